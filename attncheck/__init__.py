@@ -1,5 +1,51 @@
-"""attncheck: does this attention simulator behave as the infinite-width theorem says?"""
+"""attncheck: does this attention simulator behave as the infinite-width theorem says?
+
+The names below are the public interface. They are imported when first used, so that ``import
+attncheck`` and the command line start at once.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attncheck.attention import AttentionLayer
+    from attncheck.errors import InputError
+    from attncheck.limit.law import LimitLaw, limit
+    from attncheck.program import Program
+    from attncheck.simulators import Draws, simulate, simulate_chunks
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AttentionLayer": "attncheck.attention",
+    "Draws": "attncheck.simulators",
+    "InputError": "attncheck.errors",
+    "LimitLaw": "attncheck.limit.law",
+    "Program": "attncheck.program",
+    "limit": "attncheck.limit.law",
+    "simulate": "attncheck.simulators",
+    "simulate_chunks": "attncheck.simulators",
+}
+
+__all__ = [
+    "AttentionLayer",
+    "Draws",
+    "InputError",
+    "LimitLaw",
+    "Program",
+    "limit",
+    "simulate",
+    "simulate_chunks",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -159,6 +159,12 @@ class AttentionLayer:
         """H^{-1/2}, or 1 where `head_scaling` is off."""
         return float(self.num_heads**-0.5) if self.head_scaling else 1.0
 
+    @property
+    def weight_entries(self) -> int:
+        """The matrix entries of one literal draw, (s + 4H) n² for full heads: what the direct reading costs."""
+        heads = 2 * (self.num_heads + self.kv_heads) * self.head_width
+        return self.width * (self.seq_len * self.width + heads)
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""
         _refuse_unknown(changes, "changes")

@@ -1,0 +1,117 @@
+"""Example 1 of the paper: the Netsor program that an attention layer stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from attncheck import nonlinearity
+from attncheck.attention import AttentionLayer
+from attncheck.attention_map import FloatArray, map_scores, visible
+from attncheck.program import LinearCombination, Node, Program, Weight
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionRow:
+    """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}."""
+
+    layer: AttentionLayer
+    position: int
+
+    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+        """Map ṽ (draws, H·s, coordinates) and row i of all heads' scores (draws, H·s) to y^i."""
+        rows = scores.reshape(len(scores), self.layer.num_heads, self.layer.seq_len)
+        weights = map_scores(self.layer, rows, visible(self.layer)[self.position])
+        return self.layer.head_factor * (weights.reshape(len(scores), 1, -1) @ vectors)[:, 0]
+
+    def __str__(self) -> str:
+        return f"attention[{self.position}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionProgram:
+    """A layer's program with the nodes that the layer's draws are read off from.
+
+    Attributes
+    ----------
+    inputs : tuple of Node, length seq_len
+        The x^i.
+    keys, values : tuple of tuple of Node, (kv_heads, seq_len)
+        W^K x^j and W^V x^j of each group of heads.
+    scores : tuple of Node, length num_heads * seq_len * seq_len
+        p^a_ij, in C order.
+    outputs : tuple of Node, length seq_len
+        The y^i.
+    """
+
+    program: Program
+    inputs: tuple[Node, ...]
+    keys: tuple[tuple[Node, ...], ...]
+    values: tuple[tuple[Node, ...], ...]
+    scores: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+def expand(layer: AttentionLayer) -> AttentionProgram:
+    """Return the Netsor program of Example 1 for `layer`, with one matrix per W of the paper.
+
+    Examples
+    --------
+    >>> print(expand(AttentionLayer(width=8, seq_len=1, num_heads=1)).program)
+    h ~ N(0, 1)
+    h1 = W1 h
+    x1 = clip(100)(h1)
+    k1,1 = K1 x1
+    v1,1 = V1 x1
+    q1,1 = Q1 x1
+    p1,1,1 = <q1,1, k1,1> / sqrt(n)
+    o1,1 = O1 v1,1
+    y1 = attention[0](o1,1, p1,1,1)
+    """
+    program = Program()
+    inputs = _write_inputs(program, layer)
+    positions = range(1, layer.seq_len + 1)
+    inner = layer.head_dim
+
+    def project(weight: Weight, name: str, vectors: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(program.matmul(weight, x, f"{name},{j}") for j, x in zip(positions, vectors, strict=True))
+
+    keys, values, scores, projected = [], [], [], []
+    for group in range(1, layer.kv_heads + 1):
+        keys.append(project(program.weight(f"K{group}", layer.key_std, inner, None), f"k{group}", inputs))
+        values.append(project(program.weight(f"V{group}", layer.value_std, inner, None), f"v{group}", inputs))
+    for head in range(1, layer.num_heads + 1):
+        group = (head - 1) // layer.group_size
+        queries = project(program.weight(f"Q{head}", layer.query_std, inner, None), f"q{head}", inputs)
+        for i, query in zip(positions, queries, strict=True):
+            for j, key in zip(positions, keys[group], strict=True):
+                scores.append(program.score(query, key, layer.score_factor, f"p{head},{i},{j}"))
+        output_weight = program.weight(f"O{head}", layer.output_std, None, inner)
+        projected.extend(project(output_weight, f"o{head}", values[group]))
+    by_row = np.arange(len(scores)).reshape(layer.num_heads, layer.seq_len, layer.seq_len)
+    outputs = tuple(
+        program.output(AttentionRow(layer, i), projected, [scores[k] for k in by_row[:, i].ravel()], f"y{i + 1}")
+        for i in range(layer.seq_len)
+    )
+    return AttentionProgram(program, inputs, tuple(keys), tuple(values), tuple(scores), outputs)
+
+
+def _write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
+    """Write x^i = φ(h^i), where a correlation of the h^i comes from a shared part of the W^i."""
+    phi = nonlinearity.from_layer(layer)
+    h = program.initial("h")
+    own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
+    shared_std = layer.input_std * layer.input_correlation**0.5
+    shared = program.matmul(program.weight("W0", shared_std), h, "h0") if shared_std else None
+    inputs = []
+    for i in range(1, layer.seq_len + 1):
+        if own_std:
+            vector = program.matmul(program.weight(f"W{i}", own_std), h, f"g{i}" if shared else f"h{i}")
+            if shared:
+                vector = program.nonlin(LinearCombination((1.0, 1.0)), shared, vector, name=f"h{i}")
+        else:
+            assert shared is not None
+            vector = shared
+        inputs.append(program.nonlin(phi, vector, name=f"x{i}"))
+    return tuple(inputs)

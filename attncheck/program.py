@@ -1,0 +1,342 @@
+"""Netsor programs with dot-product scores: the description that every reading interprets.
+
+A program is a list of n-vectors and scalar scores, each made from earlier ones:
+
+- *initial*: coordinates drawn i.i.d., jointly Gaussian over the vectors of one group;
+- *MatMul*: W h, with the entries of W i.i.d. N(0, std²/fan-in); a `Weight` object *is* the matrix,
+  so using it twice is weight sharing;
+- *Nonlin*: a function applied coordinate by coordinate to one or several vectors;
+- *score*: g¹ᵀ g² divided by the square root of their size (or by the size, in Yang's regime);
+- *output*: a coordinatewise function of vectors and scores, as in Theorem 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.errors import InputError, check_number, check_whole, refuse
+
+FloatArray = NDArray[np.float64]
+Coordinatewise = Callable[..., FloatArray]
+
+
+class OutputFunction(Protocol):
+    """A coordinatewise function of vectors and scores, vectorised over draws."""
+
+    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+        """Map vectors (draws, m, coordinates) and scores (draws, r) to (draws, coordinates)."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A random matrix with i.i.d. N(0, std²/columns) entries; the object is the matrix's identity.
+
+    `rows` and `columns` are numbers, or None for the width n.
+    """
+
+    name: str
+    std: float
+    rows: int | None = None
+    columns: int | None = None
+
+    def shape(self, width: int) -> tuple[int, int]:
+        """Return (rows, columns) at this width."""
+        return self.rows or width, self.columns or width
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node:
+    """A line of the program: a vector or a score. Compared by identity."""
+
+    name: str
+    parents: tuple[Node, ...]
+    size: int | None
+
+    def length(self, width: int) -> int:
+        """Return the number of coordinates at this width (1 for a score)."""
+        return self.size or width
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Initial(Node):
+    """One vector of a group of jointly Gaussian initial vectors; `root` is its row of Σ's root."""
+
+    group: int
+    mean: float
+    root: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MatMul(Node):
+    """W h."""
+
+    weight: Weight
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Nonlin(Node):
+    """φ(h¹, …, hᵐ), coordinate by coordinate."""
+
+    function: Coordinatewise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Score(Node):
+    """ν^{-1/2} g¹ᵀ g² times `factor`, ν the size of g¹ and g²."""
+
+    factor: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Output(Node):
+    """φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
+
+    function: OutputFunction
+    num_vectors: int
+
+    @property
+    def vectors(self) -> tuple[Node, ...]:
+        """The vectors that φ takes."""
+        return self.parents[: self.num_vectors]
+
+    @property
+    def scores(self) -> tuple[Node, ...]:
+        """The scores that φ takes."""
+        return self.parents[self.num_vectors :]
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearCombination:
+    """The Nonlin Σ_i c_i h^i."""
+
+    coefficients: tuple[float, ...]
+
+    def __call__(self, *vectors: FloatArray) -> FloatArray:
+        """Return Σ_i c_i h^i for arrays of one shape."""
+        terms = (c * v for c, v in zip(self.coefficients, vectors, strict=True))
+        return sum(terms, start=np.zeros(1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Nodes that are computed together: the same kind, and for MatMuls the same weight.
+
+    ``last`` is True where no later step uses the weight again.
+    """
+
+    nodes: tuple[Node, ...]
+    last: bool = True
+
+
+class Program:
+    """A Netsor program with dot-product scores, written line by line.
+
+    Lines are never changed once written. Methods that write a line return its node, to be used in
+    later lines.
+
+    Examples
+    --------
+    >>> program = Program()
+    >>> h = program.initial("h")
+    >>> W, Q, K = (program.weight(name) for name in "WQK")
+    >>> x = program.nonlin(np.tanh, program.matmul(W, h))
+    >>> p = program.score(program.matmul(Q, x), program.matmul(K, x))
+    >>> print(program)
+    h ~ N(0, 1)
+    g1 = W h
+    x1 = tanh(g1)
+    g2 = Q x1
+    g3 = K x1
+    p1 = <g2, g3> / sqrt(n)
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._known: set[Node] = set()
+        self._names: set[str] = set()
+        self._weights: list[Weight] = []
+        self._groups = 0
+        self._counters: dict[str, Iterator[int]] = {}
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All lines, in order."""
+        return tuple(self._nodes)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """All matrices, in order."""
+        return tuple(self._weights)
+
+    def initial(self, name: str, mean: float = 0.0, std: float = 1.0) -> Node:
+        """Write an initial vector with i.i.d. N(mean, std²) coordinates (Netsor *initial*)."""
+        variance = check_number("std", std, "pass a standard deviation, e.g. std=1.0", minimum=0.0) ** 2
+        return self.initials([name], [mean], [[variance]])[0]
+
+    def initials(self, names: Sequence[str], mean: Sequence[float], cov: Any) -> tuple[Node, ...]:
+        """Write initial vectors whose coordinates are i.i.d. draws of N(mean, cov) over the vectors.
+
+        Parameters
+        ----------
+        names : sequence of str, length m
+        mean : sequence of float, length m
+        cov : array_like, shape (m, m)
+            Symmetric positive semi-definite.
+
+        Raises
+        ------
+        InputError
+            If the shapes differ, or `cov` is not symmetric positive semi-definite.
+        """
+        matrix = np.asarray(cov, dtype=np.float64)
+        count = len(names)
+        if matrix.shape != (count, count) or len(mean) != count:
+            refuse("cov", matrix.shape, f"must be ({count}, {count}), with a mean of length {count}", "match the names")
+        if not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T):
+            refuse("cov", matrix.tolist(), "must be finite and symmetric", "pass a covariance matrix")
+        values, vectors = np.linalg.eigh(matrix)
+        if count and values[0] < -1e-10 * max(values[-1], 1.0):
+            refuse("cov", matrix.tolist(), "has a negative eigenvalue", "pass a covariance matrix")
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        self._groups += 1
+        return tuple(
+            self._write(Initial(name, (), None, self._groups, check_number("mean", m, "pass a number"), tuple(row)))
+            for name, m, row in zip(names, mean, root.tolist(), strict=True)
+        )
+
+    def weight(self, name: str, std: float = 1.0, rows: int | None = None, columns: int | None = None) -> Weight:
+        """Declare a matrix with i.i.d. N(0, std²/columns) entries; sizes default to the width."""
+        for field, value in (("rows", rows), ("columns", columns)):
+            if value is not None:
+                check_whole(field, value, 1, "pass a size, or None for the width")
+        if any(w.name == name for w in self._weights):
+            refuse("name", name, "is the name of another weight", "give each matrix its own name, or use that weight")
+        weight = Weight(name, check_number("std", std, "pass a standard deviation", minimum=0.0), rows, columns)
+        self._weights.append(weight)
+        return weight
+
+    def matmul(self, weight: Weight, vector: Node, name: str | None = None) -> Node:
+        """Write W h (Netsor *MatMul*)."""
+        self._know(vector)
+        if not any(w is weight for w in self._weights):
+            refuse("weight", weight, "is not a weight of this program", "declare it with program.weight(...)")
+        if isinstance(vector, Score):
+            refuse("vector", vector.name, "is a score, not a vector", "apply the matrix to a vector")
+        if weight.columns != vector.size:
+            sizes = f"has {weight.columns or 'n'} columns, but {vector.name} has {vector.size or 'n'} coordinates"
+            refuse("weight", weight.name, sizes, "declare the weight with columns of that size")
+        return self._write(MatMul(name or self._fresh("g"), (vector,), weight.rows, weight))
+
+    def nonlin(self, function: Coordinatewise, *vectors: Node, name: str | None = None) -> Node:
+        """Write φ(h¹, …, hᵐ) (Netsor *Nonlin*); `function` takes one array per vector."""
+        size = self._common_size(vectors)
+        return self._write(Nonlin(name or self._fresh("x"), tuple(vectors), size, function))
+
+    def score(self, left: Node, right: Node, factor: float = 1.0, name: str | None = None) -> Node:
+        """Write the score ν^{-1/2} leftᵀ right · factor, of two MatMul outputs of size ν."""
+        for side in (left, right):
+            if not isinstance(side, MatMul):
+                refuse("score", side.name, "is not the output of a MatMul", "take the score of two vectors W x")
+        self._common_size((left, right))
+        return self._write(Score(name or self._fresh("p"), (left, right), 1, factor))
+
+    def output(
+        self, function: OutputFunction, vectors: Sequence[Node], scores: Sequence[Node], name: str | None = None
+    ) -> Node:
+        """Write an output φ(g¹, …, gᵐ, p_1, …, p_r) (Theorem 1)."""
+        size = self._common_size(vectors)
+        for score in scores:
+            self._know(score)
+            if not isinstance(score, Score):
+                refuse("scores", score.name, "is a vector, not a score", "list vectors under vectors")
+        parents = (*vectors, *scores)
+        return self._write(Output(name or self._fresh("y"), parents, size, function, len(vectors)))
+
+    def steps(self) -> tuple[Step, ...]:
+        """Group the lines into steps that can be computed together, in an order that respects them.
+
+        All MatMuls of one weight whose inputs are known form one step, and so do all scores between
+        the same two steps: what a reading does once per step it need not do once per line.
+        """
+        where: dict[Node, int] = {}
+        latest: dict[tuple[Any, ...], int] = {}
+        groups: list[list[Node]] = []
+        for node in self._nodes:
+            key = _step_key(node, where)
+            after = max((where[parent] for parent in node.parents), default=-1)
+            if latest.get(key, -1) <= after:
+                latest[key] = len(groups)
+                groups.append([])
+            where[node] = latest[key]
+            groups[where[node]].append(node)
+        final = {group[0].weight: i for i, group in enumerate(groups) if isinstance(group[0], MatMul)}
+        return tuple(
+            Step(tuple(group), not isinstance(group[0], MatMul) or final[group[0].weight] == i)
+            for i, group in enumerate(groups)
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(_line(node) for node in self._nodes)
+
+    def __repr__(self) -> str:
+        return f"<Program of {len(self._nodes)} lines and {len(self._weights)} weights>\n{self}"
+
+    def _write(self, node: Node) -> Node:
+        if node.name in self._names:
+            refuse("name", node.name, "is the name of another line", "give each line its own name")
+        self._names.add(node.name)
+        self._known.add(node)
+        self._nodes.append(node)
+        return node
+
+    def _fresh(self, prefix: str) -> str:
+        return f"{prefix}{next(self._counters.setdefault(prefix, itertools.count(1)))}"
+
+    def _know(self, node: Node) -> None:
+        if node not in self._known:
+            raise InputError(f"{node.name}: is not a line of this program; use nodes that its methods returned")
+
+    def _common_size(self, vectors: Sequence[Node]) -> int | None:
+        if not vectors:
+            raise InputError("vectors=(): a coordinatewise function needs at least one vector; pass the nodes it takes")
+        for vector in vectors:
+            self._know(vector)
+            if isinstance(vector, Score):
+                refuse("vectors", vector.name, "is a score, not a vector", "pass scores to program.output")
+            if vector.size != vectors[0].size:
+                refuse("vectors", vector.name, "differs in size from the others", "combine vectors of one size")
+        return vectors[0].size
+
+
+def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
+    """What two nodes must share to be computed in one step."""
+    if isinstance(node, MatMul):
+        return ("matmul", node.weight)
+    if isinstance(node, Score):
+        return ("score", where[node.parents[0]], where[node.parents[1]], node.factor)
+    if isinstance(node, Initial):
+        return ("initial", node.group)
+    return ("alone", id(node))
+
+
+def _line(node: Node) -> str:
+    names = ", ".join(parent.name for parent in node.parents)
+    size = str(node.parents[0].size or "n") if node.parents else "n"
+    if isinstance(node, Initial):
+        return f"{node.name} ~ N({node.mean:g}, {sum(r * r for r in node.root):g})"
+    if isinstance(node, MatMul):
+        return f"{node.name} = {node.weight.name} {names}"
+    if isinstance(node, Score):
+        factor = "" if node.factor == 1.0 else f"{node.factor:g} "
+        return f"{node.name} = {factor}<{names}> / sqrt({size})"
+    if isinstance(node, Nonlin | Output):
+        function = getattr(node.function, "__name__", None) or str(node.function)
+        return f"{node.name} = {function}({names})"
+    raise TypeError(node)

@@ -1,0 +1,1 @@
+"""The pytest plugin: options, and the table after a run."""

@@ -1,0 +1,12 @@
+"""The readings of a description: direct, matrix-free, collapsed, limit.
+
+Each reading is a function of (layer, size, coordinates, rng) that returns `Draws`; `simulate` cuts
+the work into blocks that each have a random stream of their own.
+"""
+
+from __future__ import annotations
+
+from attncheck.simulators.draws import Draws
+from attncheck.simulators.run import READINGS, simulate, simulate_chunks
+
+__all__ = ["READINGS", "Draws", "simulate", "simulate_chunks"]

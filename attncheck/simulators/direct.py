@@ -1,0 +1,52 @@
+"""The direct reading: literal weight matrices, a fresh set for every draw. The ground truth."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.program import Weight
+
+FloatArray = NDArray[np.float64]
+
+
+class DirectMultiplier:
+    """Draws every entry of W and multiplies.
+
+    A matrix is drawn at its first use and kept until its last. Matrices used once share a buffer, so
+    that memory stays in the cache and is not asked for again.
+    """
+
+    def __init__(self, width: int, rng: np.random.Generator) -> None:
+        self._width = width
+        self._rng = rng
+        self._kept: dict[Weight, FloatArray] = {}
+        self._buffers: dict[tuple[int, ...], FloatArray] = {}
+
+    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        """Return all coordinates of W h, however few are asked for: this reading is the literal one."""
+        matrix = self._kept.pop(weight, None)
+        if matrix is None:
+            matrix = self._draw(weight, len(vectors), last)
+        if not last:
+            self._kept[weight] = matrix
+        columns = vectors.shape[-1]
+        return (vectors * (weight.std * columns**-0.5)) @ matrix
+
+    def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
+        """Draw (size, columns, rows) normals: Wᵀ up to its scale, contiguous along what is summed last."""
+        rows, columns = weight.shape(self._width)
+        shape = (size, columns, rows)
+        if not last:
+            return self._rng.standard_normal(shape)
+        buffer = self._buffers.get(shape)
+        if buffer is None:
+            buffer = self._buffers[shape] = np.empty(shape)
+        self._rng.standard_normal(out=buffer)
+        return buffer
+
+
+def weight_entries(weights: tuple[Weight, ...], width: int, kept: int) -> int:
+    """Return how many matrix entries the reading holds at once: `kept` reused ones and one more."""
+    sizes = sorted((int(np.prod(weight.shape(width))) for weight in weights), reverse=True)
+    return sum(sizes[: kept + 1])

@@ -1,0 +1,59 @@
+"""What a reading returns: draws of a layer's outputs, scores, inputs and Gram matrices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draws:
+    """Independent draws of an attention layer.
+
+    Attributes
+    ----------
+    outputs : ndarray, shape (size, seq_len, coordinates)
+        y^i at the first `coordinates` neurons.
+    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
+        P, after scaling, before masking.
+    inputs : ndarray, shape (size, seq_len, coordinates)
+        The same neurons of x^i (for the limit: Z^{x^i}).
+    input_gram : ndarray, shape (size, seq_len, seq_len), or None
+        X Xᵀ/n; None for the limit, like the next two.
+    key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
+        K Kᵀ/ν, σ_K included, ν = n or head_dim; repeated within a group of heads.
+    value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
+        V Vᵀ/ν, likewise.
+    """
+
+    outputs: FloatArray
+    scores: FloatArray
+    inputs: FloatArray
+    input_gram: FloatArray | None = None
+    key_gram: FloatArray | None = None
+    value_gram: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def as_dict(self) -> dict[str, FloatArray]:
+        """Return the arrays by name, those that are None left out."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def __getitem__(self, index: slice) -> Self:
+        """Return a run of draws, as views."""
+        return type(self)(**{name: value[index] for name, value in self.as_dict().items()})
+
+    def empty(self, size: int) -> Self:
+        """Return `size` draws to be filled, with arrays like these."""
+        return type(self)(**{k: np.empty((size, *v.shape[1:]), v.dtype) for k, v in self.as_dict().items()})
+
+    def fill(self, start: int, part: Self) -> None:
+        """Copy `part` into the draws from `start` on."""
+        for name, value in part.as_dict().items():
+            getattr(self, name)[start : start + len(part)] = value

@@ -1,0 +1,68 @@
+"""Batched linear algebra on Gram matrices, singular ones included."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+# A Cholesky pivot this small against the largest has lost half of its digits: use eigenvectors.
+_SAFE_PIVOT = 1e-6
+
+
+def gram_root(gram: FloatArray) -> FloatArray:
+    """Return F with F Fᵀ = gram, for positive semi-definite matrices.
+
+    The Cholesky factor where every matrix of the batch is well conditioned, else eigenvectors
+    times the roots of the eigenvalues (negative rounding errors set to 0).
+
+    Parameters
+    ----------
+    gram : ndarray, shape (..., s, s)
+
+    Returns
+    -------
+    ndarray, shape (..., s, s)
+
+    Examples
+    --------
+    >>> F = gram_root(np.array([[1.0, 1.0], [1.0, 1.0]]))
+    >>> np.allclose(F @ F.T, 1.0)
+    True
+    """
+    try:
+        root: FloatArray = np.linalg.cholesky(gram)
+    except np.linalg.LinAlgError:
+        return eigen_root(gram)
+    pivots = np.diagonal(root, axis1=-2, axis2=-1)
+    if pivots.size and (pivots.min(axis=-1) < _SAFE_PIVOT * pivots.max(axis=-1)).any():
+        return eigen_root(gram)
+    return root
+
+
+def eigen_root(gram: FloatArray) -> FloatArray:
+    """Return F with F Fᵀ = gram from its eigenvectors, whatever its rank.
+
+    Columns are in ascending order of the eigenvalues; those of null directions are 0.
+    """
+    values, vectors = np.linalg.eigh(gram)
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+
+
+def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:
+    """Draw T with T Tᵀ ~ Wishart_rank(dof, I): lower triangular, trapezoidal where rank > dof.
+
+    T_ii² ~ χ² with dof - i + 1 degrees of freedom (i from 1), N(0, 1) below the diagonal.
+
+    Returns
+    -------
+    ndarray, shape (*batch, rank, min(rank, dof))
+    """
+    columns = min(rank, dof)
+    factor = np.zeros((*batch, rank, columns))
+    below = np.tril_indices(rank, -1, columns)
+    factor[..., *below] = rng.standard_normal((*batch, len(below[0])))
+    diagonal = np.arange(columns)
+    factor[..., diagonal, diagonal] = np.sqrt(rng.chisquare(dof - diagonal, size=(*batch, columns)))
+    return factor

@@ -1,0 +1,80 @@
+"""The matrix-free reading: exact in law at finite width, without any n × n array.
+
+Only W is ever applied, never Wᵀ. Given the images of earlier directions, the image of a new vector is
+known on their span, and on the orthogonal residual it is a fresh Gaussian vector of the residual's
+length: W h = (image of the projection) + ‖residual‖ (σ/√n) N(0, I).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.program import Weight
+from attncheck.simulators.linalg import gram_root
+
+FloatArray = NDArray[np.float64]
+
+# A residual this small against its vector is rounding error: the vector lies in the span.
+_IN_SPAN = 1e-10
+
+
+class MatrixFreeMultiplier:
+    """Keeps, per reused matrix, an orthonormal basis of the directions seen and their images."""
+
+    def __init__(self, width: int, rng: np.random.Generator) -> None:
+        self._width = width
+        self._rng = rng
+        self._bases: dict[Weight, tuple[FloatArray, FloatArray]] = {}
+
+    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        """Return the first `rows` coordinates of W h; see `Multiplier`."""
+        size, count, columns = vectors.shape
+        scale = weight.std * columns**-0.5
+        known = self._bases.pop(weight, None)
+        if known is None and last:
+            # Used once: only the Gram matrix of the vectors matters, no basis is needed.
+            root = gram_root(vectors @ vectors.swapaxes(-1, -2))
+            return scale * (root @ self._rng.standard_normal((size, count, rows)))
+        if not last:
+            rows = weight.shape(self._width)[0]
+        basis, images = known if known is not None else (np.zeros((size, 0, columns)), np.zeros((size, 0, rows)))
+        basis, coefficients = extend_basis(basis, vectors)
+        fresh = scale * self._rng.standard_normal((size, basis.shape[1] - images.shape[1], rows))
+        images = np.concatenate([images[..., :rows], fresh], axis=1)
+        if not last:
+            self._bases[weight] = (basis, images)
+        return coefficients @ images
+
+
+def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Extend orthonormal rows to span further vectors, by Gram–Schmidt done twice.
+
+    Parameters
+    ----------
+    basis : ndarray, shape (draws, d, n)
+        Orthonormal rows; a row may be 0 where an earlier vector was in the span.
+    vectors : ndarray, shape (draws, m, n)
+
+    Returns
+    -------
+    basis : ndarray, shape (draws, d + m, n)
+        A vector already in the span adds a row of zeros.
+    coefficients : ndarray, shape (draws, m, d + m)
+        With ``coefficients @ basis`` equal to `vectors`.
+    """
+    known, count = basis.shape[1], vectors.shape[1]
+    basis = np.concatenate([basis, np.zeros_like(vectors)], axis=1)
+    coefficients = np.zeros((len(vectors), count, known + count))
+    for k in range(count):
+        span = basis[:, : known + k]
+        residual = vectors[:, k, :, None]
+        for _ in range(2):
+            part = span @ residual
+            residual = residual - span.swapaxes(-1, -2) @ part
+            coefficients[:, k, : known + k] += part[..., 0]
+        length = np.linalg.norm(residual, axis=1)
+        length[length <= _IN_SPAN * np.linalg.norm(vectors[:, k], axis=-1, keepdims=True)] = 0.0
+        coefficients[:, k, known + k] = length[:, 0]
+        basis[:, known + k] = np.divide(residual[..., 0], length, out=np.zeros_like(vectors[:, k]), where=length > 0)
+    return basis, coefficients

@@ -1,0 +1,170 @@
+"""`simulate`: draws of a layer under a reading, in blocks with random streams of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import check_choice, check_whole, refuse
+from attncheck.limit.law import draw_limit
+from attncheck.simulators.collapsed import draw_collapsed
+from attncheck.simulators.draws import Draws
+from attncheck.simulators.layers import draw_direct, draw_matrix_free, entries_per_draw
+
+Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
+Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
+
+DEFAULT_MEMORY = 512 * 2**20
+# Working entries of a block: 4 MiB, so that what is drawn is still in the cache when it is used.
+_BLOCK_ENTRIES = 2**19
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reading:
+    """How to draw, and how many float64 entries one draw works on."""
+
+    draw: Draw
+    entries: Callable[[AttentionLayer], int]
+
+
+def _small_entries(layer: AttentionLayer) -> int:
+    """Entries per draw of the readings without vectors of neurons beyond the inputs."""
+    return 2 * layer.seq_len * layer.width + 12 * layer.num_heads * layer.seq_len**2 + 8 * layer.seq_len
+
+
+READINGS: dict[str, _Reading] = {
+    "direct": _Reading(draw_direct, lambda layer: sum(entries_per_draw(layer))),
+    "matrix-free": _Reading(draw_matrix_free, lambda layer: 2 * entries_per_draw(layer)[0]),
+    "collapsed": _Reading(draw_collapsed, _small_entries),
+    "limit": _Reading(draw_limit, lambda layer: 12 * layer.num_heads * layer.seq_len**2 + 16 * layer.seq_len),
+}
+
+
+def simulate(
+    layer: AttentionLayer,
+    size: int,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading = "collapsed",
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+) -> Draws:
+    """Draw an attention layer's outputs, scores and inputs under one of four readings.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        The description.
+    size : int
+        Number of independent draws (every draw has its own weights and inputs).
+    seed : int or numpy.random.SeedSequence
+        The same seed gives the same digits, whatever the chunks the draws are taken in.
+    reading : {"direct", "matrix-free", "collapsed", "limit"}
+        "direct" multiplies literal n × n matrices; "matrix-free" and "collapsed" have exactly the
+        same law at a small part of the cost; "limit" is the theorem's hierarchical law.
+    coordinates : int
+        How many neurons of outputs and inputs to return; at most the width.
+    memory : int
+        Bytes of working memory, beyond the returned arrays, that a draw may take.
+
+    Returns
+    -------
+    Draws
+
+    Raises
+    ------
+    InputError
+        For an unknown reading, sizes below 1, or a layer whose single draw needs more than `memory`.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=16, seq_len=3, num_heads=2)
+    >>> draws = simulate(layer, size=100, seed=0, coordinates=2)
+    >>> draws.outputs.shape, draws.scores.shape
+    ((100, 3, 2), (100, 2, 3, 3))
+    """
+    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    chunks = simulate_chunks(layer, size, size, seed, reading, coordinates, memory)
+    return next(chunks)
+
+
+def simulate_chunks(
+    layer: AttentionLayer,
+    size: int,
+    chunk_size: int = 10_000,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading = "collapsed",
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+) -> Iterator[Draws]:
+    """Iterate over the draws of `simulate` in chunks, for more draws than memory holds.
+
+    The chunks, joined, have the digits that `simulate` returns for the same `size` and `seed`.
+
+    Parameters
+    ----------
+    chunk_size : int
+        Draws per chunk; the last one may be shorter. The others are as in `simulate`.
+
+    Yields
+    ------
+    Draws
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=16)
+    >>> sum(float((chunk.outputs**2).sum()) > 0 for chunk in simulate_chunks(layer, 250, 100))
+    3
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
+    coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
+    check_choice("reading", reading, tuple(READINGS))
+    if reading != "limit" and coordinates > layer.width:
+        refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
+    root = _seed_sequence(seed)
+    entries = READINGS[reading].entries(layer)
+    if 8 * entries > check_whole("memory", memory, 1, "pass a number of bytes"):
+        needs = f"allows less than one {reading} draw of this layer, {8 * entries} bytes"
+        refuse("memory", memory, needs, 'raise memory, or use reading="matrix-free" or "collapsed"')
+    return _chunks(layer, size, chunk_size, root, READINGS[reading], coordinates)
+
+
+def _seed_sequence(seed: Any) -> np.random.SeedSequence:
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+
+
+def _chunks(
+    layer: AttentionLayer,
+    size: int,
+    chunk_size: int,
+    root: np.random.SeedSequence,
+    reading: _Reading,
+    coordinates: int,
+) -> Iterator[Draws]:
+    """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
+    block = max(1, _BLOCK_ENTRIES // reading.entries(layer))
+    chunk: Draws | None = None
+    filled = 0
+    for index, start in enumerate(range(0, size, block)):
+        key = (*root.spawn_key, index)
+        rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
+        part = reading.draw(layer, min(block, size - start), coordinates, rng)
+        used = 0
+        while used < len(part):
+            if chunk is None:
+                done = start + used
+                chunk, filled = part.empty(min(chunk_size, size - done)), 0
+            taken = min(len(part) - used, len(chunk) - filled)
+            chunk.fill(filled, part[used : used + taken])
+            used, filled = used + taken, filled + taken
+            if filled == len(chunk):
+                yield chunk
+                chunk = None
