@@ -20,7 +20,9 @@ from attncheck.errors import check_choice, check_number, refuse
 
 FloatArray = NDArray[np.float64]
 Parameters = tuple[float, ...]
-Dual = Callable[[FloatArray, FloatArray, FloatArray, Parameters], tuple[FloatArray, FloatArray]]
+# A value and a bound on its error.
+Bounded = tuple[FloatArray, FloatArray]
+Dual = Callable[[FloatArray, FloatArray, FloatArray, Parameters], Bounded]
 
 _EPS: Final = float(np.finfo(np.float64).eps)
 # Beyond nine standard deviations lies 2e-19 of the normal law.
@@ -69,12 +71,12 @@ class Nonlinearity:
         check_choice("nonlinearity.name", self.name, tuple(_FAMILIES))
         family = _FAMILIES[self.name]
         if len(self.parameters) != family.parameters:
-            remedy = f"{self.name} takes {family.parameters}; use the function attncheck.nonlinearity.{self.name}"
+            remedy = f"{self.name} takes {family.parameters}; use attncheck.nonlinearity.{self.name}()"
             refuse("nonlinearity.parameters", self.parameters, "is the wrong number of parameters", remedy)
         for field in ("order", "bounded"):
-            right = getattr(family, field)
-            if getattr(self, field) != right:
-                refuse(f"nonlinearity.{field}", getattr(self, field), f"is wrong for {self.name}", f"pass {right}")
+            given, right = getattr(self, field), getattr(family, field)
+            if given != right:
+                refuse(f"nonlinearity.{field}", given, f"is wrong for {self.name}", f"pass {right}")
 
     def __call__(self, x: ArrayLike) -> FloatArray:
         """Return φ of every entry of `x`, in the shape of `x`."""
@@ -153,7 +155,9 @@ def _make(name: str, parameters: Parameters = ()) -> Nonlinearity:
     return Nonlinearity(name, parameters, family.order, family.bounded)
 
 
-def _check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _check_covariances(
+    var1: ArrayLike, var2: ArrayLike, cov: ArrayLike
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     given = {"var1": var1, "var2": var2, "cov": cov}
     arrays = {}
     for field, value in given.items():
@@ -171,7 +175,7 @@ def _check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tupl
         refuse("cov", cov, "does not broadcast against the variances", "pass arrays of matching shapes")
     largest = np.sqrt(v1) * np.sqrt(v2)
     if np.any(np.abs(c) > largest * (1 + 1e-9)):
-        refuse("cov", cov, "is larger than √(var1·var2)", "pass the covariance of two variables that can exist")
+        refuse("cov", cov, "is larger than √(var1·var2)", "pass a covariance that can exist")
     # What rounding leaves above the largest possible covariance is perfect correlation.
     return v1, v2, np.clip(c, -largest, largest)
 
@@ -183,13 +187,11 @@ def _correlation(v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatAr
     return np.clip(rho, -1.0, 1.0), scale
 
 
-def _identity_dual(
-    v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters
-) -> tuple[FloatArray, FloatArray]:
+def _identity_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     return c.copy(), 2 * _EPS * np.abs(c)
 
 
-def _relu_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, FloatArray]:
+def _relu_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """The arc-cosine kernel of degree one."""
     rho, scale = _correlation(v1, v2, c)
     sine = np.sqrt((1 - rho) * (1 + rho))
@@ -197,14 +199,15 @@ def _relu_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
     return value, 4 * _EPS * scale
 
 
-def _erf_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, FloatArray]:
+def _erf_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     # The arctangent form keeps its digits where the arcsine's argument comes close to one.
-    rest = 1 + 2 * (v1 + v2) + 4 * np.maximum((np.sqrt(v1) * np.sqrt(v2) - c) * (np.sqrt(v1) * np.sqrt(v2) + c), 0.0)
+    scale = np.sqrt(v1) * np.sqrt(v2)
+    rest = 1 + 2 * (v1 + v2) + 4 * (scale - c) * (scale + c)
     value = (2 / np.pi) * np.arctan2(2 * c, np.sqrt(rest))
     return value, 8 * _EPS * np.abs(value)
 
 
-def _clip_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, FloatArray]:
+def _clip_dual(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """E[clip·clip] from clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
     (bound,) = parameters
     rho, scale = _correlation(v1, v2, c)
@@ -257,8 +260,11 @@ def _smooth_dual(
 def _smooth_dual_of_one(
     phi: Callable[[FloatArray], FloatArray], v1: float, v2: float, c: float
 ) -> tuple[float, float]:
-    """Double the points until the value settles; the trapezoidal rule converges geometrically
-    for functions analytic in a strip, also where Gauss-Hermite is spoilt by poles close by."""
+    """Double the points of the trapezoidal rule until the value settles.
+
+    It converges geometrically for functions analytic in a strip; Gauss-Hermite is spoilt by poles
+    that come close where the variance is large.
+    """
     rho, _ = _correlation(np.asarray(v1), np.asarray(v2), np.asarray(c))
     sine = float(np.sqrt((1 - rho) * (1 + rho)))
     previous, value, change = np.nan, np.nan, np.inf

@@ -7,6 +7,6 @@ the work into blocks that each have a random stream of their own.
 from __future__ import annotations
 
 from attncheck.simulators.draws import Draws
-from attncheck.simulators.run import READINGS, simulate, simulate_chunks
+from attncheck.simulators.run import READINGS, Reading, simulate, simulate_chunks
 
-__all__ = ["READINGS", "Draws", "simulate", "simulate_chunks"]
+__all__ = ["READINGS", "Draws", "Reading", "simulate", "simulate_chunks"]

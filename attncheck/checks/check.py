@@ -1,0 +1,140 @@
+"""A check: one claim, its statistic and null, the departure it must catch, and the draws this takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from attncheck.attention import AttentionLayer
+from attncheck.evidence.family import Family, Outcome
+
+if TYPE_CHECKING:
+    from attncheck.checks.reference import Reference
+    from attncheck.checks.sample import Sample
+
+Kind = Literal["exact", "limit"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is known before any draw: the layer, what the subject exposes, and how many neurons."""
+
+    layer: AttentionLayer
+    exposed: frozenset[str]
+    coordinates: int = 1
+
+    @property
+    def input_rank(self) -> int:
+        """The rank that X has with probability one, or nearly so."""
+        return 1 if self.layer.input_correlation == 1.0 else min(self.layer.seq_len, self.layer.width)
+
+    @property
+    def head_rank(self) -> int:
+        """The rank of the keys, and of the values, of one head."""
+        return min(self.input_rank, self.layer.head_width)
+
+    @property
+    def output_rank(self) -> int:
+        """The rank of the outputs' conditional covariance."""
+        return min(self.layer.seq_len, self.layer.num_heads * self.head_rank)
+
+
+@dataclasses.dataclass(frozen=True)
+class Departure:
+    """What a check must catch: in words, and as an effect in the unit of its family."""
+
+    text: str
+    effect: Callable[[Setting], float]
+
+    @classmethod
+    def of(cls, text: str, effect: float) -> Departure:
+        """Return a departure that is the same on all layers."""
+        return cls(text, lambda setting: effect)
+
+
+def _always(setting: Setting) -> str:
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One statistic on one claim: assertion, detectable gap and sample size from the same object.
+
+    Attributes
+    ----------
+    name : str
+        Unique, ``property.statistic``.
+    claim : str
+        Key of `attncheck.checks.claims.CLAIMS`.
+    kind : {"exact", "limit"}
+        Whether the null holds exactly at finite width, or up to a computed distance from the limit.
+    needs : frozenset of str
+        What the subject must expose.
+    null : str
+        The null hypothesis, in words.
+    departure : Departure
+        What the check must catch where it is planned.
+    reads : str
+        What the effect is, in words; shown before its value.
+    family : callable Setting -> Family
+        The statistical family, which knows p-value, power, size and gap.
+    measure : callable (Sample, Reference) -> tuple
+        The data that the family's test takes.
+    hint : str
+        What usually causes such a departure.
+    excluded : callable Setting -> str
+        Why the check says nothing on this layer; empty where it does.
+    draws_per_unit : int
+        Draws that make one of the family's, where the statistic pairs draws up.
+    """
+
+    name: str
+    claim: str
+    kind: Kind
+    needs: frozenset[str]
+    null: str
+    departure: Departure
+    reads: str
+    family: Callable[[Setting], Family]
+    measure: Callable[[Sample, Reference], tuple[Any, ...]]
+    hint: str = ""
+    excluded: Callable[[Setting], str] = _always
+    draws_per_unit: int = 1
+
+    @property
+    def property(self) -> str:
+        """The group of checks that share a sample: the part of the name before the dot."""
+        return self.name.partition(".")[0]
+
+    def reason_not_examined(self, setting: Setting) -> str:
+        """Return why the check cannot say anything in this setting, or an empty string."""
+        missing = sorted(self.needs - setting.exposed)
+        if missing:
+            return "the subject does not expose " + ", ".join(missing)
+        return self.excluded(setting)
+
+    def size(self, setting: Setting, level: float, power: float, cap: int) -> int | None:
+        """Return the draws in which one look catches the departure, or None if more than `cap`."""
+        most = max(1, cap // self.draws_per_unit)
+        size = self.family(setting).size(self.departure.effect(setting), level, power, most)
+        return None if size is None else size * self.draws_per_unit
+
+    def gap(self, setting: Setting, size: int, level: float, power: float) -> float:
+        """Return the smallest effect that one look of `size` draws detects with chance `power`."""
+        return self.family(setting).gap(max(1, size // self.draws_per_unit), level, power)
+
+    def test(self, setting: Setting, data: tuple[Any, ...]) -> Outcome:
+        """Return the outcome on what `measure` gave; an outcome of count 0 where it gave nothing."""
+        family = self.family(setting)
+        if any(isinstance(part, np.ndarray) and part.size == 0 for part in data):
+            null = family.null_effect
+            return Outcome(1.0, null, null, null, null, 0)
+        return family.test(*data)
+
+    def describe(self, outcome: Outcome) -> str:
+        """Return the effect in words and numbers."""
+        text = f"{self.reads} {outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
+        return f"{text}, expected {outcome.null_effect:.4g}"

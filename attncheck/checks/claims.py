@@ -1,0 +1,101 @@
+"""What is claimed: the statements that checks examine, and what examining them cannot show."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, or an exact statement at finite width that it rests on.
+
+    Attributes
+    ----------
+    name : str
+        Key in `CLAIMS`.
+    statement : str
+        What is claimed, in words.
+    source : str
+        Where the paper states it.
+    unseen : str
+        What a consistent verdict does not show.
+    """
+
+    name: str
+    statement: str
+    source: str
+    unseen: str
+
+
+CLAIMS = {
+    claim.name: claim
+    for claim in (
+        Claim(
+            "scores",
+            "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν, and the key Grams "
+            "are Wishart: formula (*) holds at every width.",
+            "Definition 1 (iv), Proposition 8",
+            "A constant added to all scores of a row leaves softmax outputs as they are; it is seen in the scores only.",
+        ),
+        Claim(
+            "heads",
+            "Scores, keys and values of different heads are independent given the inputs, but for declared groups.",
+            "Example 1, Assumption 1",
+            "Heads are compared with their neighbours only.",
+        ),
+        Claim(
+            "assumption",
+            "W_Q, W_K and W_V are different matrices.",
+            "Assumption 1 (a), (b)",
+            "Sharing that leaves no linear trace in scores and Gram matrices.",
+        ),
+        Claim(
+            "values",
+            "The value Grams are Wishart given the inputs.",
+            "Example 1",
+            "W_V enters through its Gram matrix; its individual entries are not looked at.",
+        ),
+        Claim(
+            "outputs",
+            "Outputs have the law that scores, masks, values and scalings give them at the width.",
+            "Corollary 2, Example 1",
+            "From outputs alone a 2% error of one weight's standard deviation takes tens of thousands of draws.",
+        ),
+        Claim(
+            "outputs_joint",
+            "All positions have their joint law at the width.",
+            "Corollary 2",
+            "One fixed random projection per layer is examined, not every direction.",
+        ),
+        Claim(
+            "conditional",
+            "Given the scores (and the values) the outputs are Gaussian, independently over neurons.",
+            "Theorem 1, Example 1",
+            "Needs W_O Gaussian; with another law it holds in the limit only.",
+        ),
+        Claim(
+            "independence",
+            "The Gaussian parts of scores and outputs are independent of everything that they are conditioned on.",
+            "Definition 1 (iv)",
+            "Linear and size dependence are examined; a dependence that shows in neither is not seen.",
+        ),
+        Claim(
+            "limit",
+            "The law of an output is no further from the hierarchical limit than computed for the width.",
+            "Corollary 2",
+            "Departures smaller than the finite-width distance hide behind it.",
+        ),
+        Claim(
+            "non_gaussianity",
+            "Outputs are a scale mixture of normals, not the Gaussian of the same covariance.",
+            "Theorem 1, Example 1",
+            "Planned only on layers where the two laws are far enough apart for the draws that can be afforded.",
+        ),
+        Claim(
+            "draws",
+            "Draws are independent of each other and carry their digits.",
+            "Corollary 2 (independent weights in every draw)",
+            "Dependence between draws that are neither neighbours nor repeats.",
+        ),
+    )
+}

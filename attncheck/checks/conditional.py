@@ -1,0 +1,150 @@
+"""Conditional Gaussianity: given inputs, scores and values the outputs are exactly normal at every width."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.checks.scores import factor_entries, head_pairs, one_group
+from attncheck.evidence.families import Association, Scale, Uniform
+
+FloatArray = NDArray[np.float64]
+
+_VALUES = frozenset({"outputs", "scores", "value_gram"})
+_VALUE_GRAM = frozenset({"input_gram", "value_gram"})
+
+
+def _entries(setting: Setting) -> int:
+    return setting.output_rank * setting.coordinates
+
+
+def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    """Return PITs of each draw's sum of squared residuals."""
+    squares, dof = sample.output_residual.squares()
+    seen = dof > 0
+    return (special.chdtr(dof[seen], squares[seen]),)
+
+
+def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    """Pair neighbouring neurons of the residual."""
+    residual = sample.output_residual
+    last = residual.values.shape[2] // 2 * 2
+    kept = residual.kept[:, :, 0:last:2]
+    return residual.values[:, :, 0:last:2][kept], residual.values[:, :, 1:last:2][kept]
+
+
+def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    residual = sample.output_residual
+    direction = np.broadcast_to(sample.shift_direction, residual.values.shape)
+    return residual.flat(), direction[residual.kept]
+
+
+_STD = "a standard deviation off by 2% (variance ratio 1.0404)"
+_SUP = "a law at Kolmogorov distance 0.05"
+
+CHECKS = (
+    Check(
+        name="conditional.scale",
+        claim="conditional",
+        kind="exact",
+        needs=_VALUES,
+        null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
+        departure=Departure.of(_STD, 1.0404),
+        reads="output variance given scores and values, observed over declared:",
+        family=lambda setting: Scale(_entries(setting)),
+        measure=lambda sample, reference: sample.output_residual.squares(),
+        hint="W_O or H^{-1/2} differ from the declared ones, or outputs do not use these scores",
+    ),
+    Check(
+        name="conditional.law",
+        claim="conditional",
+        kind="exact",
+        needs=_VALUES,
+        null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
+        departure=Departure.of(_SUP, 0.05),
+        reads="Kolmogorov distance of the whitened outputs from N(0, 1):",
+        family=lambda setting: Uniform(per_draw=_entries(setting)),
+        measure=lambda sample, reference: (special.ndtr(sample.output_residual.flat()),),
+        hint="outputs are not Gaussian given the scores: W_O of another law, or other scores were used",
+    ),
+    Check(
+        name="conditional.joint",
+        claim="conditional",
+        kind="exact",
+        needs=_VALUES,
+        null="|Σ_y^{-1/2} y|² of each draw is chi-square",
+        departure=Departure.of(_SUP, 0.05),
+        reads="Kolmogorov distance of the draws' whitened squares from chi-square:",
+        family=lambda setting: Uniform(),
+        measure=_joint,
+        hint="a scale that varies from draw to draw remains after conditioning on the scores",
+    ),
+    Check(
+        name="conditional.neurons",
+        claim="conditional",
+        kind="exact",
+        needs=_VALUES,
+        null="given scores and values, different neurons are independent",
+        departure=Departure.of("a correlation of 0.1 between neurons", 0.1),
+        reads="correlation of whitened outputs between neighbouring neurons:",
+        family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
+        measure=_neurons,
+        hint="rows of W_O are not independent, or neurons repeat",
+        excluded=lambda setting: "the subject returns one neuron only" if setting.coordinates == 1 else "",
+    ),
+    Check(
+        name="conditional.shift",
+        claim="conditional",
+        kind="exact",
+        needs=_VALUES,
+        null="the whitened outputs are independent of the direction of a constant added to the outputs",
+        departure=Departure.of("a correlation of 0.05 with that direction", 0.05),
+        reads="whitened mean of the outputs along a constant:",
+        family=lambda setting: Association(_entries(setting)),
+        measure=_shift,
+        hint="something is added to the outputs, such as a bias",
+    ),
+    Check(
+        name="conditional.value_scale",
+        claim="values",
+        kind="exact",
+        needs=_VALUE_GRAM,
+        null="the whitened value Grams have trace χ²_{rν}/ν",
+        departure=Departure.of(_STD, 1.0404),
+        reads="value variance, observed over declared:",
+        family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
+        measure=lambda sample, reference: sample.value_energy(),
+        hint="the standard deviation of W_V differs from the declared one",
+    ),
+    Check(
+        name="conditional.value_law",
+        claim="values",
+        kind="exact",
+        needs=_VALUE_GRAM,
+        null="the whitened value Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
+        departure=Departure.of(_SUP, 0.05),
+        reads="Kolmogorov distance of the values' Bartlett factors from their law:",
+        family=lambda setting: Uniform(per_draw=factor_entries(setting)),
+        measure=lambda sample, reference: (special.ndtr(sample.value_factors.flat()),),
+        hint="the head size ν, the weights' law or the inputs that the values see differ from the declared ones",
+    ),
+    Check(
+        name="conditional.value_heads",
+        claim="heads",
+        kind="exact",
+        needs=_VALUE_GRAM,
+        null="the value Grams of different groups of heads are independent given the inputs",
+        departure=Departure.of("a correlation of 0.1 between groups", 0.1),
+        reads="correlation of value Grams between neighbouring groups of heads:",
+        family=lambda setting: Association(
+            setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
+        ),
+        measure=lambda sample, reference: head_pairs(sample.value_factors),
+        hint="W_V is shared between heads that should not share it",
+        excluded=one_group,
+    ),
+)

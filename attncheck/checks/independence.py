@@ -1,0 +1,181 @@
+"""Independence: residuals of outputs and scores from everything that they are conditioned on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.attention_map import visible
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.checks.scores import factor_entries
+from attncheck.evidence.families import Association
+
+FloatArray = NDArray[np.float64]
+Pair = tuple[FloatArray, FloatArray]
+
+_VALUES = frozenset({"outputs", "scores", "value_gram"})
+_KEYS = frozenset({"scores", "masked scores", "input_gram", "key_gram"})
+
+
+def _standard(values: FloatArray) -> FloatArray:
+    """Centre a weight and give it unit variance: the null holds for any weight, the power needs this."""
+    spread = values.std()
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
+
+
+def _log(values: FloatArray) -> FloatArray:
+    return np.asarray(np.log(np.maximum(values, 1e-300)))
+
+
+def _energy(values: FloatArray) -> FloatArray:
+    """Return the standardised log of a sum of squares per draw."""
+    return _standard(_log((values**2).sum(axis=tuple(range(1, values.ndim)))))
+
+
+def _output_scores(sample: Sample, reference: Reference) -> Pair:
+    """Pair each residual entry with a score of its draw."""
+    residual = sample.output_residual
+    scores = np.where(visible(sample.layer), sample.need("scores"), 0.0)[:, 0, -1]
+    weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
+    return residual.flat(), weight[residual.kept]
+
+
+def _output_score_energy(sample: Sample, reference: Reference) -> Pair:
+    scores = np.where(visible(sample.layer), sample.need("scores"), 0.0)
+    return sample.output_residual.energy_scores(1), _energy(scores)
+
+
+def _output_inputs(sample: Sample, reference: Reference) -> Pair:
+    residual = sample.output_residual
+    return residual.flat(), sample.need("inputs")[residual.kept]
+
+
+def _output_input_energy(sample: Sample, reference: Reference) -> Pair:
+    return sample.output_residual.energy_scores(1), _energy(sample.need("inputs"))
+
+
+def _output_gram(sample: Sample, reference: Reference) -> Pair:
+    trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2)
+    return sample.output_residual.energy_scores(1), _standard(_log(trace))
+
+
+def _score_inputs(sample: Sample, reference: Reference) -> Pair:
+    """Pair each whitened score with an input coordinate of its row."""
+    residual = sample.whitened_scores
+    weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
+    return residual.flat(), weight[residual.kept]
+
+
+def _score_input_energy(sample: Sample, reference: Reference) -> Pair:
+    return sample.whitened_scores.energy_scores(1), _energy(sample.need("inputs"))
+
+
+def _score_gram(sample: Sample, reference: Reference) -> Pair:
+    trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2)
+    return sample.whitened_scores.energy_scores(1), _standard(_log(trace))
+
+
+def _keys_values(sample: Sample, reference: Reference) -> Pair:
+    values, keys = sample.value_factors, sample.key_factors
+    both = values.kept & keys.kept
+    return values.values[both], keys.values[both]
+
+
+def _tie(
+    name: str,
+    between: tuple[str, str],
+    needs: frozenset[str],
+    measure: Callable[[Sample, Reference], Pair],
+    hint: str,
+    per_draw: Callable[[Setting], int] = lambda setting: 1,
+    claim: str = "independence",
+) -> Check:
+    """Return the check that a standard normal residual is uncorrelated with what it must not depend on."""
+    noise, other = between
+    return Check(
+        name=f"independence.{name}",
+        claim=claim,
+        kind="exact",
+        needs=needs,
+        null=f"{noise} is standard normal, independent of {other}",
+        departure=Departure.of("a correlation of 0.1", 0.1),
+        reads=f"correlation of {noise} with {other}:",
+        family=lambda setting: Association(per_draw(setting)),
+        measure=measure,
+        hint=hint,
+    )
+
+
+def _per_neuron(setting: Setting) -> int:
+    return setting.output_rank * setting.coordinates
+
+
+_RESIDUAL = "the whitened output"
+_RESIDUAL_SIZE = "the size of the whitened output"
+_SCORE_SIZE = "the size of the whitened scores"
+_OTHER_SCORES = "the outputs do not use these scores, or W_O depends on them"
+_OTHER_INPUTS = "the outputs contain the inputs, e.g. through a residual connection"
+
+CHECKS = (
+    _tie("output_scores", (_RESIDUAL, "the scores"), _VALUES, _output_scores, _OTHER_SCORES, _per_neuron),
+    _tie(
+        "output_score_size", (_RESIDUAL_SIZE, "the size of the scores"), _VALUES, _output_score_energy, _OTHER_SCORES
+    ),
+    _tie(
+        "output_inputs",
+        (_RESIDUAL, "the same neuron of the inputs"),
+        _VALUES | {"inputs"},
+        _output_inputs,
+        _OTHER_INPUTS,
+        _per_neuron,
+    ),
+    _tie(
+        "output_input_size",
+        (_RESIDUAL_SIZE, "the size of the inputs"),
+        _VALUES | {"inputs"},
+        _output_input_energy,
+        "outputs were scaled by the inputs, e.g. by a normalisation layer",
+    ),
+    _tie(
+        "output_gram",
+        (_RESIDUAL_SIZE, "the inputs' Gram matrix"),
+        _VALUES | {"input_gram"},
+        _output_gram,
+        "outputs were scaled by the inputs, e.g. by a normalisation layer",
+    ),
+    _tie(
+        "score_inputs",
+        ("a whitened score", "an input of its draw"),
+        _KEYS | {"inputs"},
+        _score_inputs,
+        "W_Q depends on the inputs",
+        lambda setting: setting.layer.num_heads * setting.input_rank * setting.head_rank,
+    ),
+    _tie(
+        "score_input_size",
+        (_SCORE_SIZE, "the size of the inputs"),
+        _KEYS | {"inputs"},
+        _score_input_energy,
+        "the scores see other inputs than those exposed, or normalised ones",
+    ),
+    _tie(
+        "score_gram",
+        (_SCORE_SIZE, "the inputs' Gram matrix"),
+        _KEYS,
+        _score_gram,
+        "the scores see other inputs than those exposed, or normalised ones",
+    ),
+    _tie(
+        "keys_values",
+        ("the whitened value Gram", "the key Gram of its head"),
+        frozenset({"input_gram", "key_gram", "value_gram"}),
+        _keys_values,
+        "W_V and W_K are shared",
+        factor_entries,
+        claim="assumption",
+    ),
+)

@@ -1,0 +1,38 @@
+"""The one registry of checks, which `properties/`, `attncheck.check` and the reports share."""
+
+from __future__ import annotations
+
+from attncheck.checks import comparison, conditional, draws, independence, outputs, scores
+from attncheck.checks.check import Check
+from attncheck.errors import refuse
+
+CHECKS: tuple[Check, ...] = (
+    *comparison.CHECKS,
+    *scores.CHECKS,
+    *outputs.CHECKS,
+    *conditional.CHECKS,
+    *independence.CHECKS,
+    *draws.CHECKS,
+)
+
+#: The properties, each a group of checks that share a sample, in the order of the registry.
+PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property for check in CHECKS))
+
+
+def checks_of(name: str) -> tuple[Check, ...]:
+    """Return the checks of one property.
+
+    Raises
+    ------
+    InputError
+        If there is no such property.
+
+    Examples
+    --------
+    >>> [check.name for check in checks_of("non_gaussianity")]
+    ['non_gaussianity.output_energy']
+    """
+    found = tuple(check for check in CHECKS if check.property == name)
+    if not found:
+        refuse("property", name, "is not known", "use one of " + ", ".join(PROPERTIES))
+    return found

@@ -1,0 +1,230 @@
+"""A subject's draws on one layer, with everything that checks derive from them, computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.attention import AttentionLayer
+from attncheck.attention_map import attention_weights, visible
+from attncheck.checks.whitening import Residual, Spectrum, bartlett_residual, precision, spectrum, whiten_columns
+from attncheck.errors import InputError, refuse
+
+FloatArray = NDArray[np.float64]
+
+FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sample:
+    """What a subject exposes of independent draws of a layer; shapes as in `attncheck.Draws`.
+
+    Fields that the subject does not expose are None, and whoever asks for them has planned wrongly.
+    Derived quantities are computed when first asked for and shared by all checks of the sample.
+    """
+
+    layer: AttentionLayer
+    outputs: FloatArray
+    scores: FloatArray | None = None
+    inputs: FloatArray | None = None
+    input_gram: FloatArray | None = None
+    key_gram: FloatArray | None = None
+    value_gram: FloatArray | None = None
+
+    @classmethod
+    def from_mapping(cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> Sample:
+        """Validate what a subject returned.
+
+        Parameters
+        ----------
+        layer : AttentionLayer
+        arrays : mapping of str to array_like
+            With at least ``outputs``.
+        size : int
+            The number of draws that were asked for.
+
+        Raises
+        ------
+        InputError
+            For unknown names, wrong shapes, or values that are not finite; −inf is accepted for
+            scores at masked entries.
+        """
+        if not isinstance(arrays, Mapping):
+            refuse("subject", type(arrays).__name__, "must return a mapping of arrays", "return {'outputs': ...}")
+        for name in arrays:
+            if name not in FIELDS:
+                refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(FIELDS))
+        if "outputs" not in arrays:
+            refuse("subject", sorted(arrays), "returned no outputs", "return {'outputs': array of (N, s, k)}")
+        settled = {name: _as_array(name, value) for name, value in arrays.items() if value is not None}
+        coordinates = settled["outputs"].shape[-1] if settled["outputs"].ndim == 3 else 0
+        s, heads = layer.seq_len, layer.num_heads
+        shapes = {
+            "outputs": (size, s, coordinates),
+            "inputs": (size, s, coordinates),
+            "scores": (size, heads, s, s),
+            "input_gram": (size, s, s),
+            "key_gram": (size, heads, s, s),
+            "value_gram": (size, heads, s, s),
+        }
+        for name, value in settled.items():
+            if value.shape != shapes[name] or 0 in value.shape:
+                wanted = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
+                refuse(f"subject[{name!r}].shape", value.shape, wanted, "return one row per draw, see attncheck.Draws")
+            _check_finite(layer, name, value)
+        return cls(layer, **settled)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def coordinates(self) -> int:
+        """k: the neurons of the outputs that were returned."""
+        return int(self.outputs.shape[-1])
+
+    @property
+    def exposed(self) -> frozenset[str]:
+        """The names that checks may need; "masked scores" where scores behind the mask are finite too."""
+        names = {name for name in FIELDS if getattr(self, name) is not None}
+        if self.scores is not None and np.isfinite(self.scores).all():
+            names.add("masked scores")
+        return frozenset(names)
+
+    def need(self, name: str) -> FloatArray:
+        """Return an exposed array; a check that asks for another one has planned wrongly."""
+        value: FloatArray | None = getattr(self, name)
+        if value is None:
+            raise InputError(f"{name}: is not exposed by the subject; return it, or leave out the checks that need it")
+        return value
+
+    @cached_property
+    def _precision(self) -> float:
+        """The coarsest rounding among the exposed arrays: of float64, or of float32 where all digits are."""
+        return max(precision(getattr(self, name)) for name in self.exposed if name in FIELDS)
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """A, (draws, heads, s, s)."""
+        return attention_weights(self.layer, self.need("scores"))
+
+    @cached_property
+    def _inputs_spectrum(self) -> Spectrum:
+        return spectrum(self.need("input_gram"), self._precision)
+
+    @cached_property
+    def whitened_scores(self) -> Residual:
+        """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s)."""
+        scale = self.layer.query_std * self.layer.score_factor
+        return self._whiten_scores(self.need("scores") / scale)
+
+    @cached_property
+    def tied_direction(self) -> Residual:
+        """What the whitened scores would be if W_Q were W_K: a function of inputs and keys alone."""
+        return self._whiten_scores(self.need("key_gram"))
+
+    def _whiten_scores(self, matrices: FloatArray) -> Residual:
+        left = self._inputs_spectrum.spread(1)
+        right = spectrum(self.need("key_gram"), self._precision)
+        values = left.inverse_root.swapaxes(-1, -2) @ matrices @ right.inverse_root
+        return Residual(values, left.kept[..., :, None] & right.kept[..., None, :])
+
+    @cached_property
+    def input_whitened_scores(self) -> Residual:
+        """F⁺ P F⁺ᵀ/σ: its law depends on rank and ν only, (draws, heads, s, s)."""
+        scale = self.layer.query_std * self.layer.key_std * self.layer.score_factor
+        side = self._inputs_spectrum.spread(1)
+        values = side.inverse_root.swapaxes(-1, -2) @ (self.need("scores") / scale) @ side.inverse_root
+        return Residual(values, side.kept[..., :, None] & side.kept[..., None, :])
+
+    @cached_property
+    def key_factors(self) -> Residual:
+        """Bartlett factors of the key Grams as standard normals, (draws, kv_heads, s, s)."""
+        return self._factors(self.need("key_gram"), self.layer.key_std)
+
+    @cached_property
+    def value_factors(self) -> Residual:
+        """Bartlett factors of the value Grams as standard normals, (draws, kv_heads, s, s)."""
+        return self._factors(self.need("value_gram"), self.layer.value_std)
+
+    def key_energy(self) -> tuple[FloatArray, FloatArray]:
+        """Return ν tr(whitened key Gram) and its degrees of freedom, per draw and group of heads."""
+        return self._energy(self.need("key_gram"), self.layer.key_std)
+
+    def value_energy(self) -> tuple[FloatArray, FloatArray]:
+        """Return ν tr(whitened value Gram) and its degrees of freedom, per draw and group of heads."""
+        return self._energy(self.need("value_gram"), self.layer.value_std)
+
+    def _whitened_grams(self, grams: FloatArray, std: float) -> FloatArray:
+        side = self._inputs_spectrum.spread(1).inverse_root
+        one_per_group = grams[:, :: self.layer.group_size]
+        factor: float = self.layer.head_width / std**2
+        return factor * (side.swapaxes(-1, -2) @ one_per_group @ side)
+
+    def _factors(self, grams: FloatArray, std: float) -> Residual:
+        kept = np.broadcast_to(self._inputs_spectrum.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
+        return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width)
+
+    def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
+        energy = np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1)
+        rank = self._inputs_spectrum.kept.sum(axis=-1)[:, None]
+        return energy, np.broadcast_to(rank * float(self.layer.head_width), energy.shape)
+
+    @cached_property
+    def _output_factor(self) -> FloatArray:
+        """M with y[:, c] = M z given scores and values, (draws, s, heads·s)."""
+        values = spectrum(self.need("value_gram"), self._precision)
+        blocks = self.weights @ values.root
+        size, heads, s, _ = blocks.shape
+        scale = self.layer.output_std * self.layer.head_factor
+        return scale * blocks.transpose(0, 2, 1, 3).reshape(size, s, heads * s)
+
+    @cached_property
+    def output_residual(self) -> Residual:
+        """Σ_y^{-1/2} y: i.i.d. N(0, 1) given inputs, scores and values, (draws, s, coordinates)."""
+        return whiten_columns(self._output_factor, self.outputs, self._precision)
+
+    @cached_property
+    def shift_direction(self) -> FloatArray:
+        """Σ_y^{-1/2} 1: where a constant added to the outputs would show, (draws, s, 1)."""
+        ones = np.ones((len(self), self.layer.seq_len, 1))
+        return whiten_columns(self._output_factor, ones, self._precision).values
+
+    @cached_property
+    def variance_weights(self) -> FloatArray:
+        """λ with Var(y_i | inputs, scores, values) = Σ_h λ_ih χ²_ν/ν in law, (draws, s, heads).
+
+        Heads that share W_V share their χ² variables: λ are the eigenvalues of [a_aᵀ G a_b] within each
+        group of heads, a_a row i of A_a.
+        """
+        layer, gram = self.layer, self.need("input_gram")
+        scale = (layer.value_std * layer.output_std * layer.head_factor) ** 2
+        rows = self.weights.transpose(0, 2, 1, 3)
+        size, s = rows.shape[:2]
+        grouped = rows.reshape(size, s, layer.kv_heads, layer.group_size, s)
+        mixed = grouped @ gram[:, None, None] @ grouped.swapaxes(-1, -2)
+        values = mixed[..., 0] if layer.group_size == 1 else np.linalg.eigvalsh(mixed)
+        return scale * np.maximum(values.reshape(size, s, layer.num_heads), 0.0)
+
+
+def _as_array(name: str, value: Any) -> FloatArray:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"subject[{name!r}]: is not an array ({error}); return a numeric array") from None
+    if array.dtype.kind not in "fiu":
+        refuse(f"subject[{name!r}].dtype", str(array.dtype), "must be real numbers", "return a float array")
+    return array.astype(np.float64)
+
+
+def _check_finite(layer: AttentionLayer, name: str, value: FloatArray) -> None:
+    bad = ~np.isfinite(value)
+    if name == "scores":
+        bad &= ~(np.isneginf(value) & ~visible(layer))
+    if bad.any():
+        where = tuple(int(k) for k in np.argwhere(bad)[0])
+        refuse(f"subject[{name!r}]{list(where)}", float(value[where]), "is not finite", "mend the simulator")

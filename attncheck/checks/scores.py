@@ -1,0 +1,232 @@
+"""Scores: Gaussian given inputs and keys, by formula (*) of Definition 1 (iv), and with Wishart keys."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.attention_map import visible
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.laws import mixture_uniform
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.checks.whitening import Residual
+from attncheck.evidence.families import Association, Scale, Smooth, Uniform
+
+FloatArray = NDArray[np.float64]
+
+_KEYS = frozenset({"scores", "masked scores", "input_gram", "key_gram"})
+_GRAM = frozenset({"scores", "input_gram"})
+_KEY_GRAM = frozenset({"input_gram", "key_gram"})
+
+
+def entries(setting: Setting) -> int:
+    """Return the whitened score entries of one draw."""
+    return setting.layer.num_heads * setting.input_rank * setting.head_rank
+
+
+def factor_entries(setting: Setting) -> int:
+    """Return the entries of the Bartlett factors of one draw."""
+    r, m = setting.input_rank, setting.head_rank
+    return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
+
+
+def head_pairs(residual: Residual, step: int = 1) -> tuple[FloatArray, FloatArray]:
+    """Return noise and weight from disjoint pairs of neighbouring heads, where both are kept."""
+    first, second = slice(0, residual.values.shape[1] - 1, 2), slice(1, None, 2)
+    both = residual.kept[:, first] & residual.kept[:, second]
+    return residual.values[:, first][both], residual.values[:, second][both]
+
+
+def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
+    """Return one visible score per draw, over all heads and positions in turn, and its variance given X."""
+    layer, gram = sample.layer, sample.need("input_gram")
+    rows, columns = np.nonzero(visible(layer))
+    draw = np.arange(len(sample))
+    head = draw % layer.num_heads
+    place = (draw // layer.num_heads) % len(rows)
+    i, j = rows[place], columns[place]
+    std = layer.query_std * layer.key_std * layer.score_factor
+    variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
+    values = sample.need("scores")[draw, head, i, j]
+    seen = variances > 0
+    return values[seen], variances[seen]
+
+
+def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    values, variances = rotating_scores(sample)
+    return (mixture_uniform(values, variances[:, None], sample.layer.head_width),)
+
+
+def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    return (special.ndtr(sample.whitened_scores.flat()),)
+
+
+def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    noise, direction = sample.whitened_scores, sample.tied_direction
+    return noise.flat(), direction.values[noise.kept]
+
+
+def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    energy = sample.whitened_scores.energy_scores(2)
+    pairs = energy.shape[1] // 2
+    return energy[:, 0 : 2 * pairs : 2], energy[:, 1 : 2 * pairs : 2]
+
+
+def _factors_law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    return (special.ndtr(sample.key_factors.flat()),)
+
+
+def one_head(setting: Setting) -> str:
+    """Exclude layers of one head."""
+    return "there is one head only" if setting.layer.num_heads == 1 else ""
+
+
+def one_group(setting: Setting) -> str:
+    """Exclude layers whose heads all share their keys and values."""
+    return "there is one group of heads only" if setting.layer.kv_heads == 1 else ""
+
+
+_STD = "a standard deviation off by 2% (variance ratio 1.0404)"
+_SUP = "a law at Kolmogorov distance 0.05"
+
+CHECKS = (
+    Check(
+        name="scores.scale",
+        claim="scores",
+        kind="exact",
+        needs=_KEYS,
+        null="given inputs and keys, P = σ_Q F N Bᵀ with N of independent N(0, 1): Σ N² is chi-square",
+        departure=Departure.of(_STD, 1.0404),
+        reads="score variance given inputs and keys, observed over declared:",
+        family=lambda setting: Scale(entries(setting)),
+        measure=lambda sample, reference: sample.whitened_scores.squares(),
+        hint="the standard deviation of W_Q or the score scaling differs from the declared one",
+    ),
+    Check(
+        name="scores.law",
+        claim="scores",
+        kind="exact",
+        needs=_KEYS,
+        null="the whitened scores are independent N(0, 1)",
+        departure=Departure.of(_SUP, 0.05),
+        reads="Kolmogorov distance of the whitened scores from N(0, 1):",
+        family=lambda setting: Uniform(per_draw=entries(setting)),
+        measure=_law,
+        hint="the scores are not Gaussian given the keys, or their covariance is not σ_Q² G ⊗ K Kᵀ/ν",
+    ),
+    Check(
+        name="scores.tied",
+        claim="assumption",
+        kind="exact",
+        needs=_KEYS,
+        null="the whitened scores are independent of the direction that W_Q = W_K would give them",
+        departure=Departure.of("a correlation of 0.05 with that direction", 0.05),
+        reads="correlation of the scores with those of W_Q = W_K:",
+        family=lambda setting: Association(entries(setting)),
+        measure=_tied,
+        hint="K and Q look tied: W_Q and W_K are not independent",
+    ),
+    Check(
+        name="scores.heads",
+        claim="heads",
+        kind="exact",
+        needs=_KEYS,
+        null="given inputs and keys, the scores of different heads are independent",
+        departure=Departure.of("a correlation of 0.1 between heads", 0.1),
+        reads="correlation of whitened scores between neighbouring heads:",
+        family=lambda setting: Association(setting.layer.num_heads // 2 * setting.input_rank * setting.head_rank),
+        measure=lambda sample, reference: head_pairs(sample.whitened_scores),
+        hint="heads share W_Q, or a stream of random numbers",
+        excluded=one_head,
+    ),
+    Check(
+        name="scores.heads_energy",
+        claim="heads",
+        kind="exact",
+        needs=_KEYS,
+        null="given inputs and keys, the sizes of the scores of different heads are independent",
+        departure=Departure.of("a correlation of 0.1 between the heads' sizes", 0.1),
+        reads="correlation of score sizes between neighbouring heads:",
+        family=lambda setting: Association(setting.layer.num_heads // 2),
+        measure=_heads_energy,
+        hint="something random is shared between heads beyond inputs and declared groups",
+        excluded=one_head,
+    ),
+    Check(
+        name="scores.marginal",
+        claim="scores",
+        kind="exact",
+        needs=_GRAM,
+        null="given inputs, P_ij is a normal times √(χ²_ν/ν)",
+        departure=Departure.of(_SUP, 0.05),
+        reads="Kolmogorov distance of single scores from their law given the inputs:",
+        family=lambda setting: Uniform(),
+        measure=_marginal,
+        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+    ),
+    Check(
+        name="scores.spread",
+        claim="scores",
+        kind="exact",
+        needs=_GRAM,
+        null="the same, examined for a wrong spread of single scores",
+        departure=Departure.of("a standard deviation off by about 7%", 0.1),
+        reads="spread component of single scores (0 is right, above 0 too wide):",
+        family=lambda setting: Smooth(2),
+        measure=_marginal,
+        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+    ),
+    Check(
+        name="scores.kurtosis",
+        claim="scores",
+        kind="exact",
+        needs=_GRAM,
+        null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, by the fourth smooth component",
+        departure=Departure.of("a fourth component of 0.1", 0.1),
+        reads="kurtosis component of single scores (0 is an excess kurtosis of 6/ν):",
+        family=lambda setting: Smooth(4),
+        measure=_marginal,
+        hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
+    ),
+    Check(
+        name="scores.key_scale",
+        claim="scores",
+        kind="exact",
+        needs=_KEY_GRAM,
+        null="the whitened key Grams have trace χ²_{rν}/ν",
+        departure=Departure.of(_STD, 1.0404),
+        reads="key variance, observed over declared:",
+        family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
+        measure=lambda sample, reference: sample.key_energy(),
+        hint="the standard deviation of W_K differs from the declared one",
+    ),
+    Check(
+        name="scores.key_law",
+        claim="scores",
+        kind="exact",
+        needs=_KEY_GRAM,
+        null="the whitened key Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
+        departure=Departure.of(_SUP, 0.05),
+        reads="Kolmogorov distance of the keys' Bartlett factors from their law:",
+        family=lambda setting: Uniform(per_draw=factor_entries(setting)),
+        measure=_factors_law,
+        hint="the head size ν, the weights' law or the inputs that the keys see differ from the declared ones",
+    ),
+    Check(
+        name="scores.key_heads",
+        claim="heads",
+        kind="exact",
+        needs=_KEY_GRAM,
+        null="the key Grams of different groups of heads are independent given the inputs",
+        departure=Departure.of("a correlation of 0.1 between groups", 0.1),
+        reads="correlation of key Grams between neighbouring groups of heads:",
+        family=lambda setting: Association(
+            setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
+        ),
+        measure=lambda sample, reference: head_pairs(sample.key_factors),
+        hint="W_K is shared between heads that should not share it",
+        excluded=one_group,
+    ),
+)

@@ -1,0 +1,171 @@
+"""Whitening by conditional covariances, singular ones included: where exact residuals come from.
+
+Directions are kept or dropped by eigenvalues of what the residual is conditioned on, so that dropping
+never looks at the residual itself and leaves its law exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# About where Φ reaches the smallest float: scores beyond are infinite, and no right subject has them.
+_LARGEST_SCORE = 37.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Residual:
+    """Values that are independent N(0, 1) under the null where `kept`, and 0 elsewhere; equal shapes."""
+
+    values: FloatArray
+    kept: BoolArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", np.where(self.kept, self.values, 0.0))
+
+    def flat(self) -> FloatArray:
+        """Return the kept values, in C order."""
+        return self.values[self.kept]
+
+    def squares(self) -> tuple[FloatArray, FloatArray]:
+        """Return each draw's sum of squares and its degrees of freedom, (draws,)."""
+        axes = tuple(range(1, self.values.ndim))
+        return (self.values**2).sum(axis=axes), self.kept.sum(axis=axes).astype(np.float64)
+
+    def energy_scores(self, first_axes: int) -> FloatArray:
+        """Return the sum of squares over all but the first axes, as a standard normal (0 where empty)."""
+        axes = tuple(range(first_axes, self.values.ndim))
+        dof = self.kept.sum(axis=axes)
+        scores = chi_square_scores(np.maximum(dof, 1), (self.values**2).sum(axis=axes))
+        return np.where(dof > 0, scores, 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A batch of Gram matrices U Λ Uᵀ: root U √Λ, inverse root U Λ^{-1/2}, and the directions kept."""
+
+    root: FloatArray
+    inverse_root: FloatArray
+    kept: BoolArray
+
+    def spread(self, axis: int) -> Spectrum:
+        """Return the same with a new batch axis, to be broadcast over heads."""
+        return Spectrum(*(np.expand_dims(value, axis) for value in vars(self).values()))
+
+
+def precision(array: FloatArray) -> float:
+    """Return the rounding unit of an array's digits: float32's if every value is a float32, else float64's."""
+    finite = array[np.isfinite(array)]
+    with np.errstate(over="ignore"):
+        single = bool((finite.astype(np.float32) == finite).all())
+    return float(np.finfo(np.float32 if single else np.float64).eps)
+
+
+def spectrum(gram: FloatArray, eps: float) -> Spectrum:
+    """Return the eigen-roots of Gram matrices (..., s, s); directions lost in rounding are dropped.
+
+    With rounding unit eps, eigenvalues below eps^0.6 of the largest are dropped: what is kept has
+    relative errors below eps^0.4.
+    """
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > np.maximum(eps**0.6 * values[..., -1:], 0.0)
+    lengths = np.sqrt(np.where(kept, values, 1.0))[..., None, :]
+    mask = kept[..., None, :]
+    return Spectrum(np.where(mask, vectors * lengths, 0.0), np.where(mask, vectors / lengths, 0.0), kept)
+
+
+def whiten_columns(factor: FloatArray, columns: FloatArray, eps: float) -> Residual:
+    """Return z for columns = factor z, on the range of the factor.
+
+    Uses the singular vectors of `factor` itself: forming factor factorᵀ first would square its condition
+    number and give wrong tails.
+
+    Parameters
+    ----------
+    factor : ndarray, shape (draws, s, m)
+    columns : ndarray, shape (draws, s, k)
+    eps : float
+        Rounding unit of the digits.
+
+    Returns
+    -------
+    Residual
+        Shape (draws, s, k).
+    """
+    left, lengths, _ = np.linalg.svd(factor, full_matrices=False)
+    kept = lengths > np.maximum(10 * eps**0.3 * lengths[..., :1], 0.0)
+    values = left.swapaxes(-1, -2) @ columns / np.where(kept, lengths, 1.0)[..., None]
+    return Residual(values, np.broadcast_to(kept[..., None], values.shape))
+
+
+def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int) -> Residual:
+    """Return the Bartlett factor of Wishart_r(dof, I) matrices as independent standard normals.
+
+    The squared diagonal is χ² with dof - i + 1 degrees of freedom (i from 1) and becomes a normal score;
+    what is below the diagonal is N(0, 1) already.
+
+    Parameters
+    ----------
+    wishart : ndarray, shape (draws, groups, s, s)
+        Zero outside the last r rows and columns, r the rank of `kept`.
+    kept : ndarray of bool, shape (draws, groups, s)
+        Directions in ascending order of eigenvalues: the kept ones come last.
+    dof : int
+        ν.
+
+    Returns
+    -------
+    Residual
+        Shape (draws, groups, s, s).
+    """
+    values = np.zeros_like(wishart)
+    used = np.zeros(wishart.shape, dtype=bool)
+    ranks = kept.sum(axis=-1)
+    for rank in np.unique(ranks[ranks > 0]):
+        where = ranks == rank
+        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof)
+        # Boolean indexing copies, so the block is written through an index of its own.
+        index = np.ix_(*[np.arange(rank)] * 2)
+        block_values, block_used = values[where], used[where]
+        block_values[:, index[0], index[1]], block_used[:, index[0], index[1]] = factor, factor_used
+        values[where], used[where] = block_values, block_used
+    return Residual(values, used)
+
+
+def _factor(wishart: FloatArray, dof: int) -> tuple[FloatArray, BoolArray]:
+    """Return normal scores of the factor of (draws, r, r) matrices of rank min(r, dof), and where they are."""
+    rank = wishart.shape[-1]
+    columns = min(rank, dof)
+    factor = _semi_cholesky(wishart, columns)
+    diagonal = np.arange(columns)
+    squares = factor[:, diagonal, diagonal] ** 2
+    factor[:, diagonal, diagonal] = chi_square_scores(dof - diagonal, squares)
+    used = np.tri(rank, dtype=bool) & (np.arange(rank) < columns)
+    return factor, np.broadcast_to(used, factor.shape)
+
+
+def _semi_cholesky(matrices: FloatArray, columns: int) -> FloatArray:
+    """Return the first `columns` columns of the Cholesky factors of (draws, r, r), others 0.
+
+    Unlike LAPACK's it stops at a given rank, and goes on where a wrong subject gives a matrix that has no
+    factor: pivots below 0 count as 0, which no right subject has.
+    """
+    factor = np.zeros_like(matrices)
+    for j in range(columns):
+        column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
+        pivot = np.sqrt(np.maximum(column[:, :1], 0.0))
+        factor[:, j:, j] = np.divide(column, pivot, out=np.zeros_like(column), where=pivot > 0)
+    return factor
+
+
+def chi_square_scores(dof: NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
+    """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, from the nearer tail so that no digits are lost."""
+    below, above = special.chdtr(dof, squares), special.chdtrc(dof, squares)
+    scores = np.where(below < above, special.ndtri(below), -special.ndtri(above))
+    return np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)

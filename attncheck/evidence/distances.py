@@ -1,0 +1,266 @@
+"""Families that compare whole laws by the largest distance between distribution functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+from scipy.stats import kstwo
+
+from attncheck.errors import check_number, check_whole
+from attncheck.evidence.family import (
+    CONFIDENCE,
+    Family,
+    FloatArray,
+    Outcome,
+    check_count,
+    check_level,
+    finite_array,
+    unit_array,
+)
+
+_DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
+_PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
+
+
+@dataclass(frozen=True)
+class Uniform(Family):
+    """Values that the null makes independent and uniform on [0, 1], or nearly so.
+
+    The p-value is that of the one-sample Kolmogorov–Smirnov test, computed at the distance less the
+    allowance. If the true law is within `allowance` of uniform, the p-value is valid whatever that law is.
+
+    Parameters
+    ----------
+    allowance : float
+        Largest distance that the null itself may have, in [0, 1); computed beforehand, never fitted.
+    per_draw : int
+        Independent values in one draw.
+
+    Raises
+    ------
+    InputError
+        If a parameter lies outside its range.
+
+    Examples
+    --------
+    >>> family = Uniform()
+    >>> round(family.test((np.arange(1000) + 0.5) / 1000).effect, 6)
+    0.0005
+    >>> family.size(departure=0.05, level=5e-4, power=0.99), round(family.gap(4108, 5e-4, 0.99), 4)
+    (4108, 0.05)
+    """
+
+    allowance: float = 0.0
+    per_draw: int = 1
+
+    def __post_init__(self) -> None:
+        check_number("allowance", self.allowance, _DISTANCE, minimum=0.0, maximum=1.0)
+        check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
+
+    @property
+    def null_effect(self) -> float:
+        """The allowance: the largest distance under the null."""
+        return float(self.allowance)
+
+    @property
+    def continuous(self) -> bool:
+        """Only without an allowance: with one, p-values are conservative."""
+        return self.allowance == 0.0
+
+    def test(self, values: ArrayLike) -> Outcome:
+        """Return the outcome for probability integral transforms.
+
+        Parameters
+        ----------
+        values : array_like, any shape
+            Independent values in [0, 1].
+
+        Returns
+        -------
+        Outcome
+            `effect` is the distance D, its interval that of Dvoretzky, Kiefer, Wolfowitz and Massart.
+
+        Raises
+        ------
+        InputError
+            If a value is NaN, infinite or outside [0, 1].
+        """
+        array = np.sort(unit_array("values", values))
+        count = array.size
+        steps = np.arange(count + 1) / count
+        distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
+        p_value = kstwo.sf(max(0.0, distance - self.allowance), count)
+        half = _band(count, 1.0 - CONFIDENCE)
+        return Outcome(p_value, distance, *_around(distance, half), self.null_effect, count)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return a guaranteed lower bound of the chance of detecting a law at distance `departure`.
+
+        The bound looks only at the point where the two laws are farthest apart, and takes the worst
+        position of that point; see `Family.power`.
+        """
+        distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
+        count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
+        critical = float(kstwo.isf(check_level(level), count))
+        return least_power(distance - self.allowance - critical, count)
+
+    @property
+    def _farthest(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class TwoSample(Family):
+    """Two samples that the null draws from one law.
+
+    The p-value is that of the two-sample Kolmogorov–Smirnov test with the limiting Kolmogorov law at the
+    effective size n·m/(n + m). Against the exact law, over 51 pairs of sizes from 20 to 3000, it is never too
+    small below 0.05 and by at most 2% above; SciPy's ``method="asymp"`` is up to 1.6 times too small at 50
+    against 50. Ties only make it larger.
+
+    Parameters
+    ----------
+    ratio : float
+        Size of the reference sample divided by the size of the sample; for planning.
+    per_draw : int
+        Independent values in one draw of the sample.
+
+    Raises
+    ------
+    InputError
+        If a parameter lies outside its range.
+
+    Examples
+    --------
+    >>> family = TwoSample(ratio=4)
+    >>> family.test(np.arange(200.0), np.arange(800.0) / 4).p_value
+    1.0
+    >>> family.size(departure=0.1, level=5e-4, power=0.99)
+    1292
+    """
+
+    ratio: float = 1.0
+    per_draw: int = 1
+    #: Below this the limiting law wastes most of the level.
+    minimum_count: ClassVar[int] = 20
+
+    def __post_init__(self) -> None:
+        check_number("ratio", self.ratio, "pass a size ratio, e.g. ratio=4", above=0.0)
+        check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
+
+    @property
+    def null_effect(self) -> float:
+        """Zero: one law has no distance from itself."""
+        return 0.0
+
+    @property
+    def continuous(self) -> bool:
+        """No: the distance takes few values, and p-values are conservative."""
+        return False
+
+    def test(self, sample: ArrayLike, reference: ArrayLike) -> Outcome:
+        """Return the outcome for a sample and an independent reference.
+
+        Parameters
+        ----------
+        sample, reference : array_like, any shape
+            Independent values; the shapes may differ.
+
+        Returns
+        -------
+        Outcome
+            `effect` is the distance D; `count` is the number of values in `sample`.
+
+        Raises
+        ------
+        InputError
+            If a value is NaN or infinite, or either sample has fewer than `minimum_count` values.
+        """
+        ours = np.sort(finite_array("sample", sample), axis=None)
+        theirs = np.sort(finite_array("reference", reference), axis=None)
+        check_count("sample", ours.size, self.minimum_count)
+        check_count("reference", theirs.size, self.minimum_count)
+        distance = _two_sample_distance(ours, theirs)
+        effective = ours.size * theirs.size / (ours.size + theirs.size)
+        p_value = special.kolmogorov(math.sqrt(effective) * distance)
+        # Each law lies in its own band with half the error, so their distance lies in the sum.
+        half = _band(ours.size, 0.5 - 0.5 * CONFIDENCE) + _band(theirs.size, 0.5 - 0.5 * CONFIDENCE)
+        return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return a lower bound of the chance of detecting two laws at distance `departure`.
+
+        As for `Uniform`, at the effective size: there the bound is an approximation, not a guarantee.
+        Zero where `test` would refuse the sample as too small.
+        """
+        distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
+        count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
+        check_level(level)
+        if min(count, int(count * self.ratio)) < self.minimum_count:
+            return 0.0
+        effective = count * self.ratio / (1.0 + self.ratio)
+        critical = float(special.kolmogi(level)) / math.sqrt(effective)
+        return least_power(distance - critical, effective)
+
+    @property
+    def _farthest(self) -> float:
+        return 1.0
+
+
+def least_power(margin: float, count: float) -> float:
+    """Return the chance, at worst, that a relative frequency is less than `margin` below its mean.
+
+    Parameters
+    ----------
+    margin : float
+        Distance between the true probability and the critical frequency.
+    count : float
+        Number of trials; a real number where it is an effective size.
+
+    Returns
+    -------
+    float
+        The least value over the true probability q of P(Binomial(count, q) > count·(q − margin));
+        0 if `margin` is not positive.
+
+    Notes
+    -----
+    The binomial distribution function is continued between whole numbers by the incomplete beta function,
+    which lies above its steps: the bound stays a bound, and becomes smooth in q, so that a grid finds its
+    worst place (near q = (1 + margin)/2, the middle of the grid).
+
+    Examples
+    --------
+    >>> round(least_power(0.0368, 1000), 3)
+    0.989
+    """
+    if margin <= 0.0:
+        return 0.0
+    if margin >= 1.0:
+        return 1.0
+    chances = np.linspace(margin, 1.0, 65)
+    below = count * (chances - margin)
+    missed = special.betainc(count - below, below + 1.0, 1.0 - chances)
+    return float(1.0 - np.max(missed))
+
+
+def _two_sample_distance(ours: FloatArray, theirs: FloatArray) -> float:
+    """Return the largest distance between the empirical distribution functions of two sorted arrays."""
+    points = np.concatenate([ours, theirs])
+    first = np.searchsorted(ours, points, side="right") / ours.size
+    second = np.searchsorted(theirs, points, side="right") / theirs.size
+    return float(np.max(np.abs(first - second)))
+
+
+def _band(count: int, error: float) -> float:
+    """Return the half width that the whole empirical distribution function keeps with chance 1 − error."""
+    return math.sqrt(math.log(2.0 / error) / (2.0 * count))
+
+
+def _around(distance: float, half: float) -> tuple[float, float]:
+    return max(0.0, distance - half), min(1.0, distance + half)

@@ -1,0 +1,233 @@
+"""The few statistical families that every check is made of.
+
+Each family is one frozen object whose `test`, `power`, `gap` and `size` speak of the same statistic at the
+same level (see `attncheck.evidence.family.Family`). `Scale`, `Association`, `Uniform` and `Count` are exact;
+`Smooth` and `TwoSample` are approximations whose tails were measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+from scipy.stats import binom
+
+from attncheck.errors import check_choice, check_number, check_whole, refuse
+from attncheck.evidence.distances import TwoSample, Uniform
+from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
+from attncheck.evidence.normal import Association, Smooth
+
+__all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoSample", "Uniform"]
+
+_TAIL = 0.5 * (1.0 - CONFIDENCE)
+_DRAWS = "pass a number of draws, e.g. size=1000"
+
+
+@dataclass(frozen=True)
+class Scale(Family):
+    """Sums of squares that the null makes a chi-square: is the variance what was declared?
+
+    The test is exact and two-sided with equal tails; the effect is observed over declared variance.
+
+    Parameters
+    ----------
+    dof : float
+        Degrees of freedom of one draw; for planning, and the default of `test`.
+
+    Raises
+    ------
+    InputError
+        If `dof` is not positive.
+
+    Examples
+    --------
+    >>> family = Scale(dof=64)
+    >>> outcome = family.test([80.0, 75.0, 90.0])
+    >>> round(outcome.effect, 3), outcome.count
+    (1.276, 192)
+    >>> family.size(departure=1.1, level=5e-4, power=0.99)
+    117
+    """
+
+    dof: float
+
+    def __post_init__(self) -> None:
+        check_number("dof", self.dof, "pass the degrees of freedom of one draw, e.g. dof=64", above=0.0)
+
+    @property
+    def null_effect(self) -> float:
+        """One: the variance is the declared one."""
+        return 1.0
+
+    def test(self, squares: ArrayLike, dof: ArrayLike | None = None) -> Outcome:
+        """Return the outcome for sums of squares in units of the declared variance.
+
+        Parameters
+        ----------
+        squares : array_like, any shape
+            Independent sums of squares.
+        dof : array_like, broadcastable to `squares`, optional
+            Degrees of freedom of each entry; `self.dof` by default.
+
+        Returns
+        -------
+        Outcome
+            `effect` is the variance ratio with its exact interval; `count` the total degrees of freedom.
+
+        Raises
+        ------
+        InputError
+            If an entry is negative, NaN or infinite, or the shapes do not fit.
+        """
+        entries = finite_array("squares", squares)
+        freedom = finite_array("dof", self.dof if dof is None else dof)
+        if entries.min() < 0.0 or freedom.min() < 0.0:
+            remedy = "pass sums of squares and their degrees of freedom"
+            refuse("squares", float(entries.min()), "squares and dof must not be negative", remedy)
+        try:
+            total_dof = float(np.broadcast_to(freedom, entries.shape).sum())
+        except ValueError:
+            remedy = "pass one dof for each sum of squares, or one for all"
+            refuse("dof", freedom.shape, f"does not broadcast to {entries.shape}", remedy)
+        check_count("dof", int(total_dof), 1)
+        with np.errstate(over="ignore"):  # an overflow is refused as infinite
+            total = float(finite_array("squares", entries.sum()))
+        p_value = _two_sided(float(special.chdtr(total_dof, total)), float(special.chdtrc(total_dof, total)))
+        low = total / _chi_square_above(total_dof, _TAIL)
+        high = total / _chi_square_below(total_dof, _TAIL)
+        return Outcome(p_value, total / total_dof, low, high, 1.0, round(total_dof))
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the exact chance of detection when the variance is `departure` times the declared one."""
+        ratio = check_number("departure", departure, "pass a variance ratio, e.g. 1.1", above=0.0)
+        total = check_whole("size", size, 1, _DRAWS) * self.dof
+        half = 0.5 * check_level(level)
+        if total < 1.0:
+            return 0.0
+        upper = float(special.chdtrc(total, _chi_square_above(total, half) / ratio))
+        lower = float(special.chdtr(total, _chi_square_below(total, half) / ratio))
+        return min(1.0, upper + lower)
+
+    @property
+    def _farthest(self) -> float:
+        return 1e12
+
+    def _mirrored(self, departure: float) -> tuple[float, ...]:
+        return departure, 1.0 / departure
+
+
+@dataclass(frozen=True)
+class Count(Family):
+    """Events of known probability, such as exceedances of a threshold or exact repeats.
+
+    The test is the exact binomial one; the effect is the observed frequency, in the unit of `probability`.
+
+    Parameters
+    ----------
+    probability : float
+        Chance of the event in one trial under the null, in [0, 1]; 0 if it must never happen.
+    per_draw : int
+        Independent trials in one draw; for planning.
+    tail : {"upper", "two-sided"}
+        Whether only too many events are suspicious, or too few as well (equal tails).
+
+    Raises
+    ------
+    InputError
+        If a parameter lies outside its range.
+
+    Examples
+    --------
+    >>> family = Count(probability=0.001)
+    >>> outcome = family.test(events=6, trials=1000)
+    >>> outcome.effect, round(outcome.p_value, 6)
+    (0.006, 0.000588)
+    >>> Count(probability=0.0).test(events=1, trials=1000).p_value
+    0.0
+    """
+
+    probability: float
+    per_draw: int = 1
+    tail: str = "upper"
+
+    def __post_init__(self) -> None:
+        remedy = "pass the chance of the event in one trial"
+        check_number("probability", self.probability, remedy, minimum=0.0, maximum=1.0)
+        check_whole("per_draw", self.per_draw, 1, "pass how many trials one draw holds, e.g. per_draw=1")
+        check_choice("tail", self.tail, ("upper", "two-sided"))
+
+    @property
+    def null_effect(self) -> float:
+        """The declared probability."""
+        return float(self.probability)
+
+    @property
+    def continuous(self) -> bool:
+        """No: counts are discrete, and p-values are conservative."""
+        return False
+
+    def test(self, events: int, trials: int) -> Outcome:
+        """Return the outcome for a number of events.
+
+        Parameters
+        ----------
+        events : int
+            How often the event happened.
+        trials : int
+            How often it could have happened; independent trials.
+
+        Returns
+        -------
+        Outcome
+            `effect` is the frequency, with the Clopper–Pearson interval; `count` the number of trials.
+
+        Raises
+        ------
+        InputError
+            If a number is not whole, negative, or there are more events than trials.
+        """
+        hits = check_whole("events", events, 0, "pass a number of events")
+        total = check_whole("trials", trials, 1, "pass the number of independent trials")
+        if hits > total:
+            remedy = "pass events and trials of one sample"
+            refuse("events", hits, f"must not exceed the {total} trials", remedy)
+        p_value = float(binom.sf(hits - 1, total, self.probability))
+        if self.tail == "two-sided":
+            p_value = _two_sided(float(binom.cdf(hits, total, self.probability)), p_value)
+        low = float(special.betaincinv(hits, total - hits + 1, _TAIL)) if hits else 0.0
+        high = float(special.betainccinv(hits + 1, total - hits, _TAIL)) if hits < total else 1.0
+        return Outcome(p_value, hits / total, low, high, self.null_effect, total)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the exact chance of detection when the true probability is `departure`."""
+        remedy = "pass the true chance of the event in one trial"
+        truth = check_number("departure", departure, remedy, minimum=0.0, maximum=1.0)
+        trials = check_whole("size", size, 1, _DRAWS) * self.per_draw
+        share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
+        fewest = int(binom.isf(share, trials, self.probability)) + 1  # the critical number, from above
+        chance = float(binom.sf(fewest - 1, trials, truth))
+        if self.tail == "two-sided":
+            most = int(binom.ppf(share, trials, self.probability)) - 1  # cdf(most) < share ≤ cdf(most + 1)
+            chance += float(binom.cdf(most, trials, truth))
+        return min(1.0, chance)
+
+    @property
+    def _farthest(self) -> float:
+        return 1.0
+
+
+def _two_sided(below: float, above: float) -> float:
+    """Return twice the smaller of the two tail chances."""
+    return min(1.0, 2.0 * min(below, above))
+
+
+def _chi_square_above(dof: float, tail: float) -> float:
+    """Return the point above which a chi-square lies with chance `tail`."""
+    return float(special.chdtri(dof, tail))
+
+
+def _chi_square_below(dof: float, tail: float) -> float:
+    """Return the point below which a chi-square lies with chance `tail`; 1 − tail would lose digits."""
+    return 2.0 * float(special.gammaincinv(0.5 * dof, tail))

@@ -1,0 +1,285 @@
+"""What every statistical family shares: its outcome, and gap and size as inversions of its power.
+
+A family states one thing exactly, the power of its test, and this module turns that one statement round
+twice. So the assertion, the detectable gap and the sample size cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attncheck.errors import check_number, check_whole, refuse
+
+FloatArray = NDArray[np.float64]
+
+#: Coverage of the interval that goes with every effect.
+CONFIDENCE = 0.99
+#: Draws above which `Family.size` says that no affordable sample exists, unless told otherwise.
+DRAWS_CAP = 10_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one test found on one sample, in plain Python numbers.
+
+    Parameters
+    ----------
+    p_value : float
+        Chance under the null of a statistic at least as extreme; in [0, 1].
+    effect : float
+        Size of what was seen, in the family's own unit.
+    low, high : float
+        A 99% interval for the true effect.
+    null_effect : float
+        The effect that the null expects.
+    count : int
+        Independent units that the test used.
+
+    Raises
+    ------
+    InputError
+        If a field is not finite, `p_value` lies outside [0, 1] or `count` is negative.
+
+    Examples
+    --------
+    >>> Outcome(p_value=np.float64(0.5), effect=1.0, low=0.9, high=1.1, null_effect=1.0, count=100).p_value
+    0.5
+    """
+
+    p_value: float
+    effect: float
+    low: float
+    high: float
+    null_effect: float
+    count: int
+
+    def __post_init__(self) -> None:
+        remedy = "build outcomes from finite statistics"
+        check_number("p_value", self.p_value, remedy, minimum=0.0, maximum=1.0)
+        for name in ("p_value", "effect", "low", "high", "null_effect"):
+            # NumPy scalars abort an xdist session when results travel, so none is kept.
+            object.__setattr__(self, name, check_number(name, getattr(self, name), remedy))
+        object.__setattr__(self, "count", check_whole("count", self.count, 0, "count independent units"))
+
+
+class Family(ABC):
+    """A statistic with a known null law: assertion, detectable gap and sample size in one object.
+
+    `size` counts draws; a family knows how many independent units one draw holds. A departure has the unit
+    of `Outcome.effect` and is the true value, so the null itself is `null_effect`. In `gap` and `size` a
+    departure stands for itself and, where the family has one, its mirror image on the other side of the
+    null (1/r for a ratio r, −m for a component m): both must be detected.
+    """
+
+    #: Fewest independent units for which `test` gives a p-value.
+    minimum_count: ClassVar[int] = 1
+
+    @property
+    @abstractmethod
+    def null_effect(self) -> float:
+        """The effect that the null expects."""
+
+    @property
+    def continuous(self) -> bool:
+        """Whether p-values are uniform under the null, as the ledger's test of uniformity requires."""
+        return True
+
+    @abstractmethod
+    def test(self, *args: Any, **kwargs: Any) -> Outcome:
+        """Return the outcome for one sample."""
+
+    @abstractmethod
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance that ``p_value < level`` when the true effect is `departure`.
+
+        Parameters
+        ----------
+        departure : float
+            True effect.
+        size : int
+            Number of draws.
+        level : float
+            Level of one look, in (0, 1).
+
+        Returns
+        -------
+        float
+            In [0, 1].
+
+        Raises
+        ------
+        InputError
+            If an argument lies outside its range.
+        """
+
+    def gap(self, size: int, level: float, power: float) -> float:
+        """Return the smallest departure above the null that `size` draws detect with chance `power`.
+
+        Parameters
+        ----------
+        size : int
+            Number of draws.
+        level : float
+            Level of one look, in (0, 1).
+        power : float
+            Chance of detection, above `level` and below 1.
+
+        Returns
+        -------
+        float
+            ``math.inf`` if no departure is detected with that chance.
+
+        Raises
+        ------
+        InputError
+            If an argument lies outside its range.
+        """
+        target = check_power(power, level)
+        detected = self._detects(size, level, target)
+        return smallest_real(detected, self.null_effect, self._farthest)
+
+    def size(self, departure: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
+        """Return the smallest number of draws that detects `departure` with chance `power`.
+
+        Parameters
+        ----------
+        departure : float
+            True effect.
+        level : float
+            Level of one look, in (0, 1).
+        power : float
+            Chance of detection, above `level` and below 1.
+        cap : int
+            Most draws that may be planned.
+
+        Returns
+        -------
+        int or None
+            None if more than `cap` draws are needed. The power at the returned size is at least `power`;
+            where a discrete statistic makes power a sawtooth in size, a smaller size may reach it too.
+
+        Raises
+        ------
+        InputError
+            If an argument lies outside its range.
+        """
+        target = check_power(power, level)
+        check_whole("cap", cap, 1, "pass the most draws that may be planned")
+        self.power(departure, 1, level)  # refuses a bad departure before the search
+        return smallest_whole(lambda draws: self._detects(draws, level, target)(departure), cap)
+
+    @property
+    @abstractmethod
+    def _farthest(self) -> float:
+        """The largest departure there is, or one beyond all that matter."""
+
+    def _mirrored(self, departure: float) -> tuple[float, ...]:
+        """Return the departures that count as equally large."""
+        return (departure,)
+
+    def _detects(self, size: int, level: float, target: float) -> Callable[[float], bool]:
+        def detects(departure: float) -> bool:
+            return all(self.power(each, size, level) >= target for each in self._mirrored(departure))
+
+        return detects
+
+
+def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the smallest passing number in (low, high] of a monotone `passes`, or ``math.inf``.
+
+    Examples
+    --------
+    >>> round(smallest_real(lambda x: x * x >= 2, 0.0, 10.0), 6)
+    1.414214
+    """
+    if not passes(high):
+        return math.inf
+    start = low
+    while high - low > 1e-9 * (high - start):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+def smallest_whole(passes: Callable[[int], bool], cap: int) -> int | None:
+    """Return the smallest passing number in 1..cap of a monotone `passes`, or None.
+
+    Examples
+    --------
+    >>> smallest_whole(lambda n: n * n >= 50, 100), smallest_whole(lambda n: n * n >= 50, 5)
+    (8, None)
+    """
+    low, high = 0, 1
+    while not passes(high):
+        if high >= cap:
+            return None
+        low, high = high, min(2 * high, cap)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+def check_level(level: Any) -> float:
+    """Return `level` as a float inside (0, 1), or raise `InputError`."""
+    return _inside_unit("level", level, "pass a significance level, e.g. level=5e-4")
+
+
+def check_power(power: Any, level: Any) -> float:
+    """Return `power` as a float inside (level, 1), or raise `InputError`."""
+    target = _inside_unit("power", power, "pass a chance of detection, e.g. power=0.99")
+    if target <= check_level(level):
+        refuse("power", power, f"must exceed the level {level:g}", "pass a chance such as power=0.99")
+    return target
+
+
+def _inside_unit(field: str, value: Any, remedy: str) -> float:
+    number = check_number(field, value, remedy, above=0.0)
+    if number >= 1.0:
+        refuse(field, value, "must be less than 1", remedy)
+    return number
+
+
+def finite_array(field: str, value: ArrayLike) -> FloatArray:
+    """Return `value` as a float64 array, or raise `InputError` if it is not real, finite and non-empty.
+
+    Examples
+    --------
+    >>> finite_array("noise", [1, 2])
+    array([1., 2.])
+    """
+    raw = np.asarray(value)
+    if raw.dtype.kind not in "fiub":
+        refuse(field, raw.dtype.name, "must hold real numbers", "pass a numeric array")
+    if raw.size == 0:
+        refuse(field, raw.shape, "must not be empty", "pass at least one draw")
+    array = raw.astype(np.float64, copy=False)
+    if not np.isfinite(array).all():
+        bad = array[~np.isfinite(array)].flat[0]
+        refuse(field, float(bad), "must be finite", "mend the simulator that gave NaN or infinity")
+    return array
+
+
+def unit_array(field: str, value: ArrayLike) -> FloatArray:
+    """Return `value` as a flat float64 array in [0, 1]; rounding of up to 1e-9 outside is clipped."""
+    array = finite_array(field, value).ravel()
+    outside = array[(array < -1e-9) | (array > 1.0 + 1e-9)]
+    if outside.size:
+        refuse(field, float(outside[0]), "must lie in [0, 1]", "pass probability integral transforms")
+    return np.clip(array, 0.0, 1.0)
+
+
+def check_count(field: str, count: int, minimum: int) -> int:
+    """Return `count`, or raise `InputError` if it is below what the family needs."""
+    if count < minimum:
+        refuse(field, count, f"needs at least {minimum} independent units", "draw more, as `size` plans")
+    return count

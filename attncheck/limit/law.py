@@ -1,0 +1,380 @@
+"""The limit law of an attention layer: a random covariance, and normals given it (Theorem 1, Example 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck import nonlinearity
+from attncheck.attention import AttentionLayer
+from attncheck.attention_map import attention_weights, visible
+from attncheck.errors import check_whole, refuse
+from attncheck.limit import covariance, rows
+from attncheck.limit.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
+from attncheck.limit.mixture import ScaleMixture, pool
+
+if TYPE_CHECKING:
+    from attncheck.simulators.draws import Draws
+
+# Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
+_ERRORS = 4.0
+# What condensing the law of the variance to a few hundred points costs at most, relative to the value.
+_CONDENSING = 1e-8
+# Entries of a block of sampled scores.
+_BLOCK = 2**18
+
+
+def limit(layer: AttentionLayer) -> LimitLaw:
+    """Return the infinite-width limit law of a layer's outputs.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        With a `head_dim`, the limit is that of width and head_dim both going to infinity. Heads of
+        a group that share W^K and W^V have the same limit as separate heads.
+
+    Returns
+    -------
+    LimitLaw
+
+    Raises
+    ------
+    InputError
+        If `layer` is not an AttentionLayer.
+
+    Examples
+    --------
+    >>> law = limit(AttentionLayer(width=64, seq_len=4, num_heads=2))
+    >>> law.covariance()[0, 0].round(3), round(law.excess_kurtosis(), 3)
+    (np.float64(0.392), 0.122)
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    return LimitLaw(layer)
+
+
+def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
+    """Draw from the limit: scores p°, values ṽ, outputs Σ_a A_a ṽ^a/√H, and inputs Z^{x^i}.
+
+    Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl and Cov(ṽ^{a,j}, ṽ^{b,k}) =
+    δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    size : int
+        Number of draws.
+    coordinates : int
+        Neurons of outputs and inputs.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Draws
+        `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
+        (size, num_heads, seq_len, seq_len); no Gram matrices.
+    """
+    # Imported here: the readings import this module.
+    from attncheck.simulators.draws import Draws
+
+    root = psd_root(input_kernel(layer).matrix)
+    rank, per_head = root.shape[1], (size, layer.num_heads)
+    std = rows.score_std(layer)
+    if std > 0:
+        scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
+    else:
+        scores = np.zeros((*per_head, layer.seq_len, layer.seq_len))
+    values = root @ rng.standard_normal((*per_head, rank, coordinates))
+    outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
+    outputs *= layer.value_std * layer.output_std * layer.head_factor
+    input_root = psd_root(input_covariance(layer))
+    hidden = input_root @ rng.standard_normal((size, input_root.shape[1], coordinates))
+    return Draws(outputs=outputs, scores=scores, inputs=nonlinearity.from_layer(layer)(hidden))
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitLaw:
+    """The hierarchical law of (y^1, …, y^s) at infinite width.
+
+    Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is
+    Gaussian with Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1 and Example 1 of the
+    paper). One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling
+    the scores vanish and y is Gaussian.
+
+    The law of v is integrated over scrambled Sobol points, so results are the same digits each time;
+    `scramble` gives other points. Every ``…_error`` is four standard errors of what independent
+    scramblings give. Tails keep their relative accuracy to twelve standard deviations. What was
+    integrated is kept with the object.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    scramble : int
+        Seed of the scramblings.
+
+    Examples
+    --------
+    Linear attention with two positions and one head has Laplace outputs:
+
+    >>> law = limit(AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map="linear"))
+    >>> law.cdf([-1.0, 0.0, 1.0]).round(4)
+    array([0.1839, 0.5   , 0.8161])
+    """
+
+    layer: AttentionLayer
+    scramble: int = 0
+    _heads: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _pooled: dict[int, ScaleMixture] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _replicates: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        """K_jk = E[Z^{x^j} Z^{x^k}] of the inputs."""
+        return input_kernel(self.layer)
+
+    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position ≤ t) = E Φ(t/√v).
+
+        Parameters
+        ----------
+        t : array_like
+            Any shape; infinite entries are allowed.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `t`
+
+        Raises
+        ------
+        InputError
+            If `t` holds NaN or is not numeric, or there is no such position.
+        """
+        t = _check_points(t)
+        tail = self._law(position).upper_tail(np.abs(t))
+        return np.where(t < 0, tail, 1 - tail)[()]
+
+    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
+        t = _check_points(t)
+        tail = self._law(position).upper_tail(np.abs(t))
+        return np.where(t < 0, 1 - tail, tail)[()]
+
+    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the density of y^position at `t`; as `cdf` otherwise.
+
+        Where y is 0 with positive probability (see `atom`) it is the density of the rest, which
+        integrates to 1 - atom. At t = 0 it is infinite for attention_map="relu" and for linear
+        attention with a single score (one head, kernel of rank one): E[v^{-1/2}] is.
+        """
+        t = _check_points(t)
+        value = self._law(position).density(np.abs(t))
+        return np.where((t == 0) & self._singular(position), np.inf, value)[()]
+
+    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
+        size = np.abs(_check_points(t))
+        tails = np.stack([law.upper_tail(size) for law in self._replicated(position)])
+        return _error(tails)[()]
+
+    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `pdf`, in the shape of `t`; 0 where it is infinite."""
+        t = _check_points(t)
+        values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
+        return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
+
+    def atom(self, position: int = 0) -> float:
+        """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
+        return self._law(position).atom
+
+    def variance(self, position: int = 0) -> float:
+        """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
+        return self._law(position).mean()
+
+    def excess_kurtosis(self, position: int = 0) -> float:
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        head = pool(self._head_laws(position))
+        if head.atom == 1:
+            return 0.0
+        return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
+
+    def covariance(self) -> FloatArray:
+        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len)."""
+        return np.asarray(self._mean_covariances.mean(axis=0))
+
+    def covariance_error(self) -> FloatArray:
+        """Return error estimates of `covariance`, shape (seq_len, seq_len)."""
+        return _error(self._mean_covariances)
+
+    def score_covariance(self) -> FloatArray:
+        """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
+
+        Returns
+        -------
+        ndarray, shape (seq_len², seq_len²)
+            Zero with "1/n" scaling.
+        """
+        kernel = self.kernel.matrix
+        return np.asarray(rows.score_std(self.layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
+
+    def conditional_covariance(self, scores: ArrayLike) -> FloatArray:
+        """Return S(p), the covariance of (y^1, …, y^s) given the scores.
+
+        Parameters
+        ----------
+        scores : array_like, shape (..., num_heads, seq_len, seq_len)
+            After scaling, before masking.
+
+        Returns
+        -------
+        ndarray, shape (..., seq_len, seq_len)
+
+        Raises
+        ------
+        InputError
+            If the last three axes do not fit the layer, or an entry is not finite.
+        """
+        layer = self.layer
+        shape = (layer.num_heads, layer.seq_len, layer.seq_len)
+        given = _check_scores(scores, shape, "(..., num_heads, seq_len, seq_len)")
+        return covariance.conditional_covariance(layer, self.kernel.matrix, given)
+
+    def conditional_variance(self, scores: ArrayLike, position: int = 0) -> FloatArray:
+        """Return v = S_ii(p) from the one row of scores per head that it depends on.
+
+        Parameters
+        ----------
+        scores : array_like, shape (..., num_heads, seq_len)
+            Rows `position` of the scores.
+        position : int
+
+        Returns
+        -------
+        ndarray, shape (...)
+
+        Raises
+        ------
+        InputError
+            As `conditional_covariance`, or if there is no such position.
+        """
+        layer, seen = self.layer, visible(self.layer)[self._check_position(position)]
+        given = _check_scores(scores, (layer.num_heads, layer.seq_len), "(..., num_heads, seq_len)")
+        each = rows.row_variance(layer, psd_root(self.kernel.matrix), given, seen)
+        return np.asarray(covariance.output_factor(layer) * each.sum(axis=-1))[()]
+
+    def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
+        """Draw outputs; the coordinates of one draw share its scores and are independent given them.
+
+        Parameters
+        ----------
+        size : int
+            Number of independent draws.
+        seed : int
+            The same seed gives the same digits.
+        coordinates : int
+            Neurons per draw.
+
+        Returns
+        -------
+        ndarray, shape (size, seq_len, coordinates)
+
+        Raises
+        ------
+        InputError
+            If `size` or `coordinates` is below 1, or `seed` is negative.
+        """
+        size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
+        rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+        layer = self.layer
+        block = max(1, _BLOCK // (layer.num_heads * layer.seq_len * (layer.seq_len + coordinates)))
+        result = np.empty((size, layer.seq_len, coordinates))
+        for start in range(0, size, block):
+            part = result[start : start + block]
+            part[...] = draw_limit(layer, len(part), coordinates, rng).outputs
+        return result
+
+    @functools.cached_property
+    def _mean_covariances(self) -> FloatArray:
+        return covariance.mean_covariances(self.layer, self.kernel.matrix, self.scramble)
+
+    def _check_position(self, position: Any) -> int:
+        last = self.layer.seq_len - 1
+        whole = check_whole("position", position, 0, f"pass a position from 0 to {last}")
+        if whole > last:
+            refuse("position", position, f"exceeds the last position {last}", f"pass 0 to {last}")
+        return whole
+
+    def _head_laws(self, position: int) -> tuple[ScaleMixture, ...]:
+        position = self._check_position(position)
+        if position not in self._heads:
+            self._heads[position] = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble)
+        return self._heads[position]
+
+    def _law(self, position: int) -> ScaleMixture:
+        """Return the law of v at `position` from all points together."""
+        heads = self._head_laws(position)
+        if position not in self._pooled:
+            self._pooled[position] = self._sum_heads(pool(heads))
+        return self._pooled[position]
+
+    def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
+        """Return the law of v at `position` from each scrambling."""
+        heads = self._head_laws(position)
+        if position not in self._replicates:
+            self._replicates[position] = tuple(self._sum_heads(head) for head in heads)
+        return self._replicates[position]
+
+    def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:
+        return head.times(self.layer.num_heads).scaled(covariance.output_factor(self.layer))
+
+    def _singular(self, position: int) -> bool:
+        """Say whether the density at 0 is infinite: v is p² for one score p with positive chance."""
+        if rows.score_std(self.layer) == 0:
+            return False
+        if self.layer.attention_map == "linear":
+            root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))
+            return bool(self.layer.num_heads * root.shape[1] == 1)
+        return self.layer.attention_map == "relu"
+
+
+def _error(replicates: FloatArray) -> FloatArray:
+    """Return the error estimate of the mean over the first axis."""
+    standard = replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
+    return np.asarray(_ERRORS * standard + _CONDENSING * np.abs(replicates.mean(axis=0)))
+
+
+def _check_points(t: ArrayLike) -> FloatArray:
+    try:
+        points = np.asarray(t, dtype=np.float64)
+    except (TypeError, ValueError):
+        refuse("t", t, "must be numbers", "pass a number or an array of them")
+    if np.isnan(points).any():
+        refuse("t", t, "holds NaN", "remove the NaN entries")
+    return points
+
+
+def _check_scores(scores: ArrayLike, shape: tuple[int, ...], axes: str) -> FloatArray:
+    try:
+        given = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError):
+        refuse("scores", scores, "must be numbers", f"pass an array of shape {axes}")
+    if given.shape[-len(shape) :] != shape:
+        refuse("scores.shape", given.shape, f"must end with {shape}", f"pass an array of shape {axes}")
+    if not np.all(np.isfinite(given)):
+        refuse("scores", scores, "must be finite", "remove NaN and infinite entries")
+    return given

@@ -1,0 +1,160 @@
+"""Scale mixtures of centred normals: the law of y = √v · N(0, 1) for a random variance v ≥ 0.
+
+The law of v is kept as a few hundred weighted points. They are Gauss points of narrow cells of log v,
+with positive weights, so that sums keep their relative accuracy far into the tails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+FloatArray = NDArray[np.float64]
+
+_CELLS = 256
+# Variances this far (in log) below the largest share one cell.
+_LOG_REACH = 40.0
+# Entries of a block of (t, variance) pairs: 2 MiB, so that memory is bounded and the cache is used.
+_BLOCK = 2**18
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaleMixture:
+    """The law of √v · N(0, 1), v discrete.
+
+    Attributes
+    ----------
+    variances : ndarray, shape (m,)
+        Positive values of v.
+    weights : ndarray, shape (m,)
+        Their probabilities.
+    atom : float
+        P(v = 0), so that `atom` and the weights add up to one.
+    """
+
+    variances: FloatArray
+    weights: FloatArray
+    atom: float
+
+    def mean(self) -> float:
+        """Return E[v]."""
+        return float(self.weights @ self.variances)
+
+    def variance(self) -> float:
+        """Return Var(v)."""
+        mean = self.mean()
+        return float(self.weights @ (self.variances - mean) ** 2) + self.atom * mean**2
+
+    def scaled(self, factor: float) -> ScaleMixture:
+        """Return the law with v multiplied by `factor` > 0."""
+        return dataclasses.replace(self, variances=factor * self.variances)
+
+    def upper_tail(self, size: FloatArray) -> FloatArray:
+        """Return P(y > size) for an array of sizes ≥ 0, without cancellation."""
+        return _average(self, size, lambda ratio: special.ndtr(-ratio))
+
+    def density(self, size: FloatArray) -> FloatArray:
+        """Return the density of the continuous part at ±size."""
+        roots = np.sqrt(self.variances)
+        scaled = ScaleMixture(self.variances, self.weights / roots, self.atom)
+        bells = _average(scaled, size, lambda ratio: np.exp(-0.5 * ratio * ratio))
+        return np.asarray(bells / np.sqrt(2 * np.pi))
+
+    def plus(self, other: ScaleMixture) -> ScaleMixture:
+        """Return the law with v the sum of this v and an independent one."""
+        first, first_weights = _with_atom(self)
+        second, second_weights = _with_atom(other)
+        return condense(np.add.outer(first, second).ravel(), np.outer(first_weights, second_weights).ravel())
+
+    def times(self, count: int) -> ScaleMixture:
+        """Return the law with v the sum of `count` ≥ 1 independent copies."""
+        if count == 1:
+            return self
+        half = self.times(count // 2)
+        double = half.plus(half)
+        return double.plus(self) if count % 2 else double
+
+
+def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
+    """Return a mixture of at most two variances per cell, from any number of weighted ones.
+
+    In each cell of log v the two points have the weight and the first three moments of what was
+    there, which is two-point Gauss quadrature.
+
+    Parameters
+    ----------
+    variances, weights : ndarray, shape (m,)
+        Non-negative; the weights are normalised to add up to one.
+    """
+    weights = weights / weights.sum()
+    positive = (variances > 0) & (weights > 0)
+    atom = float(weights[variances == 0].sum())
+    variances, weights = variances[positive], weights[positive]
+    if variances.size <= 1:
+        return ScaleMixture(variances, weights, atom)
+    logs = np.log(variances)
+    top = logs.max()
+    bottom = max(logs.min(), top - _LOG_REACH)
+    cell = np.clip((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0, _CELLS - 1).astype(np.intp)
+    total: FloatArray = np.bincount(cell, weights, _CELLS).astype(np.float64)
+    used = np.flatnonzero(total > 0)
+
+    def cell_mean(values: FloatArray) -> FloatArray:
+        return np.bincount(cell, weights * values, _CELLS)[used] / total[used]
+
+    mean = cell_mean(variances)
+    spread = np.zeros(_CELLS)
+    spread[used] = mean
+    deviation = variances - spread[cell]
+    second, third = cell_mean(deviation**2), cell_mean(deviation**3)
+    return _gauss_points(mean, second, third, total[used], atom)
+
+
+def _gauss_points(
+    mean: FloatArray, second: FloatArray, third: FloatArray, total: FloatArray, atom: float
+) -> ScaleMixture:
+    """Return the two points per cell that match the weight and three moments."""
+    # A cell narrower than this is one point; its third moment would be rounding.
+    wide = second > (1e-7 * mean) ** 2
+    sigma = np.sqrt(second[wide])
+    skew = third[wide] / sigma**3
+    root = np.sqrt(skew * skew + 4)
+    low, high = mean[wide] + sigma * (skew - root) / 2, mean[wide] + sigma * (skew + root) / 2
+    high_share = (root - skew) / (2 * root)
+    return ScaleMixture(
+        np.concatenate([mean[~wide], low, high]),
+        np.concatenate([total[~wide], total[wide] * (1 - high_share), total[wide] * high_share]),
+        atom,
+    )
+
+
+def pool(mixtures: tuple[ScaleMixture, ...]) -> ScaleMixture:
+    """Return the mixture in equal parts of several."""
+    parts = [_with_atom(mixture) for mixture in mixtures]
+    return condense(np.concatenate([v for v, _ in parts]), np.concatenate([w for _, w in parts]))
+
+
+def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
+    """Return variances and weights with the atom as a variance of 0."""
+    if mixture.atom == 0:
+        return mixture.variances, mixture.weights
+    return np.append(mixture.variances, 0.0), np.append(mixture.weights, mixture.atom)
+
+
+def _average(
+    mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]
+) -> FloatArray:
+    """Return Σ weight · of_ratio(size/√v) for every size, in blocks of bounded memory."""
+    roots = np.sqrt(mixture.variances)
+    flat = size.ravel()
+    result = np.zeros(flat.shape)
+    step = max(1, _BLOCK // max(1, roots.size))
+    for start in range(0, flat.size, step):
+        # Beyond 100 standard deviations everything is 0 in double precision, and squares stay finite.
+        ratio = np.minimum(flat[start : start + step, None] / roots, 100.0)
+        result[start : start + step] = of_ratio(ratio) @ mixture.weights
+    return result.reshape(size.shape)

@@ -1,0 +1,71 @@
+"""Profiles: how many layers a run visits and what a look may cost, fixed before the run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import check_choice
+
+#: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
+ANCHORS: tuple[AttentionLayer, ...] = (
+    AttentionLayer(width=16, seq_len=4, num_heads=2),
+    AttentionLayer(width=8, seq_len=4, num_heads=2),
+    AttentionLayer(width=1, seq_len=1, num_heads=1),
+    AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal"),
+    AttentionLayer(width=16, seq_len=12, num_heads=16),
+    AttentionLayer(width=256, seq_len=4, num_heads=2),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """What a run does, in numbers that are fixed before it.
+
+    Attributes
+    ----------
+    name : str
+    anchors : int
+        How many of `ANCHORS` every property visits.
+    examples : int
+        Random layers per property; a hard cap.
+    entries : int
+        Weight entries that a look of one property on one layer may draw: the draws are this over
+        the layer's `weight_entries`.
+    most_draws : int
+        Draws that a look may take, however cheap.
+    power : float
+        Chance of a violated verdict that sizes are planned for.
+    """
+
+    name: str
+    anchors: int
+    examples: int
+    entries: int
+    most_draws: int
+    power: float = 0.99
+
+    def affordable(self, layer: AttentionLayer) -> int:
+        """Return the draws that one look on `layer` may take."""
+        return max(1, min(self.most_draws, self.entries // layer.weight_entries))
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("smoke", anchors=4, examples=2, entries=20_000_000, most_draws=6_000, power=0.9),
+        Profile("default", anchors=6, examples=10, entries=300_000_000, most_draws=60_000),
+        Profile("thorough", anchors=6, examples=40, entries=2_000_000_000, most_draws=400_000),
+    )
+}
+
+
+def profile_named(name: str) -> Profile:
+    """Return a profile by name.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    return PROFILES[check_choice("profile", name, tuple(PROFILES))]

@@ -1,0 +1,269 @@
+"""A unit of work: one property on one layer. Planned first, then examined look by look."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.reference import Reference
+from attncheck.checks.registry import checks_of
+from attncheck.evidence.families import Association, Family, Scale, Smooth, Uniform
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import examine, per_look_power
+from attncheck.evidence.streams import digest, seed_sequence, stream
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.records import Planned, Result
+from attncheck.subject import Subject
+
+# Entries of the arrays of a chunk: 16 MiB each.
+_CHUNK_ENTRIES = 2**21
+_FEWEST_DRAWS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One property on one layer.
+
+    Attributes
+    ----------
+    property : str
+        Name in `attncheck.checks.registry.PROPERTIES`.
+    layer : AttentionLayer
+    role : str
+        Part of the key of its streams; shrinking uses streams of its own.
+    """
+
+    property: str
+    layer: AttentionLayer
+    role: str = "draws"
+
+    @property
+    def id(self) -> str:
+        """Return ``property@layer digest``."""
+        return f"{self.property}@{digest(self.layer.to_dict())}"
+
+    def result_id(self, check: Check) -> str:
+        """Return ``check@layer digest``."""
+        return f"{check.name}@{digest(self.layer.to_dict())}"
+
+    def planned(self) -> list[Planned]:
+        """Return every result that this unit owes."""
+        return [Planned(self.result_id(check), self.id, check.name) for check in checks_of(self.property)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one unit will do, decided before any look.
+
+    Attributes
+    ----------
+    setting : Setting
+    chunk : int
+        Draws that are asked for and worked on at a time, so that memory is bounded.
+    level : float
+        Level of one look.
+    power : float
+        Power of one look that sizes are planned for.
+    sizes : dict of Check to int
+        Draws that each check takes in a look, in whole chunks; enough to catch its departure.
+    excused : dict of str to str
+        Check names that are not examined, and why.
+    """
+
+    setting: Setting
+    chunk: int
+    level: float
+    power: float
+    sizes: Mapping[Check, int]
+    excused: Mapping[str, str]
+
+
+def plan(unit: Unit, setting: Setting, affordable: int, level: float, power: float) -> Plan:
+    """Return the plan of a unit: which checks are examined, and on how many draws.
+
+    Parameters
+    ----------
+    unit : Unit
+    setting : Setting
+        From `Subject.probe`.
+    affordable : int
+        Draws that a look may take.
+    level : float
+        Level of one look.
+    power : float
+        Chance of a violated verdict at the stated departure.
+    """
+    per_look = per_look_power(power)
+    sizes: dict[Check, int] = {}
+    excused: dict[str, str] = {}
+    for check in checks_of(unit.property):
+        reason = check.reason_not_examined(setting)
+        if reason:
+            excused[check.name] = reason
+            continue
+        size = check.size(setting, level, per_look, affordable)
+        if size is None:
+            excused[check.name] = (
+                f"{check.departure.text} takes more than the {affordable} draws that a look on this layer may take"
+            )
+        else:
+            sizes[check] = size
+    layer = setting.layer
+    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
+    most = max(sizes.values(), default=0)
+    chunk = min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // stored))
+    # What others of the unit draw anyway is taken too, as long as the data stay small.
+    taken = {check: min(most, max(size, _CHUNK_ENTRIES // stored)) for check, size in sizes.items()}
+    whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
+    return Plan(setting, chunk, level, per_look, whole, excused)
+
+
+def observe(
+    planned: Plan, checks: Sequence[Check], factor: int, subject: Subject, rng: np.random.Generator, seed: np.random.SeedSequence
+) -> dict[str, Outcome]:
+    """Take one look: draw chunk after chunk, gather what each check measures, and test it.
+
+    Parameters
+    ----------
+    planned : Plan
+    checks : sequence of Check
+        Those that are still undecided.
+    factor : int
+        How many times the planned size.
+    subject : Subject
+    rng : numpy.random.Generator
+        The subject's stream of this look.
+    seed : numpy.random.SeedSequence
+        The reference's stream of this look.
+    """
+    setting = planned.setting
+    size = {check: planned.sizes[check] * factor for check in checks}
+    total = max(size.values())
+    data: dict[Check, list[tuple[Any, ...]]] = {check: [] for check in checks}
+    for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
+        count = min(planned.chunk, total - start)
+        sample = subject.draw(setting.layer, count, rng)
+        reference = Reference(setting.layer, count, setting.coordinates, child)
+        for check in checks:
+            if start < size[check]:
+                data[check].append(check.measure(sample, reference))
+    return {check.name: check.test(setting, join(parts)) for check, parts in data.items()}
+
+
+def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Join what a check measured on several chunks: arrays end to end, counts added up."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(
+        np.concatenate(column) if isinstance(column[0], np.ndarray) else sum(column)
+        for column in zip(*parts, strict=True)
+    )
+
+
+def run_unit(unit: Unit, subject: Subject, seed: int, affordable: int, level: float, power: float) -> list[Result]:
+    """Plan a unit, examine it, and return one result per check of its property.
+
+    Every random number comes from streams keyed by (seed, property, layer, look): the same arguments
+    give the same digits in any process.
+    """
+    started = time.perf_counter()
+    unsupported = subject.reason_unsupported(unit.layer)
+    if unsupported:
+        return [_excused(unit, check, unsupported, level) for check in checks_of(unit.property)]
+    key = (unit.property, unit.layer.to_dict())
+    setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
+    planned = plan(unit, setting, affordable, level, power)
+    by_name = {check.name: check for check in planned.sizes}
+
+    def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        rng = stream(seed, *key, look=look, role=unit.role)
+        reference_seed = seed_sequence(seed, *key, look=look, role=f"{unit.role}/reference")
+        return observe(planned, [by_name[name] for name in names], factor, subject, rng, reference_seed)
+
+    trails = examine(evaluate, list(by_name), level) if by_name else {}
+    seconds = time.perf_counter() - started
+    return [
+        _result(unit, check, planned, trails[check.name], seconds)
+        if check.name in trails
+        else _excused(unit, check, planned.excused[check.name], level)
+        for check in checks_of(unit.property)
+    ]
+
+
+def _result(unit: Unit, check: Check, planned: Plan, trail: Trail, seconds: float) -> Result:
+    last = trail.last
+    empty = last.count == 0
+    return Result(
+        id=unit.result_id(check),
+        unit=unit.id,
+        property=unit.property,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        layer=unit.layer.to_dict(),
+        verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
+        reason="the draws held nothing that the check could use" if empty else "",
+        size=planned.sizes[check],
+        level=planned.level,
+        p_values=[] if empty else list(trail.p_values),
+        effects=[outcome.effect for outcome in trail.outcomes],
+        effect=last.effect,
+        low=last.low,
+        high=last.high,
+        null_effect=last.null_effect,
+        gap=check.gap(planned.setting, planned.sizes[check], planned.level, planned.power),
+        departure=check.departure.effect(planned.setting),
+        combined=trail.combined,
+        continuous=is_continuous(check.family(planned.setting)),
+        text=check.describe(last),
+        hint=check.hint,
+        seconds=seconds,
+    )
+
+
+def _excused(unit: Unit, check: Check, reason: str, level: float) -> Result:
+    return Result(
+        id=unit.result_id(check),
+        unit=unit.id,
+        property=unit.property,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        layer=unit.layer.to_dict(),
+        verdict=str(Verdict.NOT_EXAMINED),
+        reason=reason,
+        size=0,
+        level=level,
+        p_values=[],
+        effects=[],
+        effect=None,
+        low=None,
+        high=None,
+        null_effect=None,
+        gap=None,
+        departure=None,
+        combined=1.0,
+        continuous=False,
+        text="",
+        hint="",
+        seconds=0.0,
+    )
+
+
+def is_continuous(family: Family) -> bool:
+    """Return whether the family's p-values are uniform on a right subject, not just valid."""
+    if isinstance(family, Uniform):
+        return family.allowance == 0.0
+    return isinstance(family, Scale | Association | Smooth)
+
+
+def violated(results: Sequence[Result]) -> list[Result]:
+    """Return the violated results, the most suspicious first."""
+    found = [result for result in results if result.verdict == Verdict.VIOLATED]
+    return sorted(found, key=lambda result: (result.combined, result.p_values[0], result.check))
