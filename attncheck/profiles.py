@@ -49,6 +49,11 @@ class Profile:
         """Return the draws that one look on `layer` may take."""
         return max(1, min(self.most_draws, self.entries // layer.weight_entries))
 
+    def with_draws(self, draws: int) -> Profile:
+        """Return the profile with its looks scaled to about `draws` draws in the whole run."""
+        looks = 7 * (self.anchors + self.examples)
+        return dataclasses.replace(self, most_draws=max(1, draws // looks), entries=self.entries * 100)
+
 
 PROFILES = {
     profile.name: profile

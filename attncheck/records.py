@@ -45,7 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """One check on one layer: what was planned, what was seen in each look, and the verdict.
 
-    ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and ``high`` are of the look
+    `size` is the draws of one look, of the `affordable` ones; `power` is the chance of a violated verdict that
+    they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and ``high`` are of the look
     that decided; ``gap`` is the smallest effect that a look of this size detects with the planned power.
     """
 
@@ -59,7 +60,9 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     verdict: str
     reason: str
     size: int
+    affordable: int
     level: float
+    power: float
     p_values: list[float]
     effects: list[float]
     effect: float | None

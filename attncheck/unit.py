@@ -58,6 +58,25 @@ class Unit:
 
 
 @dataclasses.dataclass(frozen=True)
+class Cost:
+    """What the looks of one unit may take, and what they must give.
+
+    Attributes
+    ----------
+    affordable : int
+        Draws that one look may take.
+    level : float
+        Level of one look.
+    power : float
+        Chance of a violated verdict, at the departure that a check states, that sizes are planned for.
+    """
+
+    affordable: int
+    level: float
+    power: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """What one unit will do, decided before any look.
 
@@ -84,7 +103,7 @@ class Plan:
     excused: Mapping[str, str]
 
 
-def plan(unit: Unit, setting: Setting, affordable: int, level: float, power: float) -> Plan:
+def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     """Return the plan of a unit: which checks are examined, and on how many draws.
 
     Parameters
@@ -92,14 +111,9 @@ def plan(unit: Unit, setting: Setting, affordable: int, level: float, power: flo
     unit : Unit
     setting : Setting
         From `Subject.probe`.
-    affordable : int
-        Draws that a look may take.
-    level : float
-        Level of one look.
-    power : float
-        Chance of a violated verdict at the stated departure.
+    cost : Cost
     """
-    per_look = per_look_power(power)
+    per_look = per_look_power(cost.power)
     sizes: dict[Check, int] = {}
     excused: dict[str, str] = {}
     for check in checks_of(unit.property):
@@ -107,10 +121,10 @@ def plan(unit: Unit, setting: Setting, affordable: int, level: float, power: flo
         if reason:
             excused[check.name] = reason
             continue
-        size = check.size(setting, level, per_look, affordable)
+        size = check.size(setting, cost.level, per_look, cost.affordable)
         if size is None:
             excused[check.name] = (
-                f"{check.departure.text} takes more than the {affordable} draws that a look on this layer may take"
+                f"{check.departure.text} takes more than the {cost.affordable} draws that a look on this layer may take"
             )
         else:
             sizes[check] = size
@@ -121,7 +135,7 @@ def plan(unit: Unit, setting: Setting, affordable: int, level: float, power: flo
     # What others of the unit draw anyway is taken too, as long as the data stay small.
     taken = {check: min(most, max(size, _CHUNK_ENTRIES // stored)) for check, size in sizes.items()}
     whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
-    return Plan(setting, chunk, level, per_look, whole, excused)
+    return Plan(setting, chunk, cost.level, per_look, whole, excused)
 
 
 def observe(
@@ -166,7 +180,7 @@ def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     )
 
 
-def run_unit(unit: Unit, subject: Subject, seed: int, affordable: int, level: float, power: float) -> list[Result]:
+def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result]:
     """Plan a unit, examine it, and return one result per check of its property.
 
     Every random number comes from streams keyed by (seed, property, layer, look): the same arguments
@@ -175,10 +189,10 @@ def run_unit(unit: Unit, subject: Subject, seed: int, affordable: int, level: fl
     started = time.perf_counter()
     unsupported = subject.reason_unsupported(unit.layer)
     if unsupported:
-        return [_excused(unit, check, unsupported, level) for check in checks_of(unit.property)]
+        return [_excused(unit, check, cost, unsupported) for check in checks_of(unit.property)]
     key = (unit.property, unit.layer.to_dict())
     setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
-    planned = plan(unit, setting, affordable, level, power)
+    planned = plan(unit, setting, cost)
     by_name = {check.name: check for check in planned.sizes}
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
@@ -186,17 +200,17 @@ def run_unit(unit: Unit, subject: Subject, seed: int, affordable: int, level: fl
         reference_seed = seed_sequence(seed, *key, look=look, role=f"{unit.role}/reference")
         return observe(planned, [by_name[name] for name in names], factor, subject, rng, reference_seed)
 
-    trails = examine(evaluate, list(by_name), level) if by_name else {}
+    trails = examine(evaluate, list(by_name), cost.level) if by_name else {}
     seconds = time.perf_counter() - started
     return [
-        _result(unit, check, planned, trails[check.name], seconds)
+        _result(unit, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
-        else _excused(unit, check, planned.excused[check.name], level)
+        else _excused(unit, check, cost, planned.excused[check.name])
         for check in checks_of(unit.property)
     ]
 
 
-def _result(unit: Unit, check: Check, planned: Plan, trail: Trail, seconds: float) -> Result:
+def _result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
     last = trail.last
     empty = last.count == 0
     return Result(
@@ -210,7 +224,9 @@ def _result(unit: Unit, check: Check, planned: Plan, trail: Trail, seconds: floa
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
         reason="the draws held nothing that the check could use" if empty else "",
         size=planned.sizes[check],
-        level=planned.level,
+        affordable=cost.affordable,
+        level=cost.level,
+        power=cost.power,
         p_values=[] if empty else list(trail.p_values),
         effects=[outcome.effect for outcome in trail.outcomes],
         effect=last.effect,
@@ -227,7 +243,7 @@ def _result(unit: Unit, check: Check, planned: Plan, trail: Trail, seconds: floa
     )
 
 
-def _excused(unit: Unit, check: Check, reason: str, level: float) -> Result:
+def _excused(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
     return Result(
         id=unit.result_id(check),
         unit=unit.id,
@@ -239,7 +255,9 @@ def _excused(unit: Unit, check: Check, reason: str, level: float) -> Result:
         verdict=str(Verdict.NOT_EXAMINED),
         reason=reason,
         size=0,
-        level=level,
+        affordable=cost.affordable,
+        level=cost.level,
+        power=cost.power,
         p_values=[],
         effects=[],
         effect=None,

@@ -73,6 +73,8 @@ def _positions(layer: AttentionLayer, coordinates: int) -> str:
 def _softmax(layer: AttentionLayer, coordinates: int) -> str:
     if layer.attention_map != "softmax":
         return "rows of weights are no probabilities"
+    if layer.input_correlation == 1.0:
+        return "all positions are equal, so that rows of weights are constant"
     return _positions(layer, coordinates)
 
 

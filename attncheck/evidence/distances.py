@@ -120,7 +120,7 @@ class TwoSample(Family):
 
     The p-value is that of the two-sample Kolmogorov–Smirnov test with the limiting Kolmogorov law at the
     effective size n·m/(n + m). Against the exact law, over 51 pairs of sizes from 20 to 3000, it is never too
-    small below 0.05 and by at most 2% above; SciPy's ``method="asymp"`` is up to 1.6 times too small at 50
+    small below 0.05 and by at most 3% above; SciPy's ``method="asymp"`` is up to 1.6 times too small at 50
     against 50. Ties only make it larger.
 
     Parameters

@@ -93,7 +93,8 @@ class Association(Family):
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
         weights = weights / largest  # so that squares neither overflow nor vanish
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
-            z = float(finite_array("noise", np.vdot(values, weights) / np.sqrt(np.vdot(weights, weights))))
+            # Sums and not BLAS, whose rounding depends on its number of threads: digits must not.
+            z = float(finite_array("noise", np.sum(values * weights) / np.sqrt(np.sum(weights * weights))))
         return _normal_outcome(z, count, spread=1.0)
 
     def power(self, departure: float, size: int, level: float) -> float:
@@ -119,8 +120,9 @@ class Smooth(Family):
     """One component of Neyman's smooth test: a shift, scale, skew or tail weight in uniform values.
 
     The effect is the mean of √(2k + 1) P_k(2u − 1), which has mean 0 and variance 1 under the null. Its
-    p-value rests on the normal limit, so `minimum_count` values are required; from there on the tail at
-    1e-4 is within a few percent of its nominal size.
+    p-value rests on the normal limit, so `minimum_count` values are required. At that count false alarms
+    were 0.94 to 1.04 of the level at 1e-3 and 0.8 to 0.95 at 1e-4 (500,000 replications; the error of the
+    latter is 0.14).
 
     Parameters
     ----------

@@ -2,9 +2,7 @@
 
 Given the scores, position i has variance v = c Σ_a u_a with u = αᵀKα for the attention weights α of row i.
 Heads are independent and alike, so one row of scores of one head, as many normals as that row's covariance
-has rank, is all there is to integrate over. The tails of the output need rare, large scores: every point is
-therefore used at three sizes, each with the weight that makes the three together unbiased (multiple
-importance sampling with the balance heuristic).
+has rank, is all there is to integrate over.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.attention_map import map_scores, visible
 from attncheck.limit.kernel import FloatArray, psd_root
 from attncheck.limit.mixture import ScaleMixture, condense
+from attncheck.limit.proposals import Proposal, enlarged, towards_keys, weigh
 
 #: Independent scramblings; errors are estimated from their spread.
 REPLICATES = 8
@@ -27,10 +26,7 @@ _FEWEST_POINTS = 2**9
 _NORMALS = 2**18
 # Entries of a block of (points, seq_len) scores.
 _BLOCK = 2**20
-# Shares of the three sizes at which points are used.
-_SHARES = (0.5, 0.25, 0.25)
-# How many standard deviations of the output the tail is to be right for.
-_TAIL = 12.0
+_PILOT = 2**9
 
 
 def score_std(layer: AttentionLayer) -> float:
@@ -61,33 +57,6 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
     points = qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
     # Scrambled points are multiples of 2^-30 and may be 0: move them to the middle of their cell.
     return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
-
-
-def scales(dimension: int) -> FloatArray:
-    """Return the sizes at which points are used: 1 up to the radius that matters for the far tail.
-
-    The largest is for scores that enter linearly, the heaviest tail there is: there a value of |z|²
-    contributes exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where
-    |z|⁴ - (r - 2)|z|² = t², with t = 12√r the 12th standard deviation.
-    """
-    middle = 0.5 * dimension - 1.0
-    square = middle + np.sqrt(middle**2 + _TAIL**2 * dimension)
-    return np.asarray((square / dimension) ** np.array([0.0, 0.25, 0.5]))
-
-
-def weigh(lengths: FloatArray, dimension: int) -> FloatArray:
-    """Return the balance-heuristic weights of points of squared length `lengths`.
-
-    The density of a standard normal against that of the mixture of its scaled copies.
-    """
-    logs = [
-        np.log(share) + 0.5 * (1 - size**-2) * lengths - dimension * np.log(size)
-        for share, size in zip(_SHARES, scales(dimension), strict=True)
-    ]
-    # Against the largest, so that nothing overflows in high dimensions.
-    largest = np.maximum.reduce(logs)
-    total = np.sum([np.exp(log - largest) for log in logs], axis=0)
-    return np.asarray(np.exp(-largest) / total)
 
 
 def row_variance(
@@ -121,27 +90,33 @@ def head_laws(
     if root.shape[1] == 0:
         only = row_variance(layer, kernel_root, np.zeros((1, len(root))), shown)
         return (condense(only, np.ones(1)),) * REPLICATES
-    streams = np.random.SeedSequence([seed, position]).spawn(REPLICATES)
+
+    def variance(scores: FloatArray) -> FloatArray:
+        step = max(1, _BLOCK // len(root))
+        starts = range(0, len(scores), step)
+        return np.concatenate([row_variance(layer, kernel_root, scores[i : i + step], shown) for i in starts])
+
+    pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
+    proposals = enlarged(root.shape[1])
+    if layer.attention_map == "softmax":
+        normals = np.random.default_rng(pilot).standard_normal((_PILOT, root.shape[1]))
+        proposals = towards_keys(root, variance, float(variance(normals @ root.T).mean()))
 
     def replicate(stream: np.random.SeedSequence) -> ScaleMixture:
-        points = _scaled_points(root.shape[1], np.random.default_rng(stream))
-        step = max(1, _BLOCK // len(root))
-        values = [
-            row_variance(layer, kernel_root, points[start : start + step] @ root.T, shown)
-            for start in range(0, len(points), step)
-        ]
-        lengths = np.einsum("pr,pr->p", points, points)
-        return condense(np.concatenate(values), weigh(lengths, root.shape[1]))
+        points = _points(proposals, root.shape[1], np.random.default_rng(stream))
+        return condense(variance(points @ root.T), weigh(proposals, points))
 
     return tuple(replicate(stream) for stream in streams)
 
 
-def _scaled_points(dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return one set of normals at every scale, shape (points, dimension).
+def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
+    """Return points of every proposal, by their shares, shape (points, dimension).
 
-    The larger sizes take the first half of the points, which is a Sobol sequence itself.
+    The first and largest takes one set of normals, the others the start of the same set, which is
+    a Sobol sequence itself.
     """
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = scrambled_normals(dimension, count, rng)
-    parts = zip(_SHARES, scales(dimension), strict=True)
-    return np.concatenate([size * normals[: int(count * share / _SHARES[0])] for share, size in parts])
+    counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]
+    parts = [proposal.place(normals[:n]) for proposal, n in zip(proposals, counts, strict=True)]
+    return np.concatenate(parts)

@@ -1,0 +1,59 @@
+"""The layers of a run: anchors, and random ones that hypothesis draws before the run from the run seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attncheck.attention import AttentionLayer
+from attncheck.evidence.streams import seed_sequence
+
+
+def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[AttentionLayer]:
+    """Return at most `count` different layers from a hypothesis strategy, the same for the same seed and key.
+
+    hypothesis draws configurations only, never random numbers of a simulation, and draws them all before
+    the first look: what is planned is known, and a search cannot turn into a hunt for an unlucky seed.
+
+    Parameters
+    ----------
+    strategy : hypothesis strategy of AttentionLayer
+    count : int
+        A hard cap; fewer if the strategy has fewer values.
+    run_seed : int
+    key : str
+        Keys the examples, usually the name of a property.
+
+    Returns
+    -------
+    list of AttentionLayer
+
+    Examples
+    --------
+    >>> from attncheck.strategies import layers
+    >>> first = draw_examples(layers(max_entries=500), 3, run_seed=0, key="scores")
+    >>> len(first), first == draw_examples(layers(max_entries=500), 3, run_seed=0, key="scores")
+    (3, True)
+    """
+    if count < 1:
+        return []
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    found: dict[AttentionLayer, None] = {}
+
+    # Explicit settings, because hypothesis's CI profile would derandomise and ignore the seed. The health
+    # check for slow generation reads a clock: a busy machine must not change which layers are drawn.
+    @settings(
+        max_examples=5 * count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        derandomize=False,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @seed(int(seed_sequence(run_seed, key, role="examples").generate_state(1)[0]))
+    @given(strategy)
+    def collect(layer: AttentionLayer) -> None:
+        found.setdefault(layer)
+
+    collect()
+    return list(found)[:count]

@@ -1,0 +1,120 @@
+"""Where to put the points: importance sampling that keeps the far tail without spoiling the bulk.
+
+Standard normals z are drawn from a mixture of proposals, and each point is weighted by the density of the
+standard normal against that of the whole mixture (multiple importance sampling, balance heuristic). Half of
+the points are plain, so no weight exceeds two; the others go where the far tail of the output comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+# How many standard deviations of the output the tail is to be right for.
+_TAIL = 12.0
+# Up to this many dimensions enlarged points fall often enough near any direction.
+_FEW_DIMENSIONS = 6
+_LONGEST_SHIFT = 12.0
+# Entries of a block of (points, centres).
+_BLOCK = 2**20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Proposal:
+    """A share of the points: size · z + one of the centres, all equally likely.
+
+    Attributes
+    ----------
+    share : float
+        Part of all points.
+    size : float
+    centres : ndarray, shape (k, r)
+    """
+
+    share: float
+    size: float
+    centres: FloatArray
+
+    def place(self, normals: FloatArray) -> FloatArray:
+        """Return points from standard normals of shape (points, r), each centre with a run of them.
+
+        A run of Sobol points is spread evenly; every so manieth of them is not.
+        """
+        which = np.arange(len(normals)) * len(self.centres) // len(normals)
+        return np.asarray(self.size * normals + self.centres[which])
+
+    def log_density(self, points: FloatArray) -> FloatArray:
+        """Return the log density of this proposal at `points`, against the standard normal's."""
+        lengths = np.einsum("pr,pr->p", points, points)
+        result = 0.5 * (1 - self.size**-2) * lengths - points.shape[1] * np.log(self.size)
+        if not self.centres.any():
+            return np.asarray(result)
+        step = max(1, _BLOCK // len(self.centres))
+        offsets = 0.5 * np.einsum("kr,kr->k", self.centres, self.centres)
+        for start in range(0, len(points), step):
+            logs = (points[start : start + step] @ self.centres.T - offsets) * self.size**-2
+            top = logs.max(axis=1)
+            result[start : start + step] += top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
+        return np.asarray(result)
+
+
+def weigh(proposals: tuple[Proposal, ...], points: FloatArray) -> FloatArray:
+    """Return the balance-heuristic weights of points drawn from the proposals by their shares."""
+    logs = [np.log(proposal.share) + proposal.log_density(points) for proposal in proposals]
+    # Against the largest, so that nothing overflows in high dimensions.
+    largest = np.maximum.reduce(logs)
+    total = np.sum([np.exp(log - largest) for log in logs], axis=0)
+    return np.asarray(np.exp(-largest) / total)
+
+
+def enlarged(dimension: int) -> tuple[Proposal, ...]:
+    """Return plain and enlarged points, up to the radius that matters for the far tail.
+
+    That of scores that enter linearly, the heaviest tail there is: there |z| contributes
+    exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ - (r - 2)|z|² = t², with t = 12√r
+    the 12th standard deviation.
+    """
+    middle = 0.5 * dimension - 1.0
+    square = middle + np.sqrt(middle**2 + _TAIL**2 * dimension)
+    size, centre = float(np.sqrt(square / dimension)), np.zeros((1, dimension))
+    return Proposal(0.5, 1.0, centre), Proposal(0.25, size**0.5, centre), Proposal(0.25, size, centre)
+
+
+def towards_keys(
+    root: FloatArray, variance: Callable[[FloatArray], FloatArray], mean_variance: float
+) -> tuple[Proposal, ...]:
+    """Return proposals for softmax, whose far tail comes from scores that single out one key.
+
+    Parameters
+    ----------
+    root : ndarray, shape (m, r)
+        Scores are root @ z.
+    variance : callable
+        Maps scores (points, m) to the conditional variance of one head.
+    mean_variance : float
+        Its mean: the far tail is at 12 times its root.
+    """
+    dimension = root.shape[1]
+    plain, wider, widest = enlarged(dimension)
+    if dimension <= _FEW_DIMENSIONS:
+        return plain, wider, widest
+    lengths = np.linalg.norm(root, axis=1)
+    directions = root[lengths > 0] / lengths[lengths > 0, None]
+    # Where exp(-t²/2v) times the normal density is largest on the way to one key; good enough for the others.
+    shifts = np.linspace(0.0, _LONGEST_SHIFT, 121)
+    along = variance(shifts[:, None] * (root @ directions[0]))
+    best = np.argmin(_TAIL**2 * mean_variance / along + shifts**2)
+    centres = shifts[best] * directions
+    quarter = 0.125
+    return (
+        plain,
+        dataclasses.replace(wider, share=quarter),
+        dataclasses.replace(widest, share=quarter),
+        Proposal(quarter, 1.0, 0.6 * centres),
+        Proposal(quarter, 1.0, centres),
+    )

@@ -1,0 +1,82 @@
+"""A smaller layer with the same fault: bounded, deterministic, and labelled as an illustration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import InputError
+from attncheck.evidence.verdicts import Verdict
+from attncheck.subject import Subject
+from attncheck.unit import Cost, Unit, run_unit
+
+#: Candidates that are tried at most.
+MOST_CANDIDATES = 20
+# The share of a look that a candidate may cost.
+_COST_SHARE = 10
+
+
+def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> AttentionLayer | None:
+    """Return a smaller layer on which `check` is violated too, or None if none was found.
+
+    Simplifications are tried one after the other, each kept if the check is still violated, on streams
+    of their own and at a tenth of the cost: what comes out illustrates a verdict and is none.
+
+    Parameters
+    ----------
+    unit : Unit
+        Where the check was violated.
+    check : str
+        Its name.
+    subject : Subject
+    seed : int
+        The run seed.
+    cost : Cost
+        What a look of `unit` was allowed.
+    """
+    current = unit.layer
+    tried: set[AttentionLayer] = {current}
+    budget = dataclasses.replace(cost, affordable=max(1, cost.affordable // _COST_SHARE))
+    progress = True
+    while progress:
+        progress = False
+        for candidate in _simpler(current):
+            if candidate in tried:
+                continue
+            if len(tried) > MOST_CANDIDATES:
+                return None if current == unit.layer else current
+            tried.add(candidate)
+            if _violates(Unit(unit.property, candidate, role="shrink"), check, subject, seed, budget):
+                current, progress = candidate, True
+                break
+    return None if current == unit.layer else current
+
+
+def _violates(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> bool:
+    try:
+        results = run_unit(unit, subject, seed, cost)
+    except InputError:
+        return False
+    return any(result.check == check and result.verdict == Verdict.VIOLATED for result in results)
+
+
+def _simpler(layer: AttentionLayer) -> Iterator[AttentionLayer]:
+    """Yield layers with one thing less, the largest steps first."""
+    defaults = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
+    steps: list[dict[str, Any]] = [
+        {name: default}
+        for name, default in defaults.items()
+        if name not in ("width", "seq_len", "num_heads", "clip") and getattr(layer, name) != default
+    ]
+    if layer.clip != defaults["clip"]:
+        steps.append({"clip": defaults["clip"]})
+    steps += [{"num_heads": h} for h in (1, 2, layer.num_heads // 2) if 1 <= h < layer.num_heads]
+    steps += [{"seq_len": s} for s in (1, 2, layer.seq_len // 2) if 1 <= s < layer.seq_len]
+    steps += [{"width": n} for n in (4, 8, layer.width // 2) if 1 <= n < layer.width]
+    for step in steps:
+        try:
+            yield layer.replace(**step)
+        except InputError:
+            continue

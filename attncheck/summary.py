@@ -1,0 +1,107 @@
+"""What a terminal shows at the end of a run: the verdict first, then a table of properties."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records import Result, run_digest
+
+if TYPE_CHECKING:
+    from attncheck.run import Run
+
+
+def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color: bool = False) -> str:
+    """Return the verdict in a sentence, the table, and what was not examined.
+
+    Parameters
+    ----------
+    run : Run
+    results : sequence of Result
+    conclusion : Conclusion
+    color : bool
+        Whether the terminal understands escape codes.
+    """
+    parts = [verdict_sentence(run, results, conclusion), _render(_table(results), color)]
+    parts += _unseen(results)
+    if conclusion.uniformity is not None:
+        test = conclusion.uniformity
+        parts.append(
+            f"First-look p-values of {test.count} units against uniform: distance {test.effect:.3f}, p = {test.p_value:.2g}"
+        )
+    parts.append(f"Record: {run.record}   digest {run_digest(results)}")
+    return "\n".join(parts)
+
+
+def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion) -> str:
+    """Return the verdict with its false-alarm budget, and the reasons where it is not a pass."""
+    examined = [result for result in results if result.p_values]
+    claims = len({result.claim for result in examined})
+    layers = len({str(result.layer) for result in results})
+    text = (
+        f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined)} results on {claims} claims and {layers} "
+        f"layers; the chance of a false alarm was set to {run.budget.false_alarm:g} before the run."
+    )
+    return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
+
+
+def _table(results: Sequence[Result]) -> Table:
+    table = Table(box=SIMPLE, pad_edge=False)
+    for column in ("property", "verdict"):
+        table.add_column(column, no_wrap=True)
+    for column in ("layers", "examined", "draws", "smallest first p", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, group in _by_property(results):
+        examined = [result for result in group if result.p_values]
+        layers = {str(result.layer): result for result in group}
+        draws = sum(max(r.size for r in group if str(r.layer) == layer) for layer in layers)
+        smallest = f"{min(result.p_values[0] for result in examined):.2g}" if examined else "-"
+        seconds = sum(max(r.seconds for r in group if str(r.layer) == layer) for layer in layers)
+        table.add_row(
+            name,
+            _verdict(group),
+            str(len(layers)),
+            f"{len(examined)}/{len(group)}",
+            f"{draws:,}",
+            smallest,
+            f"{seconds:.1f}",
+        )
+    return table
+
+
+def _verdict(group: Iterable[Result]) -> str:
+    """Return the worst verdict of a group."""
+    found = {result.verdict for result in group}
+    order = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT, Verdict.NOT_EXAMINED)
+    return next(str(verdict) for verdict in order if verdict in found)
+
+
+def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    names = sorted({result.property for result in results})
+    return [(name, [result for result in results if result.property == name]) for name in names]
+
+
+def _unseen(results: Sequence[Result]) -> list[str]:
+    """Return what no layer examined, with the most common reason."""
+    lines = []
+    for check in sorted({result.check for result in results}):
+        group = [result for result in results if result.check == check]
+        if any(result.p_values for result in group):
+            continue
+        reasons = [result.reason for result in group]
+        lines.append(f"  {check}: {max(set(reasons), key=reasons.count)}")
+    return ["Not examined on any layer:", *lines] if lines else []
+
+
+def _render(table: Table, color: bool) -> str:
+    console = Console(file=io.StringIO(), width=110, force_terminal=color, legacy_windows=False)
+    console.print(table)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.rstrip()

@@ -1,0 +1,12 @@
+"""Conditional Gaussianity: given scores and values, outputs are exactly normal (Theorem 1, Example 1)."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("conditional", layers())
+def test_conditional_gaussianity(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)

@@ -1,0 +1,12 @@
+"""Draws: independent of each other, never repeated, and with all their digits."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("draws", layers())
+def test_draws(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)

@@ -1,0 +1,12 @@
+"""Independence: Gaussian residuals depend on nothing that they are conditioned on (Definition 1 (iv))."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("independence", layers())
+def test_independence(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)

@@ -1,0 +1,12 @@
+"""Non-Gaussianity: the law is the hierarchical one, not the Gaussian of the same covariance (Theorem 1)."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("non_gaussianity", layers())
+def test_non_gaussianity(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)

@@ -1,0 +1,12 @@
+"""Outputs: their law given the scores, at the width, and against the limit (Corollary 2, Example 1)."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("outputs", layers())
+def test_outputs(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)

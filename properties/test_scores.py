@@ -1,0 +1,12 @@
+"""Scores: Gaussian given the keys, with Wishart key Grams (Definition 1 (iv), formula (*), Proposition 8)."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("scores", layers())
+def test_scores(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)
