@@ -107,7 +107,10 @@ class AttentionLayer:
 
         settle("width", check_whole("width", self.width, 1, "pass the number of neurons, e.g. width=64"))
         settle("seq_len", check_whole("seq_len", self.seq_len, 1, "pass the number of positions, e.g. seq_len=4"))
-        settle("num_heads", check_whole("num_heads", self.num_heads, 1, "pass the number of heads, e.g. num_heads=2"))
+        settle(
+            "num_heads",
+            check_whole("num_heads", self.num_heads, 1, "pass the number of heads, e.g. num_heads=2"),
+        )
         if self.head_dim is not None:
             remedy = "pass the neurons per head, or None for full width x width heads"
             settle("head_dim", check_whole("head_dim", self.head_dim, 1, remedy))
@@ -125,7 +128,12 @@ class AttentionLayer:
             remedy = f"pass a positive standard deviation, e.g. {field}=1.0"
             settle(field, check_number(field, getattr(self, field), remedy, above=0.0))
         if not isinstance(self.head_scaling, bool):
-            refuse("head_scaling", self.head_scaling, "must be a boolean", "pass True for H^{-1/2}, False for a plain sum")
+            refuse(
+                "head_scaling",
+                self.head_scaling,
+                "must be a boolean",
+                "pass True for H^{-1/2}, False for a plain sum",
+            )
         settle("clip", check_number("clip", self.clip, "pass a positive bound, e.g. clip=100.0", above=0.0))
         if self.activation != "clip" and self.clip != DEFAULT_CLIP:
             remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
@@ -214,7 +222,9 @@ class AttentionLayer:
         for field in _described_fields():
             value = getattr(self, field.name)
             if value != field.default:
-                parts.append(value if field.name in ("attention_map", "mask", "activation") else f"{field.name}={value}")
+                parts.append(
+                    value if field.name in ("attention_map", "mask", "activation") else f"{field.name}={value}"
+                )
         return " ".join(parts)
 
 

@@ -71,7 +71,7 @@ def check_number(
     """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
     import math
 
-    if isinstance(value, bool) or isinstance(value, str | bytes):
+    if isinstance(value, bool | str | bytes):
         refuse(field, value, "must be a number", remedy)
     try:
         number = float(value)

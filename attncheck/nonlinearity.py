@@ -155,9 +155,7 @@ def _make(name: str, parameters: Parameters = ()) -> Nonlinearity:
     return Nonlinearity(name, parameters, family.order, family.bounded)
 
 
-def _check_covariances(
-    var1: ArrayLike, var2: ArrayLike, cov: ArrayLike
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
     given = {"var1": var1, "var2": var2, "cov": cov}
     arrays = {}
     for field, value in given.items():
@@ -257,9 +255,7 @@ def _smooth_dual(
     return spread[:, 0].reshape(v1.shape), spread[:, 1].reshape(v1.shape)
 
 
-def _smooth_dual_of_one(
-    phi: Callable[[FloatArray], FloatArray], v1: float, v2: float, c: float
-) -> tuple[float, float]:
+def _smooth_dual_of_one(phi: Callable[[FloatArray], FloatArray], v1: float, v2: float, c: float) -> tuple[float, float]:
     """Double the points of the trapezoidal rule until the value settles.
 
     It converges geometrically for functions analytic in a strip; Gauss-Hermite is spoilt by poles

@@ -198,7 +198,12 @@ class Program:
         matrix = np.asarray(cov, dtype=np.float64)
         count = len(names)
         if matrix.shape != (count, count) or len(mean) != count:
-            refuse("cov", matrix.shape, f"must be ({count}, {count}), with a mean of length {count}", "match the names")
+            refuse(
+                "cov",
+                matrix.shape,
+                f"must be ({count}, {count}), with a mean of length {count}",
+                "match the names",
+            )
         if not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T):
             refuse("cov", matrix.tolist(), "must be finite and symmetric", "pass a covariance matrix")
         values, vectors = np.linalg.eigh(matrix)
@@ -217,7 +222,12 @@ class Program:
             if value is not None:
                 check_whole(field, value, 1, "pass a size, or None for the width")
         if any(w.name == name for w in self._weights):
-            refuse("name", name, "is the name of another weight", "give each matrix its own name, or use that weight")
+            refuse(
+                "name",
+                name,
+                "is the name of another weight",
+                "give each matrix its own name, or use that weight",
+            )
         weight = Weight(name, check_number("std", std, "pass a standard deviation", minimum=0.0), rows, columns)
         self._weights.append(weight)
         return weight
@@ -248,7 +258,11 @@ class Program:
         return self._write(Score(name or self._fresh("p"), (left, right), 1, factor))
 
     def output(
-        self, function: OutputFunction, vectors: Sequence[Node], scores: Sequence[Node], name: str | None = None
+        self,
+        function: OutputFunction,
+        vectors: Sequence[Node],
+        scores: Sequence[Node],
+        name: str | None = None,
     ) -> Node:
         """Write an output φ(g¹, …, gᵐ, p_1, …, p_r) (Theorem 1)."""
         size = self._common_size(vectors)

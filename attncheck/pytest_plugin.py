@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -136,7 +136,7 @@ class _Reporter:
         if report.when == "call":
             for key, value in report.user_properties:
                 if key == _KEY:
-                    self.report.take(value)
+                    self.report.take(cast(Any, value))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -147,7 +147,7 @@ class _Reporter:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict first, then the table."""
         terminalreporter.section("attncheck")
-        terminalreporter.write_line(self.report.summary(terminalreporter.isatty))
+        terminalreporter.write_line(self.report.summary(terminalreporter.hasmarkup))
 
 
 def _run_of(config: pytest.Config) -> Run:

@@ -45,9 +45,10 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """One check on one layer: what was planned, what was seen in each look, and the verdict.
 
-    `size` is the draws of one look, of the `affordable` ones; `power` is the chance of a violated verdict that
-    they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and ``high`` are of the look
-    that decided; ``gap`` is the smallest effect that a look of this size detects with the planned power.
+    ``size`` is the draws of one look, of the ``affordable`` ones; ``power`` is the chance of a violated verdict
+    that they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and
+    ``high`` are of the look that decided; ``gap`` is the smallest effect that a look of this size
+    detects with the planned power.
     """
 
     id: str
@@ -100,7 +101,8 @@ def run_digest(results: Iterable[Result]) -> str:
     """
     lines = sorted(
         msgspec.json.encode(
-            [r.id, r.layer, r.verdict, r.reason, r.size, r.level, r.p_values, r.effects, r.low, r.high], order="sorted"
+            [r.id, r.layer, r.verdict, r.reason, r.size, r.level, r.p_values, r.effects, r.low, r.high],
+            order="sorted",
         )
         for r in results
     )

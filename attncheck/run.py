@@ -55,9 +55,7 @@ class Run:
     unit_ids: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, *, subject: Any, seed: Any, profile: str, false_alarm: Any, draws: Any = None, record: Path
-    ) -> Run:
+    def of(cls, *, subject: Any, seed: Any, profile: str, false_alarm: Any, draws: Any = None, record: Path) -> Run:
         """Build a run from what a person typed.
 
         Raises
@@ -68,10 +66,19 @@ class Run:
         settled = profile_named(profile)
         if draws is not None:
             if settled.name != "thorough":
-                refuse("draws", draws, f"has no effect with profile {profile!r}", "add --attncheck-profile thorough")
+                refuse(
+                    "draws",
+                    draws,
+                    f"has no effect with profile {profile!r}",
+                    "add --attncheck-profile thorough",
+                )
             settled = settled.with_draws(check_whole("draws", _whole(draws), 1, "pass a number of draws, e.g. 1000000"))
-        number = check_number("false_alarm", false_alarm if not isinstance(false_alarm, str) else _float(false_alarm),
-                              "pass a chance such as 1e-6", above=0.0)
+        number = check_number(
+            "false_alarm",
+            false_alarm if not isinstance(false_alarm, str) else _float(false_alarm),
+            "pass a chance such as 1e-6",
+            above=0.0,
+        )
         return cls(
             subject=Subject.of(subject or DEFAULT_SUBJECT),
             seed=check_whole("seed", _whole(seed), 0, "pass a whole number, or random"),

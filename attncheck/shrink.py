@@ -48,7 +48,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> A
             if len(tried) > MOST_CANDIDATES:
                 return None if current == unit.layer else current
             tried.add(candidate)
-            if _violates(Unit(unit.property, candidate, role="shrink"), check, subject, seed, budget):
+            if _violates(Unit(unit.property_name, candidate, role="shrink"), check, subject, seed, budget):
                 current, progress = candidate, True
                 break
     return None if current == unit.layer else current

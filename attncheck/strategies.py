@@ -71,4 +71,3 @@ def layers(
 
 def _entries(width: int, fields: dict[str, Any]) -> int:
     return AttentionLayer(width=width, **fields).weight_entries
-

@@ -74,7 +74,12 @@ class Subject:
         name = subject if isinstance(subject, str) else _name_of(subject)
         call = _find(subject) if isinstance(subject, str) else subject
         if not callable(call):
-            refuse("subject", name, "is not callable", "pass a function (layer, size, rng) or (layer, inputs, rng)")
+            refuse(
+                "subject",
+                name,
+                "is not callable",
+                "pass a function (layer, size, rng) or (layer, inputs, rng)",
+            )
         supports = getattr(call, "supports", None)
         return cls(name, call, _form_of(name, call), supports or (lambda layer: True))
 

@@ -34,7 +34,8 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
-            f"First-look p-values of {test.count} units against uniform: distance {test.effect:.3f}, p = {test.p_value:.2g}"
+            f"First-look p-values of {test.count} units against uniform: distance {test.effect:.3f}, "
+            f"p = {test.p_value:.2g}"
         )
     parts.append(f"Record: {run.record}   digest {run_digest(results)}")
     return "\n".join(parts)

@@ -13,7 +13,6 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
-from attncheck.evidence.families import Association, Family, Scale, Smooth, Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.streams import digest, seed_sequence, stream
@@ -32,21 +31,21 @@ class Unit:
 
     Attributes
     ----------
-    property : str
+    property_name : str
         Name in `attncheck.checks.registry.PROPERTIES`.
     layer : AttentionLayer
     role : str
         Part of the key of its streams; shrinking uses streams of its own.
     """
 
-    property: str
+    property_name: str
     layer: AttentionLayer
     role: str = "draws"
 
     @property
     def id(self) -> str:
         """Return ``property@layer digest``."""
-        return f"{self.property}@{digest(self.layer.to_dict())}"
+        return f"{self.property_name}@{digest(self.layer.to_dict())}"
 
     def result_id(self, check: Check) -> str:
         """Return ``check@layer digest``."""
@@ -54,7 +53,7 @@ class Unit:
 
     def planned(self) -> list[Planned]:
         """Return every result that this unit owes."""
-        return [Planned(self.result_id(check), self.id, check.name) for check in checks_of(self.property)]
+        return [Planned(self.result_id(check), self.id, check.name) for check in checks_of(self.property_name)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +115,7 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     per_look = per_look_power(cost.power)
     sizes: dict[Check, int] = {}
     excused: dict[str, str] = {}
-    for check in checks_of(unit.property):
+    for check in checks_of(unit.property_name):
         reason = check.reason_not_examined(setting)
         if reason:
             excused[check.name] = reason
@@ -139,7 +138,12 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
 
 
 def observe(
-    planned: Plan, checks: Sequence[Check], factor: int, subject: Subject, rng: np.random.Generator, seed: np.random.SeedSequence
+    planned: Plan,
+    checks: Sequence[Check],
+    factor: int,
+    subject: Subject,
+    rng: np.random.Generator,
+    seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
     """Take one look: draw chunk after chunk, gather what each check measures, and test it.
 
@@ -189,8 +193,8 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     started = time.perf_counter()
     unsupported = subject.reason_unsupported(unit.layer)
     if unsupported:
-        return [_excused(unit, check, cost, unsupported) for check in checks_of(unit.property)]
-    key = (unit.property, unit.layer.to_dict())
+        return [_excused(unit, check, cost, unsupported) for check in checks_of(unit.property_name)]
+    key = (unit.property_name, unit.layer.to_dict())
     setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
     planned = plan(unit, setting, cost)
     by_name = {check.name: check for check in planned.sizes}
@@ -206,7 +210,7 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
         _result(unit, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
         else _excused(unit, check, cost, planned.excused[check.name])
-        for check in checks_of(unit.property)
+        for check in checks_of(unit.property_name)
     ]
 
 
@@ -216,7 +220,7 @@ def _result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, s
     return Result(
         id=unit.result_id(check),
         unit=unit.id,
-        property=unit.property,
+        property=unit.property_name,
         check=check.name,
         claim=check.claim,
         kind=check.kind,
@@ -236,7 +240,7 @@ def _result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, s
         gap=check.gap(planned.setting, planned.sizes[check], planned.level, planned.power),
         departure=check.departure.effect(planned.setting),
         combined=trail.combined,
-        continuous=is_continuous(check.family(planned.setting)),
+        continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
         text=check.describe(last),
         hint=check.hint,
         seconds=seconds,
@@ -247,7 +251,7 @@ def _excused(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
     return Result(
         id=unit.result_id(check),
         unit=unit.id,
-        property=unit.property,
+        property=unit.property_name,
         check=check.name,
         claim=check.claim,
         kind=check.kind,
@@ -272,13 +276,6 @@ def _excused(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
         hint="",
         seconds=0.0,
     )
-
-
-def is_continuous(family: Family) -> bool:
-    """Return whether the family's p-values are uniform on a right subject, not just valid."""
-    if isinstance(family, Uniform):
-        return family.allowance == 0.0
-    return isinstance(family, Scale | Association | Smooth)
 
 
 def violated(results: Sequence[Result]) -> list[Result]:

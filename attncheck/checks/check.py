@@ -105,7 +105,7 @@ class Check:
     draws_per_unit: int = 1
 
     @property
-    def property(self) -> str:
+    def property_name(self) -> str:
         """The group of checks that share a sample: the part of the name before the dot."""
         return self.name.partition(".")[0]
 

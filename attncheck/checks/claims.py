@@ -35,7 +35,7 @@ CLAIMS = {
             "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν, and the key Grams "
             "are Wishart: formula (*) holds at every width.",
             "Definition 1 (iv), Proposition 8",
-            "A constant added to all scores of a row leaves softmax outputs as they are; it is seen in the scores only.",
+            "A constant added to all scores of a row leaves softmax outputs as they are; only the scores show it.",
         ),
         Claim(
             "heads",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import Check, Departure
 from attncheck.checks.functionals import FUNCTIONALS, Functional
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
@@ -66,7 +67,8 @@ def gaussian_distance(layer: AttentionLayer) -> float:
     ours, theirs = (np.sort((y**2).sum(axis=1)) for y in (exact, matched))
     points = np.concatenate([ours, theirs])
     gap = np.searchsorted(ours, points, "right") - np.searchsorted(theirs, points, "right")
-    return max(0.0, float(np.abs(gap).max()) / len(exact) - 1.2 * (2 / len(exact)) ** 0.5 / 2)
+    noise = 0.6 * math.sqrt(2 / len(exact))
+    return max(0.0, float(np.abs(gap).max()) / len(exact) - noise)
 
 
 CHECKS = (
@@ -87,4 +89,3 @@ CHECKS = (
         hint="the outputs are Gaussian, as with infinitely many heads or scores scaled by 1/n",
     ),
 )
-

@@ -20,11 +20,19 @@ class Arrays(Protocol):
     """What `Draws` and `Sample` have in common."""
 
     @property
-    def outputs(self) -> FloatArray: ...
+    def outputs(self) -> FloatArray:
+        """y, (draws, s, coordinates)."""
+        ...
+
     @property
-    def scores(self) -> FloatArray | None: ...
+    def scores(self) -> FloatArray | None:
+        """P, (draws, heads, s, s)."""
+        ...
+
     @property
-    def inputs(self) -> FloatArray | None: ...
+    def inputs(self) -> FloatArray | None:
+        """x, (draws, s, coordinates)."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +103,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional("output_neurons", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0] * a.outputs[:, -1, 1], _coordinates),
     Functional("output_energy", _OUTPUTS, lambda layer, a: _log_energy(a.outputs[:, :, 0])),
     Functional("input_output", _INPUTS, lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0]),
-    Functional(
-        "input_output_squares", _INPUTS, lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2
-    ),
+    Functional("input_output_squares", _INPUTS, lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2),
     Functional(
         "input_score_squares",
         _INPUTS | _SCORES,

@@ -123,7 +123,11 @@ _OTHER_INPUTS = "the outputs contain the inputs, e.g. through a residual connect
 CHECKS = (
     _tie("output_scores", (_RESIDUAL, "the scores"), _VALUES, _output_scores, _OTHER_SCORES, _per_neuron),
     _tie(
-        "output_score_size", (_RESIDUAL_SIZE, "the size of the scores"), _VALUES, _output_score_energy, _OTHER_SCORES
+        "output_score_size",
+        (_RESIDUAL_SIZE, "the size of the scores"),
+        _VALUES,
+        _output_score_energy,
+        _OTHER_SCORES,
     ),
     _tie(
         "output_inputs",

@@ -58,7 +58,8 @@ def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
         raise ValueError("the limit has no value Grams")
     weights = attention_weights(layer, draws.scores)
     scale = (layer.output_std * layer.head_factor) ** 2
-    return scale * (weights @ draws.value_gram @ weights.swapaxes(-1, -2)).sum(axis=1)
+    covariance: FloatArray = scale * (weights @ draws.value_gram @ weights.swapaxes(-1, -2)).sum(axis=1)
+    return covariance
 
 
 @functools.lru_cache(maxsize=256)

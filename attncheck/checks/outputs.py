@@ -179,5 +179,3 @@ CHECKS = (
         excluded=_limit_excluded,
     ),
 )
-
-

@@ -16,7 +16,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 #: The properties, each a group of checks that share a sample, in the order of the registry.
-PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property for check in CHECKS))
+PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in CHECKS))
 
 
 def checks_of(name: str) -> tuple[Check, ...]:
@@ -32,7 +32,7 @@ def checks_of(name: str) -> tuple[Check, ...]:
     >>> [check.name for check in checks_of("non_gaussianity")]
     ['non_gaussianity.output_energy']
     """
-    found = tuple(check for check in CHECKS if check.property == name)
+    found = tuple(check for check in CHECKS if check.property_name == name)
     if not found:
         refuse("property", name, "is not known", "use one of " + ", ".join(PROPERTIES))
     return found

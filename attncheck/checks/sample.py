@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
-from attncheck.checks.whitening import Residual, Spectrum, bartlett_residual, precision, spectrum, whiten_columns
+from attncheck.checks.whitening import (
+    Residual,
+    Spectrum,
+    bartlett_residual,
+    precision,
+    spectrum,
+    whiten_columns,
+)
 from attncheck.errors import InputError, refuse
 
 FloatArray = NDArray[np.float64]
@@ -75,7 +82,12 @@ class Sample:
         for name, value in settled.items():
             if value.shape != shapes[name] or 0 in value.shape:
                 wanted = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
-                refuse(f"subject[{name!r}].shape", value.shape, wanted, "return one row per draw, see attncheck.Draws")
+                refuse(
+                    f"subject[{name!r}].shape",
+                    value.shape,
+                    wanted,
+                    "return one row per draw, see attncheck.Draws",
+                )
             _check_finite(layer, name, value)
         return cls(layer, **settled)
 

@@ -137,9 +137,7 @@ class Conclusion:
     ranking: tuple[tuple[str, float], ...]
 
 
-def conclude(
-    planned: Iterable[str], records: Sequence[Mapping[str, Any]], budget: Budget, run_seed: int
-) -> Conclusion:
+def conclude(planned: Iterable[str], records: Sequence[Mapping[str, Any]], budget: Budget, run_seed: int) -> Conclusion:
     """Return the conclusion of a run.
 
     Parameters
@@ -302,8 +300,4 @@ def _listed(ids: Sequence[str], what: str, noun: str = "result") -> list[str]:
     if not ids:
         return []
     shown = ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")
-    return [
-        f"{len(ids)} {noun} is {what}: {shown}"
-        if len(ids) == 1
-        else f"{len(ids)} {noun}s are {what}: {shown}"
-    ]
+    return [f"{len(ids)} {noun} is {what}: {shown}" if len(ids) == 1 else f"{len(ids)} {noun}s are {what}: {shown}"]

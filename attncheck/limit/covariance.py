@@ -54,9 +54,7 @@ def mean_covariances(layer: AttentionLayer, kernel: FloatArray, seed: int) -> Fl
         normals = scrambled_normals(rank * rank, _count(s), rng).reshape(-1, rank, rank)
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
-        return np.asarray(
-            sum(len(block) * mean_of(std * (root @ block @ root.T)) for block in blocks) / len(normals)
-        )
+        return np.asarray(sum(len(block) * mean_of(std * (root @ block @ root.T)) for block in blocks) / len(normals))
 
     # A key of its own, so that these points are not those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)

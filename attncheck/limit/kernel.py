@@ -117,9 +117,7 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
     values, vectors = values[..., ::-1], vectors[..., ::-1]
     largest = np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
     if np.any(values < -max(rtol, 1e-9) * largest):
-        refuse(
-            "matrix", float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix"
-        )
+        refuse("matrix", float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
     # The sign that makes each column sum non-negative: eigenvectors come with either.

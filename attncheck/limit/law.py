@@ -130,9 +130,7 @@ class LimitLaw:
     _heads: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _pooled: dict[int, ScaleMixture] = dataclasses.field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _pooled: dict[int, ScaleMixture] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _replicates: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -145,9 +145,7 @@ def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
     return np.append(mixture.variances, 0.0), np.append(mixture.weights, mixture.atom)
 
 
-def _average(
-    mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]
-) -> FloatArray:
+def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]) -> FloatArray:
     """Return Σ weight · of_ratio(size/√v) for every size, in blocks of bounded memory."""
     roots = np.sqrt(mixture.variances)
     flat = size.ravel()

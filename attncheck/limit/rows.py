@@ -79,9 +79,7 @@ def row_variance(
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
 
-def head_laws(
-    layer: AttentionLayer, kernel: FloatArray, position: int, seed: int
-) -> tuple[ScaleMixture, ...]:
+def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: int) -> tuple[ScaleMixture, ...]:
     """Return the law of u of one head at `position`, once for each independent scrambling."""
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])

@@ -43,9 +43,7 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     return nonlinearity.from_layer(layer)(h)
 
 
-def draw_collapsed(
-    layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator
-) -> Draws:
+def draw_collapsed(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw inputs, scores and outputs of `layer` exactly in law, without weight matrices."""
     inputs = draw_inputs(layer, size, rng)
     return attend(layer, inputs, coordinates, rng)

@@ -43,9 +43,7 @@ def _draw(
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> Draws:
     expansion, steps = _plan(layer)
-    values = interpret(
-        steps, layer.width, size, coordinates, expansion.inputs, multiplier(layer.width, rng), rng
-    )
+    values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiplier(layer.width, rng), rng)
     inputs = values.stack(expansion.inputs)
     grams = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
     score_shape = (size, layer.num_heads, layer.seq_len, layer.seq_len)

@@ -1,0 +1,147 @@
+"""Null calibration, power and interval coverage of every family, against simulation.
+
+`bounds` states the chance of a false alarm. Calibration at the full 20,000 replications is the same code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.streams import stream
+
+Bounds = Callable[[int, float], tuple[int, int]]
+Draw = Callable[[np.random.Generator, float, int], Outcome]
+REPLICATIONS = 2000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, one outcome from data with a given true effect, and where to look at it."""
+
+    family: Family
+    draw: Draw
+    size: int  # draws, under the null
+    departures: tuple[tuple[float, int], ...]  # (true effect, draws)
+    exact: bool = True  # whether p-values are uniform; else they are only valid
+    bound: bool = False  # whether power is a lower bound
+
+
+def atom(rng: np.random.Generator, distance: float, shape: int) -> np.ndarray:
+    """Return uniform values with the mass of an interval of length `distance` moved to its left end.
+
+    The law is at that distance from uniform, at one point, in the middle: where it is hardest to see.
+    """
+    values = rng.random(shape)
+    start = 0.5 * (1.0 - distance)
+    return np.where((values > start) & (values <= start + distance), start, values)
+
+
+def scale(rng: np.random.Generator, ratio: float, size: int) -> Outcome:
+    dof = rng.integers(1, 16, size=size)
+    dof[: size // 2] = 16 - dof[size - size // 2 :]  # 8 on average, as planned
+    return Scale(dof=8).test(ratio * rng.chisquare(dof), dof)
+
+
+def association(rng: np.random.Generator, correlation: float, size: int) -> Outcome:
+    weight = rng.standard_t(8, size=(size, 4))
+    noise = math.sqrt(1.0 - correlation**2) * rng.standard_normal((size, 4))
+    return Association(per_draw=4).test(noise + correlation * weight / math.sqrt(8 / 6), weight)
+
+
+def dependent_weight(rng: np.random.Generator, correlation: float, size: int) -> Outcome:
+    """Weights that share everything and are mostly zero, as behind a mask."""
+    weight = np.cumsum(rng.standard_cauchy((size, 4)), axis=0) * (rng.random((size, 4)) < 0.2)
+    return Association(per_draw=4).test(rng.standard_normal((size, 4)), weight)
+
+
+def uniform(allowance: float) -> Draw:
+    return lambda rng, distance, size: Uniform(allowance).test(atom(rng, distance, size))
+
+
+def smooth(order: int) -> Draw:
+    def draw(rng: np.random.Generator, mean: float, size: int) -> Outcome:
+        # Rejection from the density 1 + mean·φ_k, whose component is `mean`.
+        top = 1.0 + abs(mean) * math.sqrt(2 * order + 1)
+        values, heights = rng.random(2 * size), top * rng.random(2 * size)
+        shape = math.sqrt(2 * order + 1) * np.polynomial.legendre.legval(2 * values - 1, [0] * order + [1])
+        return Smooth(order).test(values[heights < 1.0 + mean * shape][:size])
+
+    return draw
+
+
+def two_sample(rng: np.random.Generator, distance: float, size: int) -> Outcome:
+    return TwoSample(ratio=3).test(atom(rng, distance, size), rng.random(3 * size))
+
+
+def count(family: Count) -> Draw:
+    def draw(rng: np.random.Generator, chance: float, size: int) -> Outcome:
+        trials = size * family.per_draw
+        return family.test(int(rng.binomial(trials, chance)), trials)
+
+    return draw
+
+
+RARE, BOTH = Count(0.002, per_draw=2), Count(0.3, tail="two-sided")
+CASES = {
+    "scale": Case(Scale(dof=8), scale, 10, ((1.4, 60), (1 / 1.4, 60), (1.1, 800))),
+    "association": Case(Association(per_draw=4), association, 25, ((0.1, 400), (-0.1, 300), (0.03, 4000))),
+    "association, dependent weight": Case(Association(per_draw=4), dependent_weight, 25, ()),
+    "uniform": Case(Uniform(), uniform(0.0), 200, ((0.1, 900), (0.1, 700), (0.4, 60)), bound=True),
+    "uniform, allowance": Case(
+        Uniform(0.02), uniform(0.02), 500, ((0.08, 2000), (0.12, 800)), exact=False, bound=True
+    ),
+    "smooth 1": Case(Smooth(1), smooth(1), 500, ((0.1, 2000), (-0.1, 1500))),
+    "smooth 2": Case(Smooth(2), smooth(2), 500, ((0.08, 3000), (-0.08, 2500))),
+    "smooth 3": Case(Smooth(3), smooth(3), 500, ((0.1, 2000),)),
+    "smooth 4": Case(Smooth(4), smooth(4), 500, ((0.05, 6000), (-0.05, 8000))),
+    "two samples": Case(
+        TwoSample(ratio=3), two_sample, 200, ((0.1, 1200), (0.3, 120)), exact=False, bound=True
+    ),
+    "count, upper": Case(RARE, count(RARE), 700, ((0.01, 700), (0.006, 2000)), exact=False),
+    "count, two-sided": Case(BOTH, count(BOTH), 200, ((0.4, 400), (0.2, 300), (0.35, 2000)), exact=False),
+}
+POWER_CASES = [(name, departure, size) for name, case in CASES.items() for departure, size in case.departures]
+
+
+def outcomes(name: str, effect: float, size: int, replications: int, role: str) -> list[Outcome]:
+    rng = stream(0, "tests", name, effect, size, role=role)
+    return [CASES[name].draw(rng, effect, size) for _ in range(replications)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) -> None:
+    case = CASES[name]
+    found = outcomes(name, case.family.null_effect, case.size, REPLICATIONS, "null")
+    p_values = np.array([outcome.p_value for outcome in found])
+    for level in (0.05, 0.01, 0.001):
+        fewest, most = bounds(REPLICATIONS, level)
+        alarms = int((p_values < level).sum())
+        assert alarms <= most
+        assert not case.exact or alarms >= fewest
+    if case.exact:
+        assert Uniform().test(p_values).p_value > 1e-7
+
+
+@pytest.mark.parametrize(("name", "departure", "size"), POWER_CASES)
+def test_power_is_what_simulation_finds(name: str, departure: float, size: int, bounds: Bounds) -> None:
+    case, level, replications = CASES[name], 0.005, 1000
+    found = outcomes(name, departure, size, replications, "power")
+    detected = sum(outcome.p_value < level for outcome in found)
+    predicted = case.family.power(departure, size, level)
+    fewest, most = bounds(replications, predicted)
+    assert detected >= fewest
+    assert case.bound or detected <= most
+
+
+@pytest.mark.parametrize(("name", "departure", "size"), POWER_CASES)
+def test_intervals_hold_the_true_effect(name: str, departure: float, size: int, bounds: Bounds) -> None:
+    replications = 300
+    found = outcomes(name, departure, size, replications, "interval")
+    held = sum(outcome.low <= departure <= outcome.high for outcome in found)
+    assert held >= bounds(replications, 0.99)[0]

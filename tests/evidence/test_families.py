@@ -1,0 +1,303 @@
+"""Families against independent references, gap and size as inverses, and bad input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from attncheck.errors import InputError
+from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.family import smallest_real, smallest_whole
+from attncheck.evidence.streams import stream
+
+LEVEL, POWER = 5e-4, 0.99
+PLANS: list[tuple[Family, float]] = [
+    (Scale(dof=1), 2.0),
+    (Scale(dof=64), 1.02),
+    (Scale(dof=1000), 4.0),
+    (Association(), 0.3),
+    (Association(per_draw=100), 0.01),
+    (Uniform(), 0.05),
+    (Uniform(allowance=0.02, per_draw=3), 0.05),
+    (Smooth(order=1), 0.02),
+    (Smooth(order=4, per_draw=7), -0.02),
+    (TwoSample(ratio=4), 0.05),
+    (TwoSample(ratio=0.5, per_draw=5), 0.1),
+]
+DISCRETE: list[tuple[Family, float]] = [
+    (Count(0.001), 0.01),
+    (Count(0.3, per_draw=10, tail="two-sided"), 0.35),
+    (Count(0.0), 0.02),
+]
+
+
+@pytest.mark.parametrize(("family", "departure"), PLANS)
+def test_size_is_the_smallest_that_detects_and_gap_agrees(family: Family, departure: float) -> None:
+    size = family.size(departure, LEVEL, POWER)
+    assert size is not None
+    assert family.power(departure, size, LEVEL) >= POWER
+    distance = max(departure, -departure)
+    assert family.gap(size, LEVEL, POWER) <= distance * (1 + 1e-7)
+    if size > 1:
+        assert family.gap(size - 1, LEVEL, POWER) > distance
+
+
+@pytest.mark.parametrize(("family", "departure"), DISCRETE)
+def test_size_detects_and_gap_agrees_where_power_is_a_sawtooth(family: Family, departure: float) -> None:
+    size = family.size(departure, LEVEL, POWER)
+    assert size is not None
+    assert family.power(departure, size, LEVEL) >= POWER
+    gap = family.gap(size, LEVEL, POWER)
+    assert gap <= departure * (1 + 1e-7)
+    assert family.power(gap, size, LEVEL) >= POWER
+    assert family.power(gap * 0.999, size, LEVEL) < POWER
+
+
+@pytest.mark.parametrize(("family", "departure"), PLANS + DISCRETE)
+def test_power_grows_with_size_and_with_the_departure(family: Family, departure: float) -> None:
+    size = family.size(departure, LEVEL, 0.5)
+    assert size is not None
+    farther = departure * 1.05
+    assert family.power(departure, size, LEVEL) < family.power(farther, size, LEVEL) + 1e-12
+    assert family.power(departure, size, LEVEL) <= family.power(departure, 2 * size, LEVEL)
+    assert family.power(family.null_effect, size, LEVEL) <= LEVEL * (1 + 1e-9)
+
+
+def test_scale_counts_a_departure_and_its_reciprocal_alike() -> None:
+    family = Scale(dof=3)
+    size = family.size(1.5, LEVEL, POWER)
+    assert size == family.size(1 / 1.5, LEVEL, POWER)
+    assert size is not None
+    assert min(family.power(r, size, LEVEL) for r in (1.5, 1 / 1.5)) >= POWER
+
+
+def test_a_departure_that_no_affordable_sample_shows_has_no_size_and_no_gap() -> None:
+    assert Association().size(1e-3, LEVEL, POWER, cap=1000) is None
+    assert Association().size(0.0, LEVEL, POWER) is None
+    assert Uniform(allowance=0.05).size(0.04, LEVEL, POWER) is None
+    assert Association().gap(5, LEVEL, POWER) == math.inf
+    assert Smooth(order=1).gap(499, LEVEL, POWER) == math.inf
+    assert TwoSample().gap(10, LEVEL, POWER) == math.inf
+
+
+def test_power_is_zero_where_the_test_would_refuse_the_sample() -> None:
+    assert Smooth(order=1).power(1.0, 499, LEVEL) == 0.0
+    assert TwoSample(ratio=0.1).power(1.0, 199, LEVEL) == 0.0
+    assert Scale(dof=0.25).power(100.0, 3, LEVEL) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("family", "continuous"),
+    [
+        (Scale(1), True),
+        (Association(), True),
+        (Uniform(), True),
+        (Uniform(0.01), False),
+        (Smooth(1), True),
+        (TwoSample(), False),
+        (Count(0.5), False),
+    ],
+)
+def test_only_uniform_p_values_may_enter_the_ledger(family: Family, continuous: bool) -> None:
+    assert family.continuous is continuous
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.97, 1.0, 1.2, 3.0])
+def test_scale_agrees_with_scipy(ratio: float) -> None:
+    total, dof = 300.0 * ratio, 300.0
+    outcome = Scale(dof=3).test(np.full(100, total / 100))
+    law = stats.chi2(dof)
+    assert outcome.p_value == pytest.approx(min(1.0, 2 * min(law.cdf(total), law.sf(total))), rel=1e-9)
+    assert outcome.low == pytest.approx(total / law.isf(0.005), rel=1e-9)
+    assert outcome.high == pytest.approx(total / law.ppf(0.005), rel=1e-9)
+    assert outcome.effect == pytest.approx(ratio)
+    assert outcome.count == 300
+
+
+def test_scale_keeps_its_tails_at_huge_degrees_of_freedom() -> None:
+    dof = 1e9
+    outcome = Scale(dof=dof).test([dof + 4.0 * math.sqrt(2 * dof)])
+    assert outcome.p_value == pytest.approx(2 * stats.norm.sf(4.0), rel=0.01)
+
+
+def test_association_ignores_the_scale_of_the_weight() -> None:
+    rng = stream(0, "tests", "association scale")
+    noise, weight = rng.standard_normal((2, 50, 4))
+    plain = Association().test(noise, weight)
+    for factor in (1e-300, 1e300, -1.0):
+        scaled = Association().test(noise, factor * weight)
+        assert scaled.p_value == pytest.approx(plain.p_value, rel=1e-9)
+
+
+def test_association_with_nothing_to_weigh_says_nothing() -> None:
+    outcome = Association().test(np.ones(5), np.zeros(5))
+    assert (outcome.p_value, outcome.count) == (1.0, 0)
+
+
+def test_association_counts_the_pairs_that_matter() -> None:
+    outcome = Association().test([1.0, 2.0, 30.0], [1.0, 1.0, 0.0])
+    assert outcome.count == 2
+    assert outcome.effect == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_uniform_agrees_with_scipy(count: int) -> None:
+    values = stream(0, "tests", "uniform", count).random(count) ** 1.3
+    outcome, reference = Uniform().test(values), stats.kstest(values, "uniform")
+    assert outcome.p_value == pytest.approx(reference.pvalue, rel=1e-9)
+    assert outcome.effect == pytest.approx(reference.statistic, rel=1e-12)
+
+
+def test_an_allowance_shifts_the_distance() -> None:
+    values = 0.9 * (np.arange(400) + 0.5) / 400
+    outcome = Uniform(allowance=0.05).test(values)
+    assert outcome.p_value == pytest.approx(stats.kstwo.sf(outcome.effect - 0.05, 400))
+    assert outcome.null_effect == 0.05
+    assert Uniform(allowance=0.2).test(values).p_value == 1.0
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_smooth_components_are_orthonormal(order: int) -> None:
+    grid = (np.arange(20_000) + 0.5) / 20_000
+    assert Smooth(order).test(grid).effect == pytest.approx(0.0, abs=1e-6)
+    tilted = [Smooth(order).test(stats.beta(*shape).ppf(grid)).effect for shape in ((1.2, 1), (1.2, 1.2))]
+    # A Beta(a, b) with a = b is symmetric: odd components vanish, and the mass in the middle is seen.
+    assert (abs(tilted[1]) < 1e-6) == (order % 2 == 1)
+    assert abs(tilted[0]) > 1e-3
+
+
+@pytest.mark.parametrize(("size", "other"), [(20, 20), (30, 90), (50, 50), (51, 76), (100, 400), (200, 200)])
+def test_two_sample_p_values_are_not_below_the_exact_ones(size: int, other: int) -> None:
+    for shift in np.linspace(0.05, 0.9, 18):
+        sample, reference = np.arange(size) / size + shift, (np.arange(other) + 0.5) / other
+        exact = stats.ks_2samp(sample, reference, method="exact")
+        ours = TwoSample(ratio=other / size).test(sample, reference)
+        assert ours.effect == pytest.approx(exact.statistic, rel=1e-12)
+        floor = 1.0 if ours.p_value < 0.05 else 0.97
+        assert ours.p_value >= floor * exact.pvalue * (1 - 1e-9)
+        assert ours.p_value <= 1.5 * exact.pvalue or size < 200 or exact.pvalue < 1e-4
+
+
+def test_two_samples_of_ties_are_no_departure() -> None:
+    assert TwoSample().test(np.zeros(30), np.zeros(40)).p_value == 1.0
+
+
+@pytest.mark.parametrize(("events", "trials"), [(0, 40), (3, 40), (17, 40), (40, 40)])
+def test_count_agrees_with_scipy(events: int, trials: int) -> None:
+    reference = stats.binomtest(events, trials, 0.2, alternative="greater")
+    outcome = Count(0.2).test(events, trials)
+    assert outcome.p_value == pytest.approx(reference.pvalue, rel=1e-9)
+    interval = stats.binomtest(events, trials, 0.2).proportion_ci(0.99, "exact")
+    assert outcome.low == pytest.approx(interval.low)
+    assert outcome.high == pytest.approx(interval.high)
+    below = stats.binomtest(events, trials, 0.2, alternative="less").pvalue
+    both = Count(0.2, tail="two-sided").test(events, trials).p_value
+    assert both == pytest.approx(min(1.0, 2 * min(below, reference.pvalue)), rel=1e-9)
+
+
+@pytest.mark.parametrize("tail", ["upper", "two-sided"])
+@pytest.mark.parametrize("probability", [0.0, 0.01, 0.5])
+def test_count_power_sums_over_every_possible_count(tail: str, probability: float) -> None:
+    family, trials, truth = Count(probability, tail=tail), 60, 0.3
+    rejected = [k for k in range(trials + 1) if family.test(k, trials).p_value < LEVEL]
+    total = np.sum(stats.binom.pmf(rejected, trials, truth))
+    assert family.power(truth, trials, LEVEL) == pytest.approx(total, rel=1e-9)
+
+
+REAL = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
+
+
+@settings(database=None, max_examples=50, deadline=None)
+@given(values=REAL, seed=st.integers(0, 2**32))
+def test_outcomes_are_plain_numbers_with_the_effect_inside_its_interval(
+    values: list[float], seed: int
+) -> None:
+    array = np.array(values)
+    units = np.resize(np.abs(array) / 1e6, 500)
+    for outcome in (
+        Scale(dof=2).test(np.abs(array)),
+        Association().test(stream(seed, "noise").standard_normal(array.shape), array),
+        Uniform().test(units),
+        Smooth(order=3).test(units),
+        TwoSample().test(units, np.resize(array, 70)),
+        Count(0.1).test(len(values) // 2, len(values)),
+    ):
+        assert outcome.low <= outcome.effect <= outcome.high
+        assert 0.0 <= outcome.p_value <= 1.0
+        kinds = {type(getattr(outcome, name)) for name in ("p_value", "effect", "low", "high", "null_effect")}
+        assert kinds == {float}
+        assert type(outcome.count) is int
+
+
+BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Scale(dof=0), "dof"),
+    (lambda: Scale(dof=1).test([1.0, math.nan]), "squares"),
+    (lambda: Scale(dof=1).test([-1.0]), "squares"),
+    (lambda: Scale(dof=1).test([1e308, 1e308]), "squares"),
+    (lambda: Scale(dof=1).test([1.0, 1.0], [1.0, 1.0, 1.0]), "dof"),
+    (lambda: Scale(dof=0.1).test([1.0]), "dof"),
+    (lambda: Association(per_draw=0), "per_draw"),
+    (lambda: Association().test([1.0], [1.0, 2.0]), "weight"),
+    (lambda: Association().test([math.nan], [1.0]), "noise"),
+    (lambda: Association().test([1.0], [math.inf]), "weight"),
+    (lambda: Association().test([], []), "noise"),
+    (lambda: Association().test([1j], [1.0]), "noise"),
+    (lambda: Association().test(["a"], [1.0]), "noise"),
+    (lambda: Association().test([1e308, 1e308], [1.0, 1.0]), "noise"),
+    (lambda: Association().power(1.5, 10, LEVEL), "departure"),
+    (lambda: Association().power(0.5, 0, LEVEL), "size"),
+    (lambda: Association().power(0.5, 10, 0.0), "level"),
+    (lambda: Association().power(0.5, 10, 1.0), "level"),
+    (lambda: Association().size(0.5, LEVEL, 1.0), "power"),
+    (lambda: Association().size(0.5, 0.1, 0.05), "power"),
+    (lambda: Association().size(0.5, LEVEL, POWER, cap=0), "cap"),
+    (lambda: Association().gap(0, LEVEL, POWER), "size"),
+    (lambda: Uniform(allowance=-0.1), "allowance"),
+    (lambda: Uniform(per_draw=0), "per_draw"),
+    (lambda: Uniform().test([0.5, 1.1]), "values"),
+    (lambda: Uniform().test([math.nan]), "values"),
+    (lambda: Uniform().power(1.1, 10, LEVEL), "departure"),
+    (lambda: Smooth(order=5), "order"),
+    (lambda: Smooth(order=0), "order"),
+    (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
+    (lambda: Smooth(order=1).test(np.full(500, math.nan)), "values"),
+    (lambda: Smooth(order=1).power(2.0, 1000, LEVEL), "departure"),
+    (lambda: TwoSample(ratio=0.0), "ratio"),
+    (lambda: TwoSample().test(np.zeros(19), np.zeros(40)), "sample"),
+    (lambda: TwoSample().test(np.zeros(40), np.zeros(19)), "reference"),
+    (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
+    (lambda: Count(1.5), "probability"),
+    (lambda: Count(0.5, tail="lower"), "tail"),
+    (lambda: Count(0.5).test(5, 4), "events"),
+    (lambda: Count(0.5).test(-1, 4), "events"),
+    (lambda: Count(0.5).test(0, 0), "trials"),
+    (lambda: Outcome(1.5, 0.0, 0.0, 0.0, 0.0, 1), "p_value"),
+    (lambda: Outcome(math.nan, 0.0, 0.0, 0.0, 0.0, 1), "p_value"),
+    (lambda: Outcome(0.5, math.inf, 0.0, 0.0, 0.0, 1), "effect"),
+    (lambda: Outcome(0.5, 0.0, 0.0, 0.0, 0.0, -1), "count"),
+]
+
+
+@pytest.mark.parametrize(("call", "field"), BAD)
+def test_bad_input_names_the_field(call: Callable[[], Any], field: str) -> None:
+    with pytest.raises(InputError, match=rf"^{field}="):
+        call()
+
+
+def test_rounding_outside_the_unit_interval_is_clipped() -> None:
+    assert Uniform().test([1.0 + 1e-12, -1e-12, 0.5]).effect == pytest.approx(1 / 3)
+
+
+def test_inversions_find_the_edge() -> None:
+    assert smallest_whole(lambda n: n >= 1, 1) == 1
+    assert smallest_whole(lambda n: n >= 7, 7) == 7
+    assert smallest_whole(lambda n: n >= 8, 7) is None
+    assert smallest_real(lambda x: x >= 0.25, 0.0, 1.0) == pytest.approx(0.25, rel=1e-8)
+    assert smallest_real(lambda x: False, 0.0, 1.0) == math.inf

@@ -1,0 +1,182 @@
+"""The ledger: uniformity, order, completeness and the conclusion of a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck.errors import InputError
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.ledger import Completeness, Entry, compare, conclude, keyed_p_values, rank
+from attncheck.evidence.streams import stream
+
+Bounds = Callable[[int, float], tuple[int, int]]
+
+
+def record(name: str, verdict: str = "consistent", *p_values: float, **rest: Any) -> dict[str, Any]:
+    unit = name.split("/", maxsplit=1)[0]
+    return {"id": name, "unit": unit, "verdict": verdict, "p_values": list(p_values), **rest}
+
+
+def null_run(rng: np.random.Generator, units: int) -> list[dict[str, Any]]:
+    """Three dependent statistics a unit, and one whose p-value is conservative."""
+    records = []
+    for unit in range(units):
+        p = float(rng.random())
+        dependent = (p, 1.0 - p, (p + 0.5) % 1.0)
+        records += [record(f"{unit}/{i}", "consistent", each) for i, each in enumerate(dependent)]
+        records.append(record(f"{unit}/discrete", "consistent", 1.0, continuous=False))
+    return records
+
+
+def ids(records: list[dict[str, Any]]) -> list[str]:
+    return [each["id"] for each in records]
+
+
+def test_a_right_run_is_consistent_in_any_order() -> None:
+    records = null_run(stream(0, "tests", "ledger"), 50)  # chance of a false alarm: 1e-7
+    forward = conclude(ids(records), records, Budget(), run_seed=3)
+    backward = conclude(reversed(ids(records)), records[::-1], Budget(), run_seed=3)
+    assert (forward.verdict, forward.reasons) == ("consistent", ())
+    assert forward == backward
+    assert forward.uniformity is not None
+    assert forward.uniformity.count == 50
+    json.dumps(forward.ranking)
+
+
+def test_the_uniformity_test_keeps_its_level(bounds: Bounds) -> None:
+    budget, runs = Budget(false_alarm=0.2, ledger_share=0.5), 400
+    alarms = 0
+    for run in range(runs):
+        records = null_run(stream(run, "tests", "uniformity"), 20)
+        alarms += conclude(ids(records), records, budget, run).verdict == "violated"
+    fewest, most = bounds(runs, budget.ledger_level)
+    assert fewest <= alarms <= most
+
+
+@pytest.mark.parametrize("value", [1e-3, 0.5, 0.999])
+def test_p_values_that_are_not_uniform_are_a_violation(value: float) -> None:
+    records = [record(f"{unit}/a", "consistent", value) for unit in range(40)]
+    found = conclude(ids(records), records, Budget(), run_seed=0)
+    assert found.verdict == "violated"
+    assert "not uniform" in found.reasons[0]
+
+
+def test_the_p_value_of_a_unit_is_chosen_by_key_and_not_by_value() -> None:
+    chosen: Counter[int] = Counter()
+    for seed in range(50):
+        entries = [Entry(f"u/{i}", "u", "consistent", (0.1 * (i + 1),)) for i in range(5)]
+        value = keyed_p_values(entries, seed)["u"]
+        which = [entry.p_values[0] for entry in entries].index(value)
+        changed = [Entry(e.id, "u", "consistent", (1.0 - e.p_values[0],)) for e in reversed(entries)]
+        assert keyed_p_values(changed, seed)["u"] == 1.0 - value
+        chosen[which] += 1
+    assert len(chosen) > 1  # another seed, another choice
+
+
+def test_what_is_discrete_or_not_examined_is_not_entered() -> None:
+    entries = [
+        Entry("a/1", "a", "consistent", (0.2,), continuous=False),
+        Entry("b/1", "b", "not examined", ()),
+        Entry("c/1", "c", "violated", (1e-5, 1e-6, 1e-7), 1e-15),
+    ]
+    assert keyed_p_values(entries, 0) == {"c": 1e-5}
+    records = [record("a/1", "consistent", 0.2, continuous=False)]
+    assert conclude(["a/1"], records, Budget(), 0).uniformity is None
+
+
+def test_the_ranking_is_that_of_benjamini_and_hochberg() -> None:
+    q = [0.01, 0.04, 0.03, 0.005, 1.0]
+    entries = [Entry(str(i), "u", "violated", (0.1, 0.1, 0.1), each) for i, each in enumerate(q)]
+    found = dict(rank(entries))
+    by_hand = {"3": 0.025, "0": 0.025, "2": 0.05, "1": 0.05, "4": 1.0}
+    assert found == {name: pytest.approx(value) for name, value in by_hand.items()}
+    assert [name for name, _ in rank(entries)] == ["3", "0", "2", "1", "4"]
+    assert rank([Entry("x", "u", "not examined", ())]) == []
+
+
+def test_ties_go_by_the_first_look() -> None:
+    entries = [Entry(name, "u", "consistent", (p,)) for name, p in (("a", 0.3), ("b", 0.1), ("c", 0.2))]
+    assert [name for name, _ in rank(entries)] == ["b", "c", "a"]
+
+
+def test_planned_against_reported() -> None:
+    assert compare(["a", "b", "a"], ["b", "a"]) == Completeness()
+    found = compare(["a", "b"], ["b", "b", "c"])
+    assert found == Completeness(("a",), ("b",), ("c",))
+    assert not found.complete
+
+
+GOOD = record("a/1", "consistent", 0.4)
+CONCLUSIONS: list[tuple[list[str], list[dict[str, Any]], str, str]] = [
+    (["a/1", "b/1"], [GOOD], "incomplete", "missing: b/1"),
+    (["a/1"], [GOOD, GOOD], "incomplete", "more than once: a/1"),
+    (["a/1"], [GOOD, record("b/1", "consistent", 0.5)], "incomplete", "without a plan: b/1"),
+    (["a/1", "b/1"], [GOOD, record("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "violated: b/1"),
+    (["a/1", "b/1"], [record("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "missing: a/1"),
+    (
+        ["a/1", "b/1"],
+        [GOOD, record("b/1", "inconclusive", 1e-9, 1e-9, 0.4)],
+        "inconclusive",
+        "inconclusive: b/1",
+    ),
+    (["a/1"], [record("a/1", "not examined")], "inconclusive", "nothing was examined"),
+    ([], [], "inconclusive", "nothing was examined"),
+    (["a/1"], [], "incomplete", "missing: a/1"),
+]
+
+
+@pytest.mark.parametrize(("planned", "records", "verdict", "reason"), CONCLUSIONS)
+def test_conclusions_and_their_reasons(
+    planned: list[str], records: list[dict[str, Any]], verdict: str, reason: str
+) -> None:
+    found = conclude(planned, records, Budget(), run_seed=0)
+    assert found.verdict == verdict
+    assert any(reason in each for each in found.reasons)
+
+
+def test_not_examined_does_not_fail_a_run() -> None:
+    records = [GOOD, record("b/1", "not examined")]
+    assert conclude(ids(records), records, Budget(), 0).verdict == "consistent"
+
+
+def test_long_lists_are_cut() -> None:
+    found = conclude([f"{i}/1" for i in range(100)], [record("0/1", "consistent", 0.4)], Budget(), 0)
+    assert found.reasons[0].startswith("99 planned results are missing: 1/1, ")
+    assert len(found.reasons[0]) < 80
+
+
+def test_statsmodels_is_imported_only_when_ranking() -> None:
+    code = "import sys, attncheck.evidence.ledger; sys.exit('statsmodels' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"verdict": "passed"}, "verdict"),
+        ({"p_values": []}, "p_values"),
+        ({"p_values": [1.5]}, "p_values"),
+        ({"p_values": [float("nan")]}, "p_values"),
+        ({"p_values": 0.5}, "p_values"),
+        ({"p_values": ["x"]}, "p_values"),
+        ({"combined": -1.0}, "p_values"),
+        ({"id": ""}, "id"),
+        ({"unit": 3}, "unit"),
+    ],
+)
+def test_bad_records_name_the_field(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=rf"^{field}="):
+        conclude(["a/1"], [{**GOOD, **change}], Budget(), 0)
+
+
+def test_a_record_without_a_key_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^record=.*has no unit, verdict"):
+        conclude(["a/1"], [{"id": "a/1", "p_values": [0.5]}], Budget(), 0)

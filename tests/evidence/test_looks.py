@@ -1,0 +1,204 @@
+"""The budget and the protocol of looks, exhaustively and by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncheck.errors import InputError
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.families import Association, Outcome
+from attncheck.evidence.looks import detection, examine, examine_blocks, false_violation, per_look_power
+from attncheck.evidence.streams import stream
+from attncheck.evidence.verdicts import Verdict
+
+Bounds = Callable[[int, float], tuple[int, int]]
+LEVEL = 0.01
+PATTERNS = list(product((True, False), repeat=4))  # suspicious or not, at looks 1 to 4
+
+
+def outcome(p_value: float) -> Outcome:
+    return Outcome(p_value, 0.0, -1.0, 1.0, 0.0, 10)
+
+
+class Scripted:
+    """Gives each statistic the p-values of its pattern, and notes what it was asked for."""
+
+    def __init__(self, patterns: Mapping[str, tuple[bool, ...]]) -> None:
+        self.patterns = patterns
+        self.calls: list[tuple[int, int, tuple[str, ...]]] = []
+
+    def __call__(self, look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        self.calls.append((look, factor, names))
+        return {name: outcome(0.001 * look if self.patterns[name][look - 1] else 0.1) for name in names}
+
+
+def expected(pattern: tuple[bool, ...]) -> tuple[Verdict, int]:
+    """The protocol as it is worded: verdict and number of looks."""
+    one, two, three, four = pattern
+    if not one:
+        return Verdict.CONSISTENT, 1
+    if not two:
+        return Verdict.CONSISTENT, 2
+    if three:
+        return Verdict.VIOLATED, 3
+    return (Verdict.VIOLATED if four else Verdict.CONSISTENT), 4
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_of_looks(pattern: tuple[bool, ...]) -> None:
+    evaluate = Scripted({"a": pattern})
+    trail = examine(evaluate, ["a"], LEVEL)["a"]
+    verdict, looks = expected(pattern)
+    assert (trail.verdict, len(trail.outcomes)) == (verdict, looks)
+    assert evaluate.calls == [(look, 8 if look == 4 else 1, ("a",)) for look in range(1, looks + 1)]
+    q = max(trail.p_values[:3]) ** 3 if looks >= 3 else 1.0
+    assert trail.combined == q
+    assert trail.last == trail.outcomes[-1]
+
+
+def test_the_chance_of_a_false_violation_sums_over_all_patterns() -> None:
+    total = 0.0
+    for pattern in PATTERNS:
+        if expected(pattern)[0] is Verdict.VIOLATED:
+            suspicious = sum(pattern)
+            total += LEVEL**suspicious * (1 - LEVEL) ** (4 - suspicious)
+    assert false_violation(LEVEL) == pytest.approx(total, rel=1e-12)
+    assert total <= 2 * LEVEL**3
+
+
+def test_statistics_of_a_unit_share_each_look_and_only_the_undecided_return() -> None:
+    patterns = {"".join("sn"[not each] for each in pattern): pattern for pattern in PATTERNS}
+    evaluate = Scripted(patterns)
+    trails = examine(evaluate, patterns, LEVEL)
+    assert list(trails) == list(patterns)
+    assert {name: (trail.verdict, len(trail.outcomes)) for name, trail in trails.items()} == {
+        name: expected(pattern) for name, pattern in patterns.items()
+    }
+    wanted = [
+        (1, 1, tuple(patterns)),
+        (2, 1, tuple(name for name in patterns if name[0] == "s")),
+        (3, 1, tuple(name for name in patterns if name[:2] == "ss")),
+        (4, 8, tuple(name for name in patterns if name[:3] == "ssn")),
+    ]
+    assert evaluate.calls == wanted
+
+
+def test_a_p_value_at_the_level_is_not_suspicious() -> None:
+    trail = examine(lambda look, factor, names: {"a": outcome(LEVEL)}, ["a"], LEVEL)["a"]
+    assert (trail.verdict, len(trail.outcomes)) == (Verdict.CONSISTENT, 1)
+
+
+def test_no_statistics_means_no_draws() -> None:
+    evaluate = Scripted({})
+    assert examine(evaluate, [], LEVEL) == {}
+    assert examine_blocks(evaluate, [], LEVEL) == {}
+    assert evaluate.calls == []
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_blocks_that_disagree_are_inconclusive(pattern: tuple[bool, ...]) -> None:
+    evaluate = Scripted({"a": pattern})
+    trail = examine_blocks(evaluate, ["a"], LEVEL)["a"]
+    if all(pattern[:3]):
+        verdict = Verdict.VIOLATED
+    else:
+        verdict = Verdict.INCONCLUSIVE if all(pattern[:2]) else Verdict.CONSISTENT
+    assert trail.verdict is verdict
+    assert [call[:2] for call in evaluate.calls] == [
+        (block, 1) for block in range(1, len(trail.outcomes) + 1)
+    ]
+    assert len(trail.outcomes) <= 3
+
+
+def test_false_violations_of_a_true_null_are_within_the_budget(bounds: Bounds) -> None:
+    """20,000 exactly uniform statistics at a level of 0.2, where violations can be counted."""
+    rng, level, names = stream(0, "tests", "looks", "null"), 0.2, [str(i) for i in range(20_000)]
+    trails = examine(
+        lambda look, factor, asked: {
+            name: outcome(p) for name, p in zip(asked, rng.random(len(asked)), strict=True)
+        },
+        names,
+        level,
+    )
+    violated = sum(trail.verdict is Verdict.VIOLATED for trail in trails.values())
+    fewest, most = bounds(len(names), false_violation(level))
+    assert fewest <= violated <= most
+    for t in (0.01, 0.1, 0.5):  # q is a valid p-value
+        assert sum(trail.combined <= t for trail in trails.values()) <= bounds(len(names), t)[1]
+
+
+@pytest.mark.parametrize(("correlation", "size"), [(0.15, 200), (0.15, 400), (0.15, 700)])
+def test_departures_are_detected_as_often_as_planned(correlation: float, size: int, bounds: Bounds) -> None:
+    rng, level, family = stream(0, "tests", "looks", size), 5e-3, Association()
+
+    def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        weight = rng.standard_normal((len(names), factor * size))
+        noise = rng.standard_normal(weight.shape) * (1 - correlation**2) ** 0.5 + correlation * weight
+        return {name: family.test(*pair) for name, *pair in zip(names, noise, weight, strict=True)}
+
+    trails = examine(evaluate, [str(i) for i in range(1000)], level)
+    detected = sum(trail.verdict is Verdict.VIOLATED for trail in trails.values())
+    one, fourth = (family.power(correlation, factor * size, level) for factor in (1, 8))
+    fewest, most = bounds(len(trails), detection(one, fourth))
+    assert fewest <= detected <= most
+
+
+@settings(database=None, deadline=None)
+@given(target=st.floats(0.01, 0.9999), fourth=st.floats(0.0, 1.0))
+def test_power_per_look_inverts_detection(target: float, fourth: float) -> None:
+    assert detection(per_look_power(target, fourth), fourth) == pytest.approx(target, rel=1e-7)
+
+
+def test_the_level_spends_the_budget_and_no_more() -> None:
+    for false_alarm, share, statistics in ((1e-6, 0.1, 2000), (1e-3, 0.5, 1), (0.999, 0.001, 3)):
+        budget = Budget(false_alarm, share)
+        level = budget.level(statistics)
+        assert 0 < level < 1
+        assert 2 * level**3 * statistics + budget.ledger_level == pytest.approx(false_alarm, rel=1e-12)
+        assert statistics * false_violation(level) + budget.ledger_level <= false_alarm * (1 + 1e-12)
+
+
+def test_verdicts_are_strings_and_only_one_passes() -> None:
+    assert [str(verdict) for verdict in Verdict] == ["consistent", "violated", "not examined", "inconclusive"]
+    assert [verdict for verdict in Verdict if verdict.passed] == [Verdict.CONSISTENT]
+
+
+@pytest.mark.parametrize("run", [examine, examine_blocks])
+def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object]) -> None:
+    for answer in ({}, {"b": outcome(0.5)}, {"a": outcome(0.5), "b": outcome(0.5)}):
+        with pytest.raises(InputError, match=r"^evaluate="):
+            run(lambda look, factor, names, answer=answer: answer, ["a"], LEVEL)
+    with pytest.raises(InputError, match=r"^statistics="):
+        run(Scripted({"a": PATTERNS[0]}), ["a", "a"], LEVEL)
+    with pytest.raises(InputError, match=r"^level="):
+        run(Scripted({"a": PATTERNS[0]}), ["a"], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: Budget(0.0), "false_alarm"),
+        (lambda: Budget(1.0), "false_alarm"),
+        (lambda: Budget(float("nan")), "false_alarm"),
+        (lambda: Budget(ledger_share=0.0), "ledger_share"),
+        (lambda: Budget(ledger_share=1.0), "ledger_share"),
+        (lambda: Budget().level(0), "statistics"),
+        (
+            lambda: Budget().level(1.5),  # type: ignore[arg-type]
+            "statistics",
+        ),
+        (lambda: false_violation(1.0), "level"),
+        (lambda: detection(1.1), "power_per_look"),
+        (lambda: detection(0.5, -0.1), "power_fourth"),
+        (lambda: per_look_power(1.0), "target"),
+        (lambda: per_look_power(0.0), "target"),
+    ],
+)
+def test_bad_input_names_the_field(call: Callable[[], object], field: str) -> None:
+    with pytest.raises(InputError, match=rf"^{field}="):
+        call()
