@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attncheck.attention import AttentionLayer
     from attncheck.errors import InputError
-    from attncheck.limit.law import LimitLaw, limit
+    from attncheck.limits.law import LimitLaw, limit
     from attncheck.program import Program
     from attncheck.simulators import Draws, simulate, simulate_chunks
 
@@ -22,9 +22,9 @@ _HOMES = {
     "AttentionLayer": "attncheck.attention",
     "Draws": "attncheck.simulators",
     "InputError": "attncheck.errors",
-    "LimitLaw": "attncheck.limit.law",
+    "LimitLaw": "attncheck.limits.law",
     "Program": "attncheck.program",
-    "limit": "attncheck.limit.law",
+    "limit": "attncheck.limits.law",
     "simulate": "attncheck.simulators",
     "simulate_chunks": "attncheck.simulators",
 }

@@ -78,6 +78,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     hint: str
     seconds: float
     illustration: str = ""
+    diagnosis: list[str] = []
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):

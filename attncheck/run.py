@@ -17,10 +17,13 @@ from threadpoolctl import threadpool_limits
 
 import attncheck
 from attncheck.attention import AttentionLayer
+from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import checks_of
-from attncheck.errors import InputError, check_number, check_whole, refuse
+from attncheck.diagnosis import diagnose
+from attncheck.errors import check_number, check_whole, refuse
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
+from attncheck.evidence.verdicts import Verdict
 from attncheck.examples import draw_examples
 from attncheck.profiles import ANCHORS, Profile, profile_named
 from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
@@ -28,6 +31,8 @@ from attncheck.shrink import shrink
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
 
+# Violated checks of one unit that a message shows.
+_SHOWN = 6
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
 
@@ -131,14 +136,22 @@ class Run:
         # Workers share the machine's cores: one BLAS thread each.
         with threadpool_limits(1):
             results = run_unit(unit, self.subject, self.seed, cost)
-            bad = violated(results)
-            if bad:
-                smaller = shrink(unit, bad[0].check, self.subject, self.seed, cost)
-                if smaller is not None:
-                    shown = msgspec.structs.replace(bad[0], illustration=smaller.describe())
-                    results = [shown if result is bad[0] else result for result in results]
-        message = "\n\n".join(explain(result, self.record) for result in violated(results))
-        return [msgspec.to_builtins(result) for result in results], message
+            if violated(results):
+                results = self._explained(unit, results, cost)
+        return [msgspec.to_builtins(result) for result in results], explain(results, self.record)
+
+    def _explained(self, unit: Unit, results: Sequence[Result], cost: Cost) -> list[Result]:
+        """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""
+        worst = violated(results)[0]
+        smaller = shrink(unit, worst.check, self.subject, self.seed, cost)
+        illustration = "" if smaller is None else smaller.describe()
+        diagnosis = diagnose(unit, self.subject, self.seed)
+        return [
+            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=illustration)
+            if result.verdict == Verdict.VIOLATED
+            else result
+            for result in results
+        ]
 
     def open_report(self) -> RunReport:
         """Open the record and write its manifest."""
@@ -206,23 +219,35 @@ class RunReport:
         return summarize(self.run, self.results, self.conclusion, color)
 
 
-def explain(result: Result, record: Path) -> str:
-    """Return what a person needs to know of a violated result: claim, layer, numbers, looks, replay."""
-    from attncheck.checks.claims import CLAIMS
-
-    layer = AttentionLayer.from_dict(result.layer)
-    looks = ", ".join(f"{p:.2g}" for p in result.p_values)
+def explain(results: Sequence[Result], record: Path) -> str:
+    """Return what a person needs to know of a unit's violated results, the worst first; empty if none is."""
+    bad = violated(results)
+    if not bad:
+        return ""
+    worst = bad[0]
+    claim = CLAIMS[worst.claim]
+    shown = bad[:_SHOWN]
+    width = max(len(result.check) for result in shown)
+    examined = sum(bool(result.p_values) for result in results)
     lines = [
-        f"VIOLATED {result.check}: {CLAIMS[result.claim].statement}",
-        f"  what is wrong: {result.text}",
-        f"  likely cause:  {result.hint}",
-        f"  layer:         {layer.describe()}",
-        f"  looks:         p = {looks} on {result.size} draws each, level {result.level:.2g}",
-        f"  replay:        attncheck replay {record} {result.id}",
+        f"VIOLATED: {claim.statement} ({claim.source})",
+        f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
+        *(f"  observed: {sentence}" for sentence in worst.diagnosis),
+        *(f"  likely:   {hint}" for hint in dict.fromkeys(result.hint for result in shown)),
+        f"  {len(bad)} of {examined} checks are violated at level {worst.level:.2g}:",
+        *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
-    if result.illustration:
-        lines.insert(4, f"  smaller layer: {result.illustration} (an illustration, not a verdict)")
+    if len(bad) > len(shown):
+        lines.append(f"    and {len(bad) - len(shown)} more")
+    if worst.illustration:
+        lines.append(f"  smaller:  {worst.illustration} (an illustration on fresh draws, not a verdict)")
+    lines.append(f"  replay:   attncheck replay {record} {worst.id}")
     return "\n".join(lines)
+
+
+def _looks(result: Result) -> str:
+    looks = ", ".join(f"{p:.2g}" for p in result.p_values)
+    return f"p = {looks} on {result.size} draws a look"
 
 
 def _version(name: str) -> str:
@@ -245,6 +270,3 @@ def _float(value: str) -> Any:
         return float(value)
     except ValueError:
         return value
-
-
-__all__ = ["InputError", "Run", "RunReport", "explain"]

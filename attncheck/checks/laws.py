@@ -15,8 +15,8 @@ from scipy import special
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
-from attncheck.limit.law import limit
-from attncheck.limit.mixture import ScaleMixture, condense
+from attncheck.limits.law import limit
+from attncheck.limits.mixture import ScaleMixture, condense
 from attncheck.simulators import Draws, simulate_chunks
 
 FloatArray = NDArray[np.float64]

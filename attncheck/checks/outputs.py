@@ -11,7 +11,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.evidence.streams import stream
-from attncheck.limit.law import limit
+from attncheck.limits.law import limit
 
 FloatArray = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
-from attncheck.limit.law import draw_limit
+from attncheck.limits.law import draw_limit
 from attncheck.simulators.collapsed import draw_collapsed
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.layers import draw_direct, draw_matrix_free, entries_per_draw

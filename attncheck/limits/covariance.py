@@ -6,8 +6,8 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
-from attncheck.limit.kernel import FloatArray, psd_root
-from attncheck.limit.rows import REPLICATES, score_std, scrambled_normals
+from attncheck.limits.kernel import FloatArray, psd_root
+from attncheck.limits.rows import REPLICATES, score_std, scrambled_normals
 
 # Score entries of one scrambling, and of a block of it.
 _ENTRIES = 2**20

@@ -14,9 +14,9 @@ from scipy.stats import qmc
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import map_scores, visible
-from attncheck.limit.kernel import FloatArray, psd_root
-from attncheck.limit.mixture import ScaleMixture, condense
-from attncheck.limit.proposals import Proposal, enlarged, towards_keys, weigh
+from attncheck.limits.kernel import FloatArray, psd_root
+from attncheck.limits.mixture import ScaleMixture, condense
+from attncheck.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
 #: Independent scramblings; errors are estimated from their spread.
 REPLICATES = 8

@@ -13,9 +13,9 @@ from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
 from attncheck.errors import check_whole, refuse
-from attncheck.limit import covariance, rows
-from attncheck.limit.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
-from attncheck.limit.mixture import ScaleMixture, pool
+from attncheck.limits import covariance, rows
+from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
+from attncheck.limits.mixture import ScaleMixture, pool
 
 if TYPE_CHECKING:
     from attncheck.simulators.draws import Draws

@@ -1,0 +1,77 @@
+"""Kernels of the inputs, and roots of singular matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import InputError
+from attncheck.limits.kernel import input_covariance, input_kernel, psd_root
+
+FloatArray = NDArray[np.float64]
+
+
+def test_the_papers_kernels() -> None:
+    np.testing.assert_allclose(input_kernel(AttentionLayer(width=8)).matrix, np.eye(4), atol=1e-14)
+    relu = input_kernel(AttentionLayer(width=8, activation="relu")).matrix
+    expected = np.full((4, 4), 1 / (2 * np.pi))
+    np.fill_diagonal(expected, 0.5)
+    np.testing.assert_allclose(relu, expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "erf", "identity", "clip"])
+@pytest.mark.parametrize(("std", "rho"), [(1.0, 0.0), (1.7, 0.4), (0.5, 1.0)])
+def test_kernel_is_the_second_moment(activation: str, std: float, rho: float) -> None:
+    fields = {"width": 8, "seq_len": 3, "activation": activation, "input_std": std, "input_correlation": rho}
+    layer = AttentionLayer.from_dict(fields)
+    kernel = input_kernel(layer)
+    rng = np.random.default_rng(5)
+    h = rng.standard_normal((200_000, 3)) @ np.linalg.cholesky(input_covariance(layer) + 1e-14 * np.eye(3)).T
+    functions: dict[str, Callable[[FloatArray], FloatArray]] = {
+        "relu": lambda x: x * (x > 0),
+        "tanh": np.tanh,
+        "identity": lambda x: x,
+    }
+    if activation in functions:
+        x = functions[activation](h)
+        products = x[:, :, None] * x[:, None, :]
+        standard = products.std(axis=0) / np.sqrt(len(x))
+        assert np.all(np.abs(products.mean(axis=0) - kernel.matrix) < 5 * standard + 1e-12)
+    assert 0 <= kernel.error < 1e-12
+    assert kernel.matrix.shape == (3, 3)
+    np.testing.assert_array_equal(kernel.matrix, kernel.matrix.T)
+    if rho == 1.0:
+        np.testing.assert_allclose(kernel.matrix, kernel.matrix[0, 0], rtol=1e-12)
+
+
+def test_kernel_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        input_kernel(AttentionLayer(width=8)).matrix[0, 0] = 2.0
+
+
+def test_root_drops_null_directions() -> None:
+    rng = np.random.default_rng(0)
+    thin = rng.standard_normal((3, 5, 2))
+    gram = thin @ thin.swapaxes(-1, -2)
+    root = psd_root(gram)
+    assert root.shape == (3, 5, 2)
+    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), gram, atol=1e-12)
+    assert psd_root(np.zeros((2, 2))).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "field"),
+    [
+        (np.ones((2, 3)), "matrix.shape"),
+        (np.ones(3), "matrix.shape"),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "matrix="),
+        (np.array([[1.0, 2.0], [2.0, 1.0]]), "negative eigenvalue"),
+    ],
+)
+def test_bad_matrix(matrix: FloatArray, field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        psd_root(matrix)

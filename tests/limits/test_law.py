@@ -1,0 +1,348 @@
+"""The limit law against closed forms, independent integration and its own draws."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import tracemalloc
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special, stats
+
+import attncheck as ac
+from attncheck.attention import AttentionLayer
+from attncheck.attention_map import attention_weights
+from attncheck.errors import InputError
+from attncheck.limits.kernel import input_kernel
+from attncheck.limits.law import LimitLaw, draw_limit, limit
+from attncheck.limits.proposals import towards_keys, weigh
+
+FloatArray = NDArray[np.float64]
+
+
+def layer(**fields: Any) -> AttentionLayer:
+    return AttentionLayer.from_dict({"width": 16, **fields})
+
+
+def ks_test(values: FloatArray, cdf: Any) -> float:
+    return float(stats.ks_1samp(values, cdf).pvalue)
+
+
+def linear_pdf(t: FloatArray, s: int, heads: int) -> FloatArray:
+    """Density of √(χ²_{sH}/H)·N: a variance-gamma law."""
+    order, x = (s * heads - 1) / 2, np.abs(t) * np.sqrt(heads)
+    logs = order * np.log(x / 2) + np.log(special.kve(order, x)) - x - special.gammaln(s * heads / 2)
+    return np.asarray(np.exp(logs) * np.sqrt(heads / np.pi))
+
+
+def integrated_softmax_variance(s: int, heads: int) -> tuple[FloatArray, FloatArray]:
+    """Values and probabilities of v for K = I, by a product rule on score differences.
+
+    Scores enter softmax by s - 1 orthonormal contrasts per head, each standard normal.
+    """
+    dimension = heads * (s - 1)
+    nodes, weights = np.polynomial.legendre.leggauss(240)
+    nodes, weights = 9 * nodes, 9 * weights * stats.norm.pdf(9 * nodes)
+    grid = np.meshgrid(*[nodes] * dimension, indexing="ij")
+    z = np.stack([g.ravel() for g in grid], axis=-1).reshape(-1, heads, s - 1)
+    contrasts = np.linalg.qr(np.eye(s) - 1 / s)[0][:, : s - 1]
+    alpha = special.softmax(z @ contrasts.T, axis=-1)
+    probability = np.prod(np.meshgrid(*[weights] * dimension, indexing="ij"), axis=0).ravel()
+    return (alpha**2).sum(axis=(1, 2)) / heads, probability
+
+
+def test_laplace() -> None:
+    law = limit(layer(seq_len=2, num_heads=1, attention_map="linear"))
+    t = np.array([0.05, 0.3, 1.0, 3.0, 8.0, 12 * np.sqrt(2)])
+    np.testing.assert_allclose(law.sf(t), 0.5 * np.exp(-t), rtol=2e-3)
+    np.testing.assert_allclose(law.pdf(-t), 0.5 * np.exp(-t), rtol=2e-3)
+    np.testing.assert_allclose(law.cdf(t), 1 - 0.5 * np.exp(-t), atol=1e-5)
+    np.testing.assert_allclose(law.cdf(-t), 0.5 * np.exp(-t), rtol=2e-3)
+    assert law.excess_kurtosis() == pytest.approx(3.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("s", "heads"), [(1, 1), (4, 2), (3, 5), (12, 4)])
+def test_linear_attention_to_twelve_standard_deviations(s: int, heads: int) -> None:
+    law = limit(layer(seq_len=s, num_heads=heads, attention_map="linear"))
+    t = np.array([0.1, 1.0, 4.0, 8.0, 12.0]) * np.sqrt(s)
+    np.testing.assert_allclose(law.pdf(t), linear_pdf(t, s, heads), rtol=0.01)
+    np.testing.assert_allclose(law.pdf(t[:2]), linear_pdf(t[:2], s, heads), rtol=2e-4)
+    assert law.excess_kurtosis() == pytest.approx(6 / (s * heads), rel=2e-3)
+    assert law.covariance()[0, 0] == pytest.approx(s, rel=2e-3)
+
+
+@pytest.mark.parametrize(("s", "heads"), [(2, 1), (2, 2), (3, 1)])
+def test_softmax_to_twelve_standard_deviations(s: int, heads: int) -> None:
+    law = limit(layer(seq_len=s, num_heads=heads))
+    v, probability = integrated_softmax_variance(s, heads)
+    t = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 12.0]) * np.sqrt(probability @ v)
+    tail = np.array([probability @ special.ndtr(-x / np.sqrt(v)) for x in t])
+    density = np.array([probability @ (np.exp(-x * x / (2 * v)) / np.sqrt(2 * np.pi * v)) for x in t])
+    np.testing.assert_allclose(law.sf(t), tail, rtol=0.01)
+    np.testing.assert_allclose(law.pdf(t), density, rtol=0.01)
+    assert np.abs(law.sf(t) - tail).max() <= law.cdf_error(t).max() <= 1e-5
+    mean = probability @ v
+    assert law.excess_kurtosis() == pytest.approx(3 * (probability @ (v - mean) ** 2) / mean**2, rel=1e-3)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 16])
+def test_the_papers_set_up(heads: int) -> None:
+    law = limit(layer(num_heads=heads))
+    assert law.variance() == pytest.approx(0.39197, abs=1e-5)
+    assert abs(law.covariance()[0, 0] - law.variance()) <= law.covariance_error()[0, 0]
+    assert law.covariance()[0, 1] == pytest.approx(0.25, abs=1e-4)
+    assert law.excess_kurtosis() * heads == pytest.approx(0.2434, abs=5e-4)
+    t = np.linspace(-3, 3, 601)
+    distance = np.abs(law.cdf(t) - stats.norm.cdf(t / np.sqrt(law.variance()))).max()
+    # 0.0056/H is the first term of an expansion in 1/H (kurtosis/24 · max |He₃ φ|): 15% off at H = 1.
+    assert distance == pytest.approx({1: 0.004745, 2: 0.002568, 16: 0.0003453}[heads], rel=2e-3)
+
+
+def test_long_sequences() -> None:
+    law = limit(layer(seq_len=1024, num_heads=1))
+    v = law.conditional_variance(draw_limit(law.layer, 1, 1, np.random.default_rng(0)).scores[:, :, 3])
+    assert v.shape == (1,)
+    # s E[v] → e as s grows.
+    assert 1024 * law.variance() == pytest.approx(2.70, abs=0.02)
+
+
+@pytest.mark.parametrize("scramble", [1, 2, 3])
+def test_scramblings_agree_within_their_errors(scramble: int) -> None:
+    t = np.linspace(-3, 3, 401)
+    first, other = LimitLaw(layer()), LimitLaw(layer(), scramble=scramble)
+    gap, error = np.abs(first.cdf(t) - other.cdf(t)), np.hypot(first.cdf_error(t), other.cdf_error(t))
+    assert gap.max() <= 1e-5
+    assert np.all(gap <= 1.5 * error.max())
+    assert np.abs(first.pdf(t) - other.pdf(t)).max() <= 1e-4
+
+
+def test_tail_of_many_positions() -> None:
+    first, other = LimitLaw(layer(seq_len=12)), LimitLaw(layer(seq_len=12), scramble=1)
+    t = np.array([4.0, 8.0, 12.0]) * np.sqrt(first.variance())
+    # Tails of 1e-4, 1e-9 and 3e-15.
+    np.testing.assert_allclose(first.sf(t), other.sf(t), rtol=0.03)
+    np.testing.assert_allclose(first.pdf(t), other.pdf(t), rtol=0.03)
+
+
+def test_proposals_are_unbiased() -> None:
+    root = 1.5 * np.eye(9)
+    places = towards_keys(root, lambda scores: (special.softmax(scores, axis=1) ** 2).sum(axis=1), 0.3)
+    assert sum(place.share for place in places) == pytest.approx(1.0)
+    rng, size = np.random.default_rng(2), 400_000
+    z = np.concatenate([place.place(rng.standard_normal((int(size * place.share), 9))) for place in places])
+    weights = weigh(places, z)
+    assert weights.max() <= 2.0
+    for values, expected in (
+        (np.ones(size), 1.0),
+        (z[:, 4], 0.0),
+        (z[:, 0] ** 2, 1.0),
+        (z[:, 8] > 3, 0.00135),
+    ):
+        noise = (weights * values).std() / np.sqrt(size)
+        assert abs((weights * values).mean() - expected) < 5 * noise
+
+
+def test_the_law_is_a_distribution() -> None:
+    law = limit(layer(query_std=1.5))
+    t = np.linspace(-8, 8, 4001)
+    np.testing.assert_array_equal(law.cdf(-t) + law.cdf(t), 1.0)
+    np.testing.assert_array_equal(law.cdf([-np.inf, np.inf]), [0.0, 1.0])
+    np.testing.assert_array_equal(law.sf([-np.inf, np.inf]), [1.0, 0.0])
+    np.testing.assert_array_equal(law.pdf([-np.inf, np.inf]), 0.0)
+    assert np.all(np.diff(law.cdf(t)) >= 0)
+    assert np.all(np.diff(law.sf(t[t > 0])) < 0)
+    assert np.trapezoid(law.pdf(t), t) == pytest.approx(1.0, abs=1e-8)
+    np.testing.assert_allclose(np.gradient(law.cdf(t), t)[1:-1], law.pdf(t)[1:-1], atol=1e-5)
+    assert law.cdf(1e300) == 1.0
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+def test_shapes(shape: tuple[int, ...]) -> None:
+    law = limit(layer())
+    for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
+        assert np.shape(method(np.full(shape, 0.3))) == shape
+
+
+def test_memory_does_not_grow_with_t() -> None:
+    law = limit(layer())
+    t = np.linspace(-2, 2, 20_000)
+    law.cdf(0.0)
+    tracemalloc.start()
+    law.cdf(t)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * t.nbytes + 2**24
+
+
+@pytest.mark.parametrize(("s", "heads"), [(1, 1), (3, 1), (2, 2)])
+def test_relu_has_an_atom(s: int, heads: int) -> None:
+    law = limit(layer(seq_len=s, num_heads=heads, attention_map="relu"))
+    atom = 2.0 ** -(s * heads)
+    assert law.atom() == pytest.approx(atom, abs=1e-3)
+    jump = law.cdf(0.0) - law.cdf(-1e-12)
+    assert jump == pytest.approx(law.atom(), abs=1e-6)
+    assert law.sf(0.0) + law.cdf(0.0) == pytest.approx(1.0)
+    assert law.pdf(0.0) == np.inf
+    assert law.pdf_error(0.0) == 0.0
+
+
+def test_relu_of_one_score_is_half_of_linear() -> None:
+    relu = limit(layer(seq_len=1, num_heads=1, attention_map="relu"))
+    t = np.array([0.01, 0.5, 2.0, 5.0])
+    linear = limit(layer(seq_len=1, num_heads=1, attention_map="linear"))
+    np.testing.assert_allclose(relu.sf(t), 0.5 * linear.sf(t), rtol=1e-3)
+    np.testing.assert_allclose(relu.pdf(t), 0.5 * linear.pdf(t), rtol=1e-3)
+    assert linear.pdf(0.0) == np.inf
+    assert np.isfinite(limit(layer(seq_len=2, num_heads=1, attention_map="linear")).pdf(0.0))
+
+
+GAUSSIAN = [
+    ({"seq_len": 1, "num_heads": 3}, 0, 1.0),
+    ({"score_scaling": "1/n"}, 2, 0.25),
+    ({"score_scaling": "1/n", "mask": "causal"}, 2, 1 / 3),
+    ({"score_scaling": "1/n", "attention_map": "sigmoid"}, 0, 4 / 25),
+    ({"mask": "causal", "value_std": 2.0, "output_std": 0.5}, 0, 1.0),
+    ({"input_correlation": 1.0, "head_scaling": False, "num_heads": 3}, 1, 3.0),
+]
+
+
+@pytest.mark.parametrize(("fields", "position", "variance"), GAUSSIAN)
+def test_gaussian_cases(fields: dict[str, Any], position: int, variance: float) -> None:
+    law = limit(layer(**fields))
+    t = np.linspace(-12, 12, 49) * np.sqrt(variance)
+    np.testing.assert_allclose(law.cdf(t, position), stats.norm.cdf(t, scale=np.sqrt(variance)), rtol=1e-9)
+    np.testing.assert_allclose(law.pdf(t, position), stats.norm.pdf(t, scale=np.sqrt(variance)), rtol=1e-9)
+    assert law.excess_kurtosis(position) == pytest.approx(0.0, abs=1e-12)
+    assert law.covariance()[position, position] == pytest.approx(variance, rel=1e-9)
+    assert law.atom(position) == 0.0
+
+
+def test_vanishing_scores_with_no_output() -> None:
+    for attention_map in ("linear", "relu"):
+        law = limit(layer(score_scaling="1/n", attention_map=attention_map))
+        assert law.atom() == 1.0
+        np.testing.assert_array_equal(law.cdf([-1.0, 0.0, 1.0]), [0.0, 1.0, 1.0])
+        np.testing.assert_array_equal(law.pdf([-1.0, 0.0, 1.0]), 0.0)
+        assert law.excess_kurtosis() == 0.0
+        assert not law.sample(5).any()
+
+
+VARIED = [
+    {},
+    {"mask": "causal", "seq_len": 5, "query_std": 2.0},
+    {"seq_len": 10, "num_heads": 1},
+    {"attention_map": "sigmoid", "input_correlation": 0.3, "activation": "tanh"},
+    {"attention_map": "relu", "activation": "relu", "num_heads": 1},
+    {"attention_map": "linear", "mask": "causal", "input_correlation": 1.0, "value_std": 0.5},
+    {"seq_len": 3, "num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "activation": "erf", "clip": 100.0},
+]
+
+
+@pytest.mark.parametrize("fields", VARIED, ids=str)
+def test_draws_follow_the_law(fields: dict[str, Any]) -> None:
+    law, size = limit(layer(**fields)), 20_000
+    draws = draw_limit(law.layer, size, 2, np.random.default_rng(11))
+    s, heads = law.layer.seq_len, law.layer.num_heads
+    assert draws.outputs.shape == draws.inputs.shape == (size, s, 2)
+    assert draws.scores.shape == (size, heads, s, s)
+    assert draws.input_gram is None
+    for position in (0, s - 1):
+        p_value = ks_test(draws.outputs[:, position, 1], partial(law.cdf, position=position))
+        assert p_value > 1e-6 or law.atom(position) > 0
+    flat = draws.scores[:, 0].reshape(size, -1)
+    assert np.abs(flat.T @ flat / size - law.score_covariance()).max() < 0.15 * law.score_covariance().max()
+    products = draws.outputs[:, :, None, 0] * draws.outputs[:, None, :, 0]
+    standard = products.std(axis=0) / np.sqrt(size)
+    assert np.all(np.abs(products.mean(axis=0) - law.covariance()) < 5 * standard + law.covariance_error())
+    gram = draws.inputs[:, :, None, 0] * draws.inputs[:, None, :, 0]
+    noise = 5 * gram.std(axis=0) / np.sqrt(size) + 1e-12
+    assert np.all(np.abs(gram.mean(axis=0) - input_kernel(law.layer).matrix) < noise)
+
+
+@pytest.mark.parametrize("fields", VARIED, ids=str)
+def test_normal_given_the_scores(fields: dict[str, Any]) -> None:
+    law = limit(layer(**fields))
+    draws = draw_limit(law.layer, 50, 400, np.random.default_rng(3))
+    given = law.conditional_covariance(draws.scores)
+    attention = attention_weights(law.layer, draws.scores)
+    kernel = input_kernel(law.layer).matrix
+    factor = (law.layer.value_std * law.layer.output_std * law.layer.head_factor) ** 2
+    expected = factor * (attention @ kernel @ attention.swapaxes(-1, -2)).sum(axis=1)
+    np.testing.assert_allclose(given, expected, atol=1e-12)
+    for position in range(law.layer.seq_len):
+        row = law.conditional_variance(draws.scores[:, :, position], position)
+        np.testing.assert_allclose(row, given[:, position, position], atol=1e-12)
+        seen = row > 1e-12
+        z = draws.outputs[seen, position] / np.sqrt(row[seen, None])
+        assert stats.kstest(z.ravel(), "norm").pvalue > 1e-6
+
+
+def test_heads_that_share_keys_have_the_same_limit() -> None:
+    t = np.linspace(-2, 2, 9)
+    grouped = limit(layer(num_heads=4, num_kv_heads=1, head_dim=8)).cdf(t)
+    np.testing.assert_array_equal(grouped, limit(layer(num_heads=4)).cdf(t))
+
+
+def test_sample() -> None:
+    law = limit(layer(num_heads=8))
+    first = law.sample(5000, seed=4)
+    assert first.shape == (5000, 4, 1)
+    np.testing.assert_array_equal(first, law.sample(5000, seed=4))
+    assert not np.array_equal(first, law.sample(5000, seed=5))
+    assert law.sample(2, coordinates=3).shape == (2, 4, 3)
+    assert ks_test(first[:, 1, 0], law.cdf) > 1e-6
+
+
+def test_the_law_is_a_value() -> None:
+    law = limit(layer())
+    law.cdf(0.0)
+    assert law == limit(layer())
+    assert hash(law) == hash(limit(layer()))
+    assert pickle.loads(pickle.dumps(law)).cdf(0.4) == law.cdf(0.4)
+    assert repr(law) == f"LimitLaw(layer={layer()!r}, scramble=0)"
+
+
+@pytest.mark.parametrize("t", [np.nan, [0.0, np.nan], "one", None, [[1.0], [1.0, 2.0]]])
+def test_bad_t(t: Any) -> None:
+    law = limit(layer())
+    for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
+        with pytest.raises(InputError, match="t="):
+            method(t)
+
+
+@pytest.mark.parametrize("position", [4, -1, 1.0, True, "first"])
+def test_bad_position(position: Any) -> None:
+    law = limit(layer())
+    for call in (law.atom, law.excess_kurtosis, lambda i: law.cdf(0.0, i), lambda i: law.pdf_error(0.0, i)):
+        with pytest.raises(InputError, match="position="):
+            call(position)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda law: limit(law), "layer="),
+        (lambda law: LimitLaw(law.layer, scramble=-1), "scramble="),
+        (lambda law: law.sample(0), "size="),
+        (lambda law: law.sample(1.5), "size="),
+        (lambda law: law.sample(3, seed=-1), "seed="),
+        (lambda law: law.sample(3, coordinates=0), "coordinates="),
+        (lambda law: law.conditional_covariance(np.zeros((4, 4))), "scores.shape="),
+        (lambda law: law.conditional_covariance(np.full((2, 4, 4), np.nan)), "scores="),
+        (lambda law: law.conditional_variance(np.zeros((2, 3))), "scores.shape="),
+        (lambda law: law.conditional_variance("scores"), "scores="),
+    ],
+)
+def test_bad_arguments(call: Any, field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        call(limit(layer()))
+
+
+def test_public_name_works_before_and_after_submodules_are_imported() -> None:
+    importlib.import_module("attncheck.limits.kernel")
+    for _ in range(2):
+        assert ac.limit(layer()) == limit(layer())

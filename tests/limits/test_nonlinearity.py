@@ -1,0 +1,169 @@
+"""φ and its dual against numerical integration that knows where the kinks are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from attncheck import nonlinearity as nl
+from attncheck.attention import AttentionLayer
+from attncheck.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+COVARIANCES = [
+    (1.0, 1.0, 0.0),
+    (1.0, 1.0, 0.5),
+    (1.0, 1.0, -0.9),
+    (1.0, 1.0, 0.97),
+    (1.0, 2.3, 0.3),
+    (0.2, 4.0, -0.7),
+    (30.0, 30.0, 1.0),
+    (0.5, 2.0, -1.0),
+]
+FUNCTIONS = [
+    (nl.identity(), ()),
+    (nl.relu(), (0.0,)),
+    (nl.erf(), ()),
+    (nl.tanh(), ()),
+    *((nl.clip(c), (-c, c)) for c in (0.01, 0.5, 1.0, 3.0, 100.0)),
+]
+
+
+def panels(cuts: list[float]) -> tuple[FloatArray, FloatArray]:
+    """Gauss-Legendre nodes and weights on [-9, 9], cut where the integrand has a kink."""
+    edges = np.unique([*np.linspace(-9, 9, 13), *(c for c in cuts if -9 < c < 9)])
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    half = np.diff(edges)[:, None] / 2
+    return (half * (nodes + 1) + edges[:-1, None]).ravel(), (half * weights).ravel()
+
+
+def by_integration(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float) -> float:
+    total, sine = 0.0, np.sqrt((1 - rho) * (1 + rho))
+    cuts = [k / np.sqrt(v1) for k in kinks]
+    if sine == 0:
+        cuts += [rho * k / np.sqrt(v2) for k in kinks]
+    for x, w in zip(*panels(cuts), strict=True):
+        if sine == 0:
+            inner = float(phi(np.sqrt(v2) * rho * x))
+        else:
+            y, u = panels([(k / np.sqrt(v2) - rho * x) / sine for k in kinks])
+            density = np.exp(-0.5 * y * y) / np.sqrt(2 * np.pi)
+            inner = float(u * density @ phi(np.sqrt(v2) * (rho * x + sine * y)))
+        total += w * np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi) * float(phi(np.sqrt(v1) * x)) * inner
+    return total
+
+
+@pytest.mark.parametrize(("phi", "kinks"), FUNCTIONS, ids=lambda f: str(f))
+@pytest.mark.parametrize(("v1", "v2", "rho"), COVARIANCES)
+def test_dual_is_the_integral(
+    phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float
+) -> None:
+    value, error = phi.dual(v1, v2, rho * np.sqrt(v1 * v2))
+    expected = by_integration(phi, kinks, v1, v2, rho)
+    assert abs(float(value) - expected) <= float(error) + 1e-12 * abs(expected) + 1e-15
+    assert float(error) <= 1e-12 * np.sqrt(v1 * v2)
+
+
+@pytest.mark.parametrize("bound", [0.01, 0.1, 1.0, 4.0, 100.0])
+@pytest.mark.parametrize("std", [1.0, 0.3, 2.0])
+def test_clip_diagonal(bound: float, std: float) -> None:
+    c = bound / std
+    phi_c, upper = stats.norm.pdf(c), stats.norm.sf(c)
+    expected = std**2 * (1 - 2 * upper - 2 * c * phi_c + 2 * c**2 * upper)
+    value, _ = nl.clip(bound).dual(std**2, std**2, std**2)
+    assert float(value) == pytest.approx(expected, rel=1e-9)
+
+
+def test_clip_close_to_perfect_correlation() -> None:
+    # The derivative in the correlation is P(|X| < C, |Y| < C), at correlation one 2Φ(C) - 1.
+    gap = 1e-7
+    whole, near = (float(nl.clip(1.0).dual(1.0, 1.0, c)[0]) for c in (1.0, 1.0 - gap))
+    assert (whole - near) / gap == pytest.approx(2 * stats.norm.cdf(1.0) - 1, rel=1e-3)
+
+
+def test_erf_is_the_arcsine() -> None:
+    v1, v2, c = 0.7, 1.9, -0.4
+    expected = 2 / np.pi * np.arcsin(2 * c / np.sqrt((1 + 2 * v1) * (1 + 2 * v2)))
+    assert float(nl.erf().dual(v1, v2, c)[0]) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("phi", [f for f, _ in FUNCTIONS], ids=str)
+def test_no_variance_means_no_covariance(phi: nl.Nonlinearity) -> None:
+    value, error = phi.dual([0.0, 0.0, 1.0], [0.0, 2.0, 0.0], 0.0)
+    np.testing.assert_array_equal(value, 0.0)
+    assert np.all(error <= 1e-14)
+
+
+@pytest.mark.parametrize("phi", [f for f, _ in FUNCTIONS], ids=str)
+def test_dual_broadcasts(phi: nl.Nonlinearity) -> None:
+    v1, v2 = np.array([[1.0], [4.0]]), np.array([1.0, 2.0, 3.0])
+    value, error = phi.dual(v1, v2, 0.25)
+    assert value.shape == error.shape == (2, 3)
+    for i, j in itertools.product(range(2), range(3)):
+        assert value[i, j] == pytest.approx(float(phi.dual(v1[i, 0], v2[j], 0.25)[0]), rel=1e-13)
+
+
+def test_wide_tanh_states_its_error() -> None:
+    value, error = nl.tanh().dual(1e6, 1e6, 0.5e6)
+    # The sign function's covariance, (2/π) arcsin(1/2), is 1/3; tanh differs by O(1/variance).
+    assert abs(float(value) - 1 / 3) <= float(error) + 1e-5
+    assert float(error) < 1e-4
+
+
+def test_values_and_facts() -> None:
+    x = np.array([[-2.0, 0.5], [0.0, 3.0]])
+    np.testing.assert_array_equal(nl.clip(1.0)(x), [[-1.0, 0.5], [0.0, 1.0]])
+    np.testing.assert_array_equal(nl.relu()(x), [[0.0, 0.5], [0.0, 3.0]])
+    np.testing.assert_array_equal(nl.identity()(x), x)
+    assert [f.bounded for f in (nl.clip(1.0), nl.tanh(), nl.erf(), nl.relu(), nl.identity())] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert nl.clip(2) == nl.clip(2.0)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "erf", "identity"])
+def test_from_layer(activation: str) -> None:
+    layer = AttentionLayer.from_dict({"width": 4, "activation": activation})
+    assert nl.from_layer(layer).name == activation
+    assert nl.from_layer(AttentionLayer(width=4, clip=3.0)) == nl.clip(3.0)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf, "wide", True])
+def test_bad_bound(bound: object) -> None:
+    with pytest.raises(InputError, match="bound="):
+        nl.clip(bound)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ((-1.0, 1.0, 0.0), "var1"),
+        ((1.0, np.nan, 0.0), "var2"),
+        ((1.0, 1.0, 1.1), "cov"),
+        ((0.0, 1.0, 0.1), "cov"),
+        ((1.0, 1.0, np.inf), "cov"),
+        ((np.ones(2), np.ones(3), 0.0), "cov"),
+        (("one", 1.0, 0.0), "var1"),
+    ],
+)
+def test_bad_covariance(arguments: tuple[float, float, float], field: str) -> None:
+    with pytest.raises(InputError, match=f"{field}="):
+        nl.relu().dual(*arguments)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [("sine", (), 1, True), ("clip", (), 1, True), ("relu", (), 1, True), ("tanh", (), 2, True)],
+)
+def test_bad_record(fields: tuple[str, tuple[float, ...], int, bool]) -> None:
+    with pytest.raises(InputError, match="nonlinearity"):
+        nl.Nonlinearity(*fields)
