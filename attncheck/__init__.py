@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attncheck.api import CheckReport, check
     from attncheck.attention import AttentionLayer
     from attncheck.errors import InputError
     from attncheck.limits.law import LimitLaw, limit
@@ -20,10 +21,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AttentionLayer": "attncheck.attention",
+    "CheckReport": "attncheck.api",
     "Draws": "attncheck.simulators",
     "InputError": "attncheck.errors",
     "LimitLaw": "attncheck.limits.law",
     "Program": "attncheck.program",
+    "check": "attncheck.api",
     "limit": "attncheck.limits.law",
     "simulate": "attncheck.simulators",
     "simulate_chunks": "attncheck.simulators",
@@ -31,10 +34,12 @@ _HOMES = {
 
 __all__ = [
     "AttentionLayer",
+    "CheckReport",
     "Draws",
     "InputError",
     "LimitLaw",
     "Program",
+    "check",
     "limit",
     "simulate",
     "simulate_chunks",

@@ -120,10 +120,10 @@ class AttentionLayer:
             if self.num_heads % groups:
                 refuse("num_kv_heads", groups, f"does not divide num_heads={self.num_heads}", remedy)
             settle("num_kv_heads", groups)
-        check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS)
-        check_choice("attention_map", self.attention_map, ATTENTION_MAPS)
-        check_choice("mask", self.mask, MASKS)
-        check_choice("activation", self.activation, ACTIVATIONS)
+        settle("score_scaling", check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS))
+        settle("attention_map", check_choice("attention_map", self.attention_map, ATTENTION_MAPS))
+        settle("mask", check_choice("mask", self.mask, MASKS))
+        settle("activation", check_choice("activation", self.activation, ACTIVATIONS))
         for field in ("query_std", "key_std", "value_std", "output_std", "input_std"):
             remedy = f"pass a positive standard deviation, e.g. {field}=1.0"
             settle(field, check_number(field, getattr(self, field), remedy, above=0.0))
@@ -169,9 +169,10 @@ class AttentionLayer:
 
     @property
     def weight_entries(self) -> int:
-        """The matrix entries of one literal draw, (s + 4H) n² for full heads: what the direct reading costs."""
+        """The matrix entries of one literal draw, (s + 4H) n² for full, uncorrelated heads: its cost."""
+        inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
         heads = 2 * (self.num_heads + self.kv_heads) * self.head_width
-        return self.width * (self.seq_len * self.width + heads)
+        return self.width * (inputs * self.width + heads)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""
@@ -208,6 +209,8 @@ class AttentionLayer:
                 text = text.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"{source}: cannot be read ({error}); pass a TOML file with a [layer] table") from None
+        if not isinstance(text, str):
+            refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -223,7 +226,7 @@ class AttentionLayer:
             value = getattr(self, field.name)
             if value != field.default:
                 parts.append(
-                    value if field.name in ("attention_map", "mask", "activation") else f"{field.name}={value}"
+                    value if field.name in ("mask", "activation") else f"{field.name}={value}"
                 )
         return " ".join(parts)
 

@@ -36,6 +36,9 @@ class Profile:
         Draws that a look may take, however cheap.
     power : float
         Chance of a violated verdict that sizes are planned for.
+    draws : int or None
+        Draws that the first looks of a whole run may take, shared out evenly over its units whatever they
+        cost; None where only cost bounds them.
     """
 
     name: str
@@ -44,15 +47,11 @@ class Profile:
     entries: int
     most_draws: int
     power: float = 0.99
+    draws: int | None = None
 
     def affordable(self, layer: AttentionLayer) -> int:
         """Return the draws that one look on `layer` may take."""
         return max(1, min(self.most_draws, self.entries // layer.weight_entries))
-
-    def with_draws(self, draws: int) -> Profile:
-        """Return the profile with its looks scaled to about `draws` draws in the whole run."""
-        looks = 7 * (self.anchors + self.examples)
-        return dataclasses.replace(self, most_draws=max(1, draws // looks), entries=self.entries * 100)
 
 
 PROFILES = {
@@ -60,7 +59,7 @@ PROFILES = {
     for profile in (
         Profile("smoke", anchors=4, examples=2, entries=20_000_000, most_draws=6_000, power=0.9),
         Profile("default", anchors=6, examples=10, entries=300_000_000, most_draws=60_000),
-        Profile("thorough", anchors=6, examples=40, entries=2_000_000_000, most_draws=400_000),
+        Profile("thorough", anchors=6, examples=40, entries=300_000_000, most_draws=60_000, draws=2_000_000),
     )
 }
 

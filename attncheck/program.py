@@ -195,7 +195,10 @@ class Program:
         InputError
             If the shapes differ, or `cov` is not symmetric positive semi-definite.
         """
-        matrix = np.asarray(cov, dtype=np.float64)
+        try:
+            matrix = np.asarray(cov, dtype=np.float64)
+        except (TypeError, ValueError):
+            refuse("cov", cov, "must be a matrix of numbers", "pass a covariance matrix")
         count = len(names)
         if matrix.shape != (count, count) or len(mean) != count:
             refuse(
@@ -210,10 +213,11 @@ class Program:
         if count and values[0] < -1e-10 * max(values[-1], 1.0):
             refuse("cov", matrix.tolist(), "has a negative eigenvalue", "pass a covariance matrix")
         root = vectors * np.sqrt(np.maximum(values, 0.0))
+        means = [check_number("mean", m, "pass a number") for m in mean]
         self._groups += 1
         return tuple(
-            self._write(Initial(name, (), None, self._groups, check_number("mean", m, "pass a number"), tuple(row)))
-            for name, m, row in zip(names, mean, root.tolist(), strict=True)
+            self._write(Initial(name, (), None, self._groups, m, tuple(row)))
+            for name, m, row in zip(names, means, root.tolist(), strict=True)
         )
 
     def weight(self, name: str, std: float = 1.0, rows: int | None = None, columns: int | None = None) -> Weight:
@@ -252,9 +256,11 @@ class Program:
     def score(self, left: Node, right: Node, factor: float = 1.0, name: str | None = None) -> Node:
         """Write the score ν^{-1/2} leftᵀ right · factor, of two MatMul outputs of size ν."""
         for side in (left, right):
+            self._know(side)
             if not isinstance(side, MatMul):
                 refuse("score", side.name, "is not the output of a MatMul", "take the score of two vectors W x")
         self._common_size((left, right))
+        factor = check_number("factor", factor, "pass a number, e.g. factor=1.0")
         return self._write(Score(name or self._fresh("p"), (left, right), 1, factor))
 
     def output(
@@ -311,11 +317,14 @@ class Program:
         return node
 
     def _fresh(self, prefix: str) -> str:
-        return f"{prefix}{next(self._counters.setdefault(prefix, itertools.count(1)))}"
+        numbers = self._counters.setdefault(prefix, itertools.count(1))
+        return next(name for k in numbers if (name := f"{prefix}{k}") not in self._names)
 
     def _know(self, node: Node) -> None:
+        if not isinstance(node, Node):
+            refuse("node", node, "is not a line of a program", "use nodes that its methods returned")
         if node not in self._known:
-            raise InputError(f"{node.name}: is not a line of this program; use nodes that its methods returned")
+            refuse("node", node.name, "is not a line of this program", "use nodes that its methods returned")
 
     def _common_size(self, vectors: Sequence[Node]) -> int | None:
         if not vectors:

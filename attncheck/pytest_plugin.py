@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Fix the level of a look by what is left after deselection."""
     ids = _unit_ids(item.nodeid for item in items)
     if ids:
-        _run_of(config).settle(ids)
+        config.stash[_RUN] = _run_of(config).settled(ids)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -113,14 +113,14 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     """Learn the plan from what a worker collected."""
     found = _unit_ids(ids)
     if found:
-        _run_of(node.config).settle(found)
+        node.config.stash[_RUN] = _run_of(node.config).settled(found)
         _report_of(node.config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Open the record where this process both collects and reports."""
     config = session.config
-    if not hasattr(config, "workerinput") and _RUN in config.stash and config.stash[_RUN].settled:
+    if not hasattr(config, "workerinput") and _RUN in config.stash and config.stash[_RUN].unit_ids:
         _report_of(config)
 
 

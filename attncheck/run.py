@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from threadpoolctl import threadpool_limits
 
 import attncheck
 from attncheck.attention import AttentionLayer
-from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import checks_of
 from attncheck.diagnosis import diagnose
 from attncheck.errors import check_number, check_whole, refuse
@@ -25,20 +24,19 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
 from attncheck.evidence.verdicts import Verdict
 from attncheck.examples import draw_examples
+from attncheck.messages import explain
 from attncheck.profiles import ANCHORS, Profile, profile_named
 from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
 from attncheck.shrink import shrink
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
 
-# Violated checks of one unit that a message shows.
-_SHOWN = 6
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run examines and how; `settle` fixes its level once the units are known.
+    """What a run examines and how; `settled` fixes its level once the units are known.
 
     Attributes
     ----------
@@ -46,21 +44,26 @@ class Run:
     seed : int
     profile : Profile
     budget : Budget
-    record : Path
+    record : Path or None
         Where the record goes.
+    draws : int or None
+        With the thorough profile: about what the first looks of the whole run take.
     unit_ids : tuple of str
-        The planned units, known after `settle`.
+        The planned units; empty until `settled`.
     """
 
     subject: Subject
     seed: int
     profile: Profile
     budget: Budget
-    record: Path
+    record: Path | None = None
+    draws: int | None = None
     unit_ids: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, *, subject: Any, seed: Any, profile: str, false_alarm: Any, draws: Any = None, record: Path) -> Run:
+    def of(
+        cls, *, subject: Any, seed: Any, profile: str, false_alarm: Any, record: Path | None, draws: Any = None
+    ) -> Run:
         """Build a run from what a person typed.
 
         Raises
@@ -69,33 +72,22 @@ class Run:
             Naming the option, its value and the remedy.
         """
         settled = profile_named(profile)
-        if draws is not None:
-            if settled.name != "thorough":
-                refuse(
-                    "draws",
-                    draws,
-                    f"has no effect with profile {profile!r}",
-                    "add --attncheck-profile thorough",
-                )
-            settled = settled.with_draws(check_whole("draws", _whole(draws), 1, "pass a number of draws, e.g. 1000000"))
-        number = check_number(
-            "false_alarm",
-            false_alarm if not isinstance(false_alarm, str) else _float(false_alarm),
-            "pass a chance such as 1e-6",
-            above=0.0,
-        )
+        if draws is not None and settled.draws is None:
+            refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
+        most = settled.draws if draws is None else check_whole("draws", _typed(draws, int), 1, "pass e.g. 1000000")
+        chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
         return cls(
             subject=Subject.of(subject or DEFAULT_SUBJECT),
-            seed=check_whole("seed", _whole(seed), 0, "pass a whole number, or random"),
+            seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
             profile=settled,
-            budget=Budget(number),
+            budget=Budget(chance),
             record=record,
+            draws=most,
         )
 
-    @property
-    def settled(self) -> bool:
-        """Whether the units, and with them the level, are known."""
-        return bool(self.unit_ids)
+    def settled(self, unit_ids: Sequence[str]) -> Run:
+        """Return the run with its planned units, which fix the level of a look."""
+        return dataclasses.replace(self, unit_ids=tuple(dict.fromkeys(unit_ids)))
 
     @property
     def level(self) -> float:
@@ -120,19 +112,27 @@ class Run:
 
     def units(self, name: str, strategy: Any) -> list[Unit]:
         """Return the units of a property: anchors, then layers drawn from a strategy before the run."""
-        checks_of(name)
         drawn = draw_examples(strategy, self.profile.examples, self.seed, name)
-        layers = dict.fromkeys([*ANCHORS[: self.profile.anchors], *drawn])
-        return [Unit(name, layer) for layer in layers]
+        return self.units_on(name, [*ANCHORS[: self.profile.anchors], *drawn])
 
-    def settle(self, unit_ids: Sequence[str]) -> None:
-        """Fix what is planned."""
-        self.unit_ids = tuple(dict.fromkeys(unit_ids))
+    def units_on(self, name: str, layers: Iterable[AttentionLayer]) -> list[Unit]:
+        """Return the units of a property on given layers, each once."""
+        checks_of(name)
+        return [Unit(name, layer) for layer in dict.fromkeys(layers)]
+
+    def affordable(self, layer: AttentionLayer) -> int:
+        """Return the draws that one look on `layer` may take.
+
+        A budget of draws is shared out evenly over the units, whatever a draw costs: what a limit on cost
+        leaves with the lowest power, the wide layers, gains the most.
+        """
+        share = 0 if self.draws is None else self.draws // max(1, len(self.unit_ids))
+        return max(share, self.profile.affordable(layer))
 
     def examine(self, name: str, layer: AttentionLayer) -> tuple[list[dict[str, Any]], str]:
         """Examine a property on a layer; return its results as built-in types, and a message if violated."""
         unit = Unit(name, layer)
-        cost = Cost(self.profile.affordable(layer), self.level, self.profile.power)
+        cost = Cost(self.affordable(layer), self.level, self.profile.power)
         # Workers share the machine's cores: one BLAS thread each.
         with threadpool_limits(1):
             results = run_unit(unit, self.subject, self.seed, cost)
@@ -152,6 +152,11 @@ class Run:
             else result
             for result in results
         ]
+
+    def conclude(self, results: Sequence[Result]) -> Conclusion:
+        """Return what results come to, against the plan."""
+        records = [msgspec.to_builtins(result) for result in results]
+        return conclude([planned.id for planned in self.planned], records, self.budget, self.seed)
 
     def open_report(self) -> RunReport:
         """Open the record and write its manifest."""
@@ -185,6 +190,8 @@ class RunReport:
         self.results: list[Result] = []
         self.conclusion: Conclusion | None = None
         self._started = time.perf_counter()
+        if run.record is None:
+            refuse("record", None, "is missing", "pass the path that the record goes to")
         self._writer = Writer(run.record)
         self._writer.write(run.manifest())
 
@@ -197,8 +204,7 @@ class RunReport:
 
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run is consistent."""
-        records = [msgspec.to_builtins(result) for result in self.results]
-        self.conclusion = conclude([p.id for p in self.run.planned], records, self.run.budget, self.run.seed)
+        self.conclusion = self.run.conclude(self.results)
         closing = Closing(
             digest=run_digest(self.results),
             verdict=self.conclusion.verdict,
@@ -219,37 +225,6 @@ class RunReport:
         return summarize(self.run, self.results, self.conclusion, color)
 
 
-def explain(results: Sequence[Result], record: Path) -> str:
-    """Return what a person needs to know of a unit's violated results, the worst first; empty if none is."""
-    bad = violated(results)
-    if not bad:
-        return ""
-    worst = bad[0]
-    claim = CLAIMS[worst.claim]
-    shown = bad[:_SHOWN]
-    width = max(len(result.check) for result in shown)
-    examined = sum(bool(result.p_values) for result in results)
-    lines = [
-        f"VIOLATED: {claim.statement} ({claim.source})",
-        f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
-        *(f"  observed: {sentence}" for sentence in worst.diagnosis),
-        *(f"  likely:   {hint}" for hint in dict.fromkeys(result.hint for result in shown)),
-        f"  {len(bad)} of {examined} checks are violated at level {worst.level:.2g}:",
-        *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
-    ]
-    if len(bad) > len(shown):
-        lines.append(f"    and {len(bad) - len(shown)} more")
-    if worst.illustration:
-        lines.append(f"  smaller:  {worst.illustration} (an illustration on fresh draws, not a verdict)")
-    lines.append(f"  replay:   attncheck replay {record} {worst.id}")
-    return "\n".join(lines)
-
-
-def _looks(result: Result) -> str:
-    looks = ", ".join(f"{p:.2g}" for p in result.p_values)
-    return f"p = {looks} on {result.size} draws a look"
-
-
 def _version(name: str) -> str:
     try:
         return attncheck.__version__ if name == "attncheck" else importlib.metadata.version(name)
@@ -257,16 +232,9 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _whole(value: Any) -> Any:
-    """Return a typed number as an int where it is one; the check that follows refuses the rest."""
+def _typed(value: Any, kind: Callable[[str], Any]) -> Any:
+    """Return what a person typed as a number where it is one; the check that follows refuses the rest."""
     try:
-        return int(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _float(value: str) -> Any:
-    try:
-        return float(value)
+        return kind(value) if isinstance(value, str) else value
     except ValueError:
         return value

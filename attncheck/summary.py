@@ -37,7 +37,9 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
             f"First-look p-values of {test.count} units against uniform: distance {test.effect:.3f}, "
             f"p = {test.p_value:.2g}"
         )
-    parts.append(f"Record: {run.record}   digest {run_digest(results)}")
+    parts.append(f"Digest of all digits: {run_digest(results)}")
+    if run.record is not None:
+        parts.append(f"Record: {run.record}")
     return "\n".join(parts)
 
 
@@ -90,14 +92,15 @@ def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def _unseen(results: Sequence[Result]) -> list[str]:
-    """Return what no layer examined, with the most common reason."""
-    lines = []
+    """Return what no layer examined, grouped by the most common reason."""
+    by_reason: dict[str, list[str]] = {}
     for check in sorted({result.check for result in results}):
         group = [result for result in results if result.check == check]
         if any(result.p_values for result in group):
             continue
         reasons = [result.reason for result in group]
-        lines.append(f"  {check}: {max(set(reasons), key=reasons.count)}")
+        by_reason.setdefault(max(sorted(set(reasons)), key=reasons.count), []).append(check)
+    lines = [f"  {reason}: {', '.join(checks)}" for reason, checks in by_reason.items()]
     return ["Not examined on any layer:", *lines] if lines else []
 
 

@@ -1,0 +1,65 @@
+"""A known-wrong simulator, and what it lets others see."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
+Visible = Callable[[AttentionLayer], bool | str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A simulator with one thing wrong; everything else about it is exact.
+
+    Attributes
+    ----------
+    name : str
+        Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``.
+    what : str
+        What is wrong, in one line.
+    visible : callable AttentionLayer -> bool or str
+        Whether the fault changes the law of a layer by an amount that can be seen; a string says why not.
+    subject : callable (layer, size, rng) -> mapping
+        The simulator. What it exposes is what a real one with this fault would: Gram matrices are those of
+        the vectors that it multiplied.
+    """
+
+    name: str
+    what: str
+    visible: Visible
+    subject: Simulator
+
+    def reason_hidden(self, layer: AttentionLayer) -> str:
+        """Return why the fault cannot be seen in `layer`; empty if it can."""
+        answer = self.visible(layer)
+        if isinstance(answer, str):
+            return answer
+        return "" if answer else "the fault changes nothing in this layer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exposing:
+    """A simulator that lets less be seen.
+
+    Attributes
+    ----------
+    subject : callable (layer, size, rng) -> mapping
+    fields : frozenset of str
+        What it still returns.
+    """
+
+    subject: Simulator
+    fields: frozenset[str]
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw, and return some of what was drawn."""
+        drawn = self.subject(layer, size, rng)
+        return {name: array for name, array in drawn.items() if name in self.fields}

@@ -1,0 +1,59 @@
+"""In which layers a fault can be seen."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.faults.fault import Visible
+
+#: Widths at which finite-width effects are large.
+SMALL_WIDTH = 16
+
+
+def everywhere(layer: AttentionLayer) -> bool | str:
+    """See it in every layer."""
+    return True
+
+
+def several_positions(layer: AttentionLayer) -> bool | str:
+    """See it where there is more than one position."""
+    return layer.seq_len > 1 or "there is one position only"
+
+
+def several_heads(layer: AttentionLayer) -> bool | str:
+    """See it where there is more than one head."""
+    return layer.num_heads > 1 or "there is one head only"
+
+
+def several_groups(layer: AttentionLayer) -> bool | str:
+    """See it where heads have keys of their own."""
+    return layer.kv_heads > 1 or "there is one group of heads only"
+
+
+def shared_groups(layer: AttentionLayer) -> bool | str:
+    """See it where several heads share their keys."""
+    return layer.group_size > 1 or "no heads share their keys"
+
+
+def causal(layer: AttentionLayer) -> bool | str:
+    """See it where a mask hides some position."""
+    return (layer.mask == "causal" and layer.seq_len > 1) or "nothing is masked"
+
+
+def softmax(layer: AttentionLayer) -> bool | str:
+    """See it where softmax normalises rows of more than one weight."""
+    return layer.attention_map == "softmax" or "the attention map has no softmax"
+
+
+def small_width(layer: AttentionLayer) -> bool | str:
+    """See it where the width is small."""
+    return layer.head_width <= SMALL_WIDTH or f"heads are wider than {SMALL_WIDTH}"
+
+
+def both(first: Visible, second: Visible) -> Visible:
+    """See it where two conditions hold."""
+
+    def visible(layer: AttentionLayer) -> bool | str:
+        answer = first(layer)
+        return second(layer) if answer is True else answer
+
+    return visible

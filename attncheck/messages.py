@@ -1,0 +1,46 @@
+"""What a person reads when something is violated: claim, layer, numbers, likely causes, and how to replay it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.claims import CLAIMS
+from attncheck.records import Result
+from attncheck.unit import violated
+
+# Violated checks of one unit that a message shows.
+_SHOWN = 6
+
+
+def explain(results: Sequence[Result], record: Path | None) -> str:
+    """Return what a person needs to know of a unit's violated results, the worst first; empty if none is."""
+    bad = violated(results)
+    if not bad:
+        return ""
+    worst = bad[0]
+    claim = CLAIMS[worst.claim]
+    shown = bad[:_SHOWN]
+    width = max(len(result.check) for result in shown)
+    examined = sum(bool(result.p_values) for result in results)
+    lines = [
+        f"VIOLATED: {claim.statement} ({claim.source})",
+        f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
+        *(f"  observed: {sentence}" for sentence in worst.diagnosis),
+        *(f"  likely:   {hint}" for hint in dict.fromkeys(result.hint for result in shown)),
+        f"  {len(bad)} of {examined} checks are violated at level {worst.level:.2g}:",
+        *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
+    ]
+    if len(bad) > len(shown):
+        lines.append(f"    and {len(bad) - len(shown)} more")
+    if worst.illustration:
+        lines.append(f"  smaller:  {worst.illustration} (an illustration on fresh draws, not a verdict)")
+    if record is not None:
+        lines.append(f"  replay:   attncheck replay {record} {worst.id}")
+    return "\n".join(lines)
+
+
+def _looks(result: Result) -> str:
+    looks = ", ".join(f"{p:.2g}" for p in result.p_values)
+    return f"p = {looks} on {result.size} draws a look"
