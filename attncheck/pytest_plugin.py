@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_RECORD = "reports/output/record.jsonl"
 _KEY = "attncheck"
 _MARK = "attncheck_examines"
+_DRAWN = "attncheck_drawn"
 _RUN = pytest.StashKey["Run"]()
 _REPORT = pytest.StashKey["RunReport"]()
 
@@ -41,6 +42,15 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
     return getattr(pytest.mark, _MARK)(name, strategy)  # type: ignore[no-any-return]
 
 
+def drawn(strategy: Any) -> pytest.MarkDecorator:
+    """Mark a test of its own that runs on layers drawn from a strategy, the same for the same run seed.
+
+    The test takes the argument ``layer``, and ``run_seed`` if it draws random numbers; it has no results in
+    the ledger.
+    """
+    return getattr(pytest.mark, _DRAWN)(strategy)  # type: ignore[no-any-return]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the ``--attncheck-…`` options."""
     group = parser.getgroup("attncheck", "attncheck: does this attention simulator behave as the theorem says?")
@@ -55,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark; draw the seed once where it is to be random."""
     config.addinivalue_line("markers", f"{_MARK}(name, strategy): examines a property on many layers")
+    config.addinivalue_line("markers", f"{_DRAWN}(strategy): runs on layers drawn from a strategy")
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         config.option.attncheck_seed = worker["attncheck_seed"]
@@ -78,11 +89,20 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per layer of a marked test."""
-    mark = metafunc.definition.get_closest_marker(_MARK)
-    if mark is None or "layer" not in metafunc.fixturenames:
+    if "layer" not in metafunc.fixturenames:
         return
-    units = _run_of(metafunc.config).units(*mark.args)
-    metafunc.parametrize("layer", [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
+    if mark := metafunc.definition.get_closest_marker(_MARK):
+        units = _run_of(metafunc.config).units(*mark.args)
+        metafunc.parametrize("layer", [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
+    elif mark := metafunc.definition.get_closest_marker(_DRAWN):
+        layers = _run_of(metafunc.config).layers(mark.args[0], metafunc.definition.name)
+        metafunc.parametrize("layer", layers, ids=[layer.describe() for layer in layers])
+
+
+@pytest.fixture
+def run_seed(request: pytest.FixtureRequest) -> int:
+    """Return the run seed, to key random streams with."""
+    return _run_of(request.config).seed
 
 
 @pytest.fixture

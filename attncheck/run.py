@@ -112,8 +112,11 @@ class Run:
 
     def units(self, name: str, strategy: Any) -> list[Unit]:
         """Return the units of a property: anchors, then layers drawn from a strategy before the run."""
-        drawn = draw_examples(strategy, self.profile.examples, self.seed, name)
-        return self.units_on(name, [*ANCHORS[: self.profile.anchors], *drawn])
+        return self.units_on(name, [*ANCHORS[: self.profile.anchors], *self.layers(strategy, name)])
+
+    def layers(self, strategy: Any, key: str) -> list[AttentionLayer]:
+        """Return the run's layers from a strategy, keyed by what they are for."""
+        return draw_examples(strategy, self.profile.examples, self.seed, key)
 
     def units_on(self, name: str, layers: Iterable[AttentionLayer]) -> list[Unit]:
         """Return the units of a property on given layers, each once."""

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import Sample
-from attncheck.errors import InputError, refuse
+from attncheck.errors import InputError, check_choice, refuse
 from attncheck.simulators import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 FloatArray = NDArray[np.float64]
 Form = Literal["size", "inputs"]
@@ -46,12 +47,16 @@ class Subject:
         Which of the two.
     supports : callable AttentionLayer -> bool or str
         Whether it can simulate a layer; a string says why not. From the callable's attribute `supports`.
+    weights : str
+        The law of its weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, from the callable's attribute
+        `weights`; with another law than "gaussian" only limit claims apply.
     """
 
     name: str
     call: Callable[..., Mapping[str, Any]]
     form: Form
     supports: Callable[[AttentionLayer], bool | str] = lambda layer: True
+    weights: str = GAUSSIAN
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
@@ -81,7 +86,8 @@ class Subject:
                 "pass a function (layer, size, rng) or (layer, inputs, rng)",
             )
         supports = getattr(call, "supports", None)
-        return cls(name, call, _form_of(name, call), supports or (lambda layer: True))
+        weights = check_choice(f"{name}.weights", getattr(call, "weights", GAUSSIAN), tuple(WEIGHT_LAWS))
+        return cls(name, call, _form_of(name, call), supports or (lambda layer: True), weights)
 
     def reason_unsupported(self, layer: AttentionLayer) -> str:
         """Return why the subject declares that it cannot simulate `layer`; empty if it can."""
@@ -120,7 +126,7 @@ class Subject:
         if np.array_equal(first.outputs, second.outputs) and first.outputs.any():
             remedy = "draw all random numbers from the generator passed as rng"
             raise InputError(f"subject={self.name}: two different generators gave the same outputs; {remedy}")
-        return Setting(layer, first.exposed, first.coordinates)
+        return Setting(layer, first.exposed, first.coordinates, self.weights)
 
     def _draw_given(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
         """Hand X to the subject and add what X itself says."""

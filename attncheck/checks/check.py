@@ -10,6 +10,7 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.evidence.family import Family, Outcome
+from attncheck.simulators.weights import GAUSSIAN
 
 if TYPE_CHECKING:
     from attncheck.checks.reference import Reference
@@ -20,11 +21,12 @@ Kind = Literal["exact", "limit"]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is known before any draw: the layer, what the subject exposes, and how many neurons."""
+    """What is known before any draw: the layer, what the subject exposes, how many neurons, its weights' law."""
 
     layer: AttentionLayer
     exposed: frozenset[str]
     coordinates: int = 1
+    weights: str = GAUSSIAN
 
     @property
     def input_rank(self) -> int:
@@ -89,6 +91,8 @@ class Check:
         Why the check says nothing on this layer; empty where it does.
     draws_per_unit : int
         Draws that make one of the family's, where the statistic pairs draws up.
+    any_weights : bool
+        Whether the null holds for weights of any symmetric law, though it is exact.
     """
 
     name: str
@@ -103,6 +107,7 @@ class Check:
     hint: str = ""
     excluded: Callable[[Setting], str] = _always
     draws_per_unit: int = 1
+    any_weights: bool = False
 
     @property
     def property_name(self) -> str:
@@ -114,6 +119,8 @@ class Check:
         missing = sorted(self.needs - setting.exposed)
         if missing:
             return "the subject does not expose " + ", ".join(missing)
+        if setting.weights != GAUSSIAN and self.kind == "exact" and not self.any_weights:
+            return f"exact for Gaussian weights, and the subject's are {setting.weights}"
         return self.excluded(setting)
 
     def size(self, setting: Setting, level: float, power: float, cap: int) -> int | None:

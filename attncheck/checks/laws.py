@@ -1,7 +1,8 @@
-"""Exact laws at finite width, as scale mixtures of normals over exact conditional variances.
+"""Laws of single numbers of a draw, as scale mixtures of normals over exact conditional variances.
 
-Given inputs, scores and values an output is normal; its unconditional law averages the normal over draws of
-the conditional variance (Rao–Blackwell), which leaves far less noise than an empirical distribution.
+Given inputs, scores and values an output is normal, and given inputs and keys a score is; the unconditional
+law averages the normal over draws of the conditional variance (Rao–Blackwell), which leaves far less noise
+than an empirical distribution. The same holds for the limit.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from scipy import special
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
+from attncheck.checks.functionals import Arrays
 from attncheck.limits.law import limit
 from attncheck.limits.mixture import ScaleMixture, condense
-from attncheck.simulators import Draws, simulate_chunks
+from attncheck.simulators import Draws, Reading, simulate_chunks
+from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
 
 FloatArray = NDArray[np.float64]
 
@@ -25,17 +28,61 @@ FloatArray = NDArray[np.float64]
 LAW_ERROR = 0.004
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-# Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-9 a point.
+_TAIL_ENTRIES = 100_000_000
+# Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-8 a point.
 _SPAN = 6.0
 _QUANTILES = np.linspace(0.5, 8.0, 31)
+# For weights of another law nothing is normal given anything: draws of an empirical law, and what they may cost.
+_EMPIRICAL_DRAWS = 60_000
+_EMPIRICAL_ENTRIES = 400_000_000
+# The chance that an empirical law is further off than its band.
+_BAND_ERROR = 1e-8
+
+
+@dataclasses.dataclass(frozen=True)
+class Marginal:
+    """A number of each draw: a projection of one neuron's outputs over positions, or a score.
+
+    Attributes
+    ----------
+    direction : tuple of float or None
+        Weights of the positions; None for the first head's score of the last position with the first.
+    """
+
+    direction: tuple[float, ...] | None
+
+    def values(self, arrays: Arrays) -> FloatArray:
+        """Return the number of each draw, (draws,)."""
+        if self.direction is not None:
+            return np.asarray(arrays.outputs[:, :, 0] @ np.array(self.direction))
+        assert arrays.scores is not None
+        return arrays.scores[:, 0, -1, 0]
+
+    def variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
+        """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit."""
+        if self.direction is None:
+            return self._score_variances(layer, draws)
+        vector = np.array(self.direction)
+        covariance = conditional_covariance(layer, draws)
+        variances = vector @ covariance @ vector
+        # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.
+        rounding = 1e-14 * np.trace(covariance, axis1=-2, axis2=-1)
+        return np.where(variances > rounding, variances, 0.0)
+
+    def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
+        if draws.input_gram is None or draws.key_gram is None:
+            return np.full(len(draws), limit(layer).score_covariance()[-layer.seq_len, -layer.seq_len])
+        scale = (layer.query_std * layer.score_factor) ** 2
+        return np.asarray(scale * draws.input_gram[:, -1, -1] * draws.key_gram[:, 0, 0, 0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OutputLaw:
-    """The law of one projection of one neuron's outputs, with a bound on the error of its cdf."""
+class MarginalLaw:
+    """The law of a `Marginal` from `size` conditional variances, with a bound on the error of its cdf."""
 
     mixture: ScaleMixture
     error: float
+    size: int
 
     def uniform(self, values: FloatArray) -> FloatArray:
         """Return F(y) of nonzero y given y ≠ 0: uniform under this law."""
@@ -48,14 +95,20 @@ class OutputLaw:
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
-        """Return P(|y| > multiple · std)."""
-        return float(2.0 * self.mixture.upper_tail(np.array([multiple * self.std]))[0])
+        """Return an upper bound of P(|y| > multiple · std): the computed value and `_SPAN` standard errors.
+
+        Far tails come from few of the variances, so that this error is no small part of the value.
+        """
+        tails = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
+        mean = float(tails @ self.mixture.weights)
+        spread = float(np.sqrt(max(0.0, tails**2 @ self.mixture.weights - mean**2)))
+        return min(1.0, mean + _SPAN * spread / self.size**0.5)
 
 
 def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
-    """Return Cov(y | inputs, scores, values), (draws, s, s): exact at every width."""
+    """Return Cov(y | inputs, scores, values), (draws, s, s), at finite width or in the limit."""
     if draws.value_gram is None:
-        raise ValueError("the limit has no value Grams")
+        return limit(layer).conditional_covariance(draws.scores)
     weights = attention_weights(layer, draws.scores)
     scale = (layer.output_std * layer.head_factor) ** 2
     covariance: FloatArray = scale * (weights @ draws.value_gram @ weights.swapaxes(-1, -2)).sum(axis=1)
@@ -63,37 +116,39 @@ def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
 
 
 @functools.lru_cache(maxsize=256)
-def output_law(layer: AttentionLayer, direction: tuple[float, ...]) -> OutputLaw:
-    """Return the law of Σ_i direction_i y^i at the layer's width, to within `LAW_ERROR` where affordable.
+def marginal_law(layer: AttentionLayer, marginal: Marginal, reading: Reading = "collapsed") -> MarginalLaw:
+    """Return the law of a marginal under a reading, to within `LAW_ERROR` where affordable.
 
     Examples
     --------
-    >>> law = output_law(AttentionLayer(width=16), (1.0, 0.0, 0.0, 0.0))
+    >>> law = marginal_law(AttentionLayer(width=16), Marginal((1.0, 0.0, 0.0, 0.0)))
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
-    vector = np.array(direction)
     size = _DRAWS
     while True:
-        chunks = simulate_chunks(layer, size, 2_000, seed=0)
-        variances = np.concatenate([_projected_variance(layer, chunk, vector) for chunk in chunks])
-        mixture = condense(variances, np.ones(size))
+        chunks = simulate_chunks(layer, size, 2_000, seed=0, reading=reading)
+        mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
         error = _SPAN * _standard_error(mixture) / size**0.5
         if error < LAW_ERROR or size >= _MOST_DRAWS:
-            return OutputLaw(mixture, error)
+            return MarginalLaw(mixture, error, size)
         size *= 4
 
 
-def _projected_variance(layer: AttentionLayer, draws: Draws, vector: FloatArray) -> FloatArray:
-    covariance = conditional_covariance(layer, draws)
-    variances = vector @ covariance @ vector
-    # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.
-    rounding = 1e-14 * np.trace(covariance, axis1=-2, axis2=-1)
-    return np.where(variances > rounding, variances, 0.0)
+@functools.lru_cache(maxsize=256)
+def tail_law(layer: AttentionLayer, marginal: Marginal) -> MarginalLaw:
+    """Return the law of a marginal at the width from as many variances as its tails need and time allows."""
+    per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
+    size = max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
+    chunks = simulate_chunks(layer, size, 2_000, seed=1)
+    mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
+    return MarginalLaw(mixture, _SPAN * _standard_error(mixture) / size**0.5, size)
 
 
 def _standard_error(mixture: ScaleMixture) -> float:
     """Return the largest standard deviation of Φ(t/√v) over the law of v and over t."""
+    if not mixture.variances.size:
+        return 0.0
     points = _QUANTILES * np.sqrt(mixture.mean() / _QUANTILES[-1])
     values = special.ndtr(points[:, None] / np.sqrt(mixture.variances))
     mean = values @ mixture.weights + mixture.atom
@@ -102,14 +157,32 @@ def _standard_error(mixture: ScaleMixture) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def limit_distance(layer: AttentionLayer, position: int) -> float:
-    """Return a bound on sup |F_n - F_∞| for one position: the computed distance plus its error."""
-    direction = tuple(float(i == position) for i in range(layer.seq_len))
-    law, limiting = output_law(layer, direction), limit(layer)
+def limit_distance(layer: AttentionLayer, marginal: Marginal, weights: str = GAUSSIAN) -> float:
+    """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
+
+    For weights of another law than the Gaussian, F_n is the empirical law of literal draws.
+    """
+    limiting = marginal_law(layer, marginal, "limit")
+    if weights != GAUSSIAN:
+        return _empirical_distance(layer, marginal, weights, limiting) + limiting.error
+    law = marginal_law(layer, marginal)
     points = np.concatenate([np.linspace(0.0, 6.0, 241), np.geomspace(1e-4, 0.02, 20)]) * law.std
-    ours = law.mixture.upper_tail(points)
-    theirs = np.asarray(limiting.sf(points, position=position))
-    return float(np.abs(ours - theirs).max()) + law.error
+    ours, theirs = (each.mixture.upper_tail(points) for each in (law, limiting))
+    return float(np.abs(ours - theirs).max()) + law.error + limiting.error
+
+
+def _empirical_distance(layer: AttentionLayer, marginal: Marginal, weights: str, limiting: MarginalLaw) -> float:
+    size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
+    rng = np.random.default_rng(0)
+    step = max(1, 2**19 // layer.weight_entries)
+    parts = [
+        marginal.values(draw_with_weights(layer, min(step, size - start), 1, rng, weights))
+        for start in range(0, size, step)
+    ]
+    uniform = np.sort(limiting.uniform(np.concatenate(parts)))
+    ranks = np.arange(size + 1) / size
+    distance = max(float((ranks[1:] - uniform).max()), float((uniform - ranks[:-1]).max()))
+    return distance + float(np.sqrt(np.log(2.0 / _BAND_ERROR) / (2.0 * size)))
 
 
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int) -> FloatArray:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Departure, Setting
-from attncheck.checks.laws import LAW_ERROR, limit_distance, mixture_uniform, output_law
+from attncheck.checks.laws import LAW_ERROR, Marginal, limit_distance, marginal_law, mixture_uniform, tail_law
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.evidence.streams import stream
-from attncheck.limits.law import limit
 
 FloatArray = NDArray[np.float64]
 
@@ -19,19 +21,20 @@ _OUTPUTS = frozenset({"outputs"})
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
-def last_position(setting: Setting) -> tuple[float, ...]:
-    """Return the direction that picks the last position, which sees all others under any mask."""
-    return tuple(float(i == setting.layer.seq_len - 1) for i in range(setting.layer.seq_len))
+def last_position(layer: AttentionLayer) -> Marginal:
+    """Return one neuron's output at the last position, which sees all others under any mask."""
+    return Marginal(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
 
 
-def random_direction(setting: Setting) -> tuple[float, ...]:
-    """Return a unit direction over the positions, fixed by the layer."""
-    vector = stream(0, "direction", setting.layer.to_dict()).standard_normal(setting.layer.seq_len)
-    return tuple(float(x) for x in vector / np.linalg.norm(vector))
+def random_direction(layer: AttentionLayer) -> Marginal:
+    """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
+    vector = stream(0, "direction", layer.to_dict()).standard_normal(layer.seq_len)
+    return Marginal(tuple(float(x) for x in vector / np.linalg.norm(vector)))
 
 
-def _setting(sample: Sample) -> Setting:
-    return Setting(sample.layer, sample.exposed, sample.coordinates)
+def one_score(layer: AttentionLayer) -> Marginal:
+    """Return the first head's score of the last position with the first."""
+    return Marginal(None)
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
@@ -44,15 +47,14 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (mixture_uniform(values[seen], weights[seen], sample.layer.head_width),)
 
 
-def _projected(sample: Sample, direction: tuple[float, ...]) -> tuple[FloatArray]:
-    values = sample.outputs[:, :, 0] @ np.array(direction)
-    return (output_law(sample.layer, direction).uniform(values[values != 0.0]),)
+def _at_width(marginal: Callable[[AttentionLayer], Marginal]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
+    """Return the measure of a marginal's PITs under its exact law at the width."""
 
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+        values = marginal(sample.layer).values(sample)
+        return (marginal_law(sample.layer, marginal(sample.layer)).uniform(values[values != 0.0]),)
 
-def _against_limit(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    values = sample.outputs[:, -1, 0]
-    cdf = limit(sample.layer).cdf(values, position=sample.layer.seq_len - 1)
-    return (np.asarray(cdf),)
+    return measure
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
@@ -63,10 +65,10 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 def _exceedances(multiple: float) -> Check:
     def probability(setting: Setting) -> float:
-        return output_law(setting.layer, last_position(setting)).exceedance(multiple)
+        return tail_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
-        std = output_law(sample.layer, last_position(_setting(sample))).std
+        std = tail_law(sample.layer, last_position(sample.layer)).std
         return int((np.abs(sample.outputs[:, -1, 0]) > multiple * std).sum()), len(sample)
 
     return Check(
@@ -74,7 +76,7 @@ def _exceedances(multiple: float) -> Check:
         claim="outputs",
         kind="exact",
         needs=_OUTPUTS,
-        null=f"|y| exceeds {multiple:g} standard deviations as often as the exact law at the width says",
+        null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width says",
         departure=Departure("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
         family=lambda setting: Count(probability(setting)),
@@ -83,18 +85,52 @@ def _exceedances(multiple: float) -> Check:
     )
 
 
-def _many_zeros(setting: Setting) -> str:
-    atom = output_law(setting.layer, last_position(setting)).mixture.atom
-    return "the output is 0 with positive probability" if atom > 0 else ""
+def _limit_check(
+    name: str,
+    what: str,
+    needs: frozenset[str],
+    marginal: Callable[[AttentionLayer], Marginal],
+    excluded: Callable[[Setting], str] = lambda setting: "",
+) -> Check:
+    """Return the check that a marginal is no further from the limit than computed for the width."""
+
+    def allowance(setting: Setting) -> float:
+        return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
+
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+        law = marginal_law(sample.layer, marginal(sample.layer), "limit")
+        return (law.uniform(marginal(sample.layer).values(sample)),)
+
+    def reason(setting: Setting) -> str:
+        if excluded(setting):
+            return excluded(setting)
+        if marginal_law(setting.layer, marginal(setting.layer), "limit").mixture.atom > 0:
+            return "the limit is 0 with positive probability"
+        distance = allowance(setting)
+        return f"the law at this width is {distance:.2g} from the limit" if distance > _FAR else ""
+
+    return Check(
+        name=f"outputs.{name}",
+        claim="limit",
+        kind="limit",
+        needs=needs,
+        null=f"{what} is no further from the limit than computed for this width and law of the weights",
+        departure=Departure("a law at 0.05 beyond the computed distance", lambda s: min(1.0, 0.05 + allowance(s))),
+        reads=f"Kolmogorov distance of {what} from the limit (up to the expected value is allowed):",
+        family=lambda setting: Uniform(allowance=allowance(setting)),
+        measure=measure,
+        hint="the law does not approach the theorem's limit",
+        excluded=reason,
+    )
 
 
-def _limit_excluded(setting: Setting) -> str:
-    if _many_zeros(setting):
-        return _many_zeros(setting)
-    distance = limit_distance(setting.layer, setting.layer.seq_len - 1)
-    return f"the exact law is {distance:.2g} from the limit at this width" if distance > 0.05 else ""
+def one_position(setting: Setting) -> str:
+    """Exclude layers of one position."""
+    return "there is one position only" if setting.layer.seq_len == 1 else ""
 
 
+# Beyond this the limit says too little about the law at the width.
+_FAR = 0.05
 _SUP = "a law at Kolmogorov distance 0.05"
 
 CHECKS = (
@@ -130,8 +166,8 @@ CHECKS = (
         null="one neuron of the last position has the exact law at the width",
         departure=Departure.of(_SUP, 0.05 + LAW_ERROR),
         reads="Kolmogorov distance of the last position's output from its law at this width:",
-        family=lambda setting: Uniform(allowance=output_law(setting.layer, last_position(setting)).error),
-        measure=lambda sample, reference: _projected(sample, last_position(_setting(sample))),
+        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
+        measure=_at_width(last_position),
         hint="the scale of the outputs differs from the declared one",
     ),
     Check(
@@ -142,10 +178,10 @@ CHECKS = (
         null="a fixed random projection of all positions has its exact law at the width",
         departure=Departure.of(_SUP, 0.05 + LAW_ERROR),
         reads="Kolmogorov distance of a projection of all positions from its law at this width:",
-        family=lambda setting: Uniform(allowance=output_law(setting.layer, random_direction(setting)).error),
-        measure=lambda sample, reference: _projected(sample, random_direction(_setting(sample))),
+        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, random_direction(setting.layer)).error),
+        measure=_at_width(random_direction),
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
-        excluded=lambda setting: "there is one position only" if setting.layer.seq_len == 1 else "",
+        excluded=one_position,
     ),
     Check(
         name="outputs.symmetry",
@@ -158,24 +194,14 @@ CHECKS = (
         family=lambda setting: Count(0.5, setting.coordinates, "two-sided"),
         measure=_signs,
         hint="something is added to the outputs, such as a bias",
+        any_weights=True,
     ),
     _exceedances(4.0),
     _exceedances(6.0),
     _exceedances(8.0),
-    Check(
-        name="outputs.limit",
-        claim="limit",
-        kind="limit",
-        needs=_OUTPUTS,
-        null="one neuron of the last position is no further from the limit than the exact law at the width",
-        departure=Departure(
-            "a law at 0.05 beyond the distance computed for this width",
-            lambda setting: 0.05 + limit_distance(setting.layer, setting.layer.seq_len - 1),
-        ),
-        reads="Kolmogorov distance from the limit law (allowed: the computed distance at this width):",
-        family=lambda setting: Uniform(allowance=limit_distance(setting.layer, setting.layer.seq_len - 1)),
-        measure=_against_limit,
-        hint="the outputs do not approach the theorem's limit",
-        excluded=_limit_excluded,
+    _limit_check("limit", "the last position's output", _OUTPUTS, last_position),
+    _limit_check(
+        "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, excluded=one_position
     ),
+    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores"}), one_score),
 )

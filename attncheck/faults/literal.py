@@ -18,29 +18,43 @@ from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 
 FloatArray = NDArray[np.float64]
-Projected = tuple[FloatArray, FloatArray, FloatArray]
 
 
-def independent(layer: AttentionLayer, root: FloatArray, rng: np.random.Generator) -> Projected:
-    """Return X W_Q, X W_K and X W_V for matrices of unit standard deviation, each (draws, heads, s, ν)."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Projections:
+    """X W_Q, X W_K and X W_V, each (draws, heads, s, ν), and the inputs X (draws, s, n)."""
 
-    def project(matrices: int) -> FloatArray:
+    inputs: FloatArray
+    queries: FloatArray
+    keys: FloatArray
+    values: FloatArray
+
+
+def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Project with a matrix for each head's queries, and one for each group's keys and values."""
+    root = gram_root(gram(inputs))[:, None]
+
+    def project(matrices: int, std: float) -> FloatArray:
         normals = rng.standard_normal((len(root), matrices, layer.seq_len, layer.head_width))
-        return np.asarray(root[:, None] @ normals)
+        return np.asarray(std * root @ normals)
 
-    keys, values = (np.repeat(project(layer.kv_heads), layer.group_size, axis=1) for _ in range(2))
-    return project(layer.num_heads), keys, values
+    def project_groups(std: float) -> FloatArray:
+        return np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1)
+
+    queries = project(layer.num_heads, layer.query_std)
+    return Projections(inputs, queries, project_groups(layer.key_std), project_groups(layer.value_std))
 
 
-def dot_products(layer: AttentionLayer, queries: FloatArray, keys: FloatArray) -> FloatArray:
-    """Return the scores of queries and keys (draws, heads, s, ν)."""
-    return layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2))
+def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+    """Return the scores, (draws, heads, s, s)."""
+    return layer.score_factor * layer.head_width**-0.5 * (made.queries @ made.keys.swapaxes(-1, -2))
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
-    """Apply W_O of unit standard deviation to the heads' mixed values (draws, heads, s, ν), and add them up."""
+    """Apply W_O to the heads' mixed values (draws, heads, s, ν) and add the heads up."""
     matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
-    return np.asarray(layer.head_factor * layer.head_width**-0.5 * (mixed @ matrices).sum(axis=1))
+    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
+    return np.asarray(std * (mixed @ matrices).sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,38 +64,32 @@ class Literal:
     Attributes
     ----------
     project : callable
-        Inputs' root to the queries, keys and values at unit standard deviation.
+        Inputs to projections.
     score : callable
-        Queries and keys to scores.
+        Projections to scores.
     weigh : callable
         Scores to attention weights.
-    apart : bool
-        Whether scores see inputs drawn apart from those that the values see.
+    finish : callable
+        Mixed values to outputs.
     """
 
-    project: Callable[[AttentionLayer, FloatArray, np.random.Generator], Projected] = independent
-    score: Callable[[AttentionLayer, FloatArray, FloatArray], FloatArray] = dot_products
+    project: Callable[[AttentionLayer, FloatArray, np.random.Generator], Projections] = independent
+    score: Callable[[AttentionLayer, Projections, np.random.Generator], FloatArray] = dot_products
     weigh: Callable[[AttentionLayer, FloatArray], FloatArray] = attention_weights
-    apart: bool = False
+    finish: Callable[[AttentionLayer, FloatArray, int, np.random.Generator], FloatArray] = project_out
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw inputs, and everything that the layer makes of them."""
-        inputs = draw_inputs(layer, size, rng)
-        queries, keys, values = self.project(layer, gram_root(gram(inputs)), rng)
-        if self.apart:
-            others = gram_root(gram(draw_inputs(layer, size, rng)))
-            queries, keys, _ = self.project(layer, others, rng)
-        queries, keys, values = layer.query_std * queries, layer.key_std * keys, layer.value_std * values
-        scores = self.score(layer, queries, keys)
+        made = self.project(layer, draw_inputs(layer, size, rng), rng)
+        scores = self.score(layer, made, rng)
         coordinates = min(layer.width, 2)
         return {
-            "outputs": layer.output_std
-            * project_out(layer, self.weigh(layer, scores) @ values, coordinates, rng),
+            "outputs": self.finish(layer, self.weigh(layer, scores) @ made.values, coordinates, rng),
             "scores": scores,
-            "inputs": inputs[:, :, :coordinates].copy(),
-            "input_gram": gram(inputs),
-            "key_gram": gram(keys),
-            "value_gram": gram(values),
+            "inputs": made.inputs[:, :, :coordinates].copy(),
+            "input_gram": gram(made.inputs),
+            "key_gram": gram(made.keys),
+            "value_gram": gram(made.values),
         }
 
 

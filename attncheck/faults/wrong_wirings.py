@@ -1,6 +1,8 @@
-"""Simulators that multiply or share the wrong things."""
+"""Simulators that share, multiply or normalise the wrong things."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 
@@ -8,23 +10,71 @@ from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, map_scores, visible
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import Literal, Projected, independent
+from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
+from attncheck.simulators.collapsed import draw_inputs
+
+# Student's t with these degrees of freedom has the variance 5/3 and infinite sixth moment.
+_STUDENT = 5
 
 
-def _tied_query_key(layer: AttentionLayer, root: FloatArray, rng: np.random.Generator) -> Projected:
-    queries, keys, values = independent(layer, root, rng)
-    del queries
-    return keys, keys, values
+def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    return dataclasses.replace(made, queries=made.keys * (layer.query_std / layer.key_std))
 
 
-def _shared_keys(layer: AttentionLayer, root: FloatArray, rng: np.random.Generator) -> Projected:
-    queries, keys, values = independent(layer, root, rng)
-    return queries, np.repeat(keys[:, :1], layer.num_heads, axis=1), values
+def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    return dataclasses.replace(made, values=made.keys * (layer.value_std / layer.key_std))
 
 
-def _tied_key_value(layer: AttentionLayer, root: FloatArray, rng: np.random.Generator) -> Projected:
-    queries, keys, _ = independent(layer, root, rng)
-    return queries, keys, keys
+def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
+
+
+def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Let the scores see inputs of their own; exposed are those that the values see."""
+    made = independent(layer, inputs, rng)
+    other = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
+    return dataclasses.replace(made, queries=other.queries, keys=other.keys)
+
+
+def _student_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Multiply by literal matrices, since only Gaussian ones can be had through Gram matrices."""
+
+    def project(matrices: int, std: float) -> FloatArray:
+        shape = (len(inputs), matrices, layer.width, layer.head_width)
+        scale = std * layer.width**-0.5
+        return np.asarray(inputs[:, None] @ (scale * _student(rng, shape)))
+
+    def project_groups(std: float) -> FloatArray:
+        return np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1)
+
+    queries = project(layer.num_heads, layer.query_std)
+    return Projections(inputs, queries, project_groups(layer.key_std), project_groups(layer.value_std))
+
+
+def _student_outputs(
+    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
+) -> FloatArray:
+    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
+    return np.asarray(std * (mixed @ _student(rng, (*mixed.shape[:2], layer.head_width, coordinates))).sum(axis=1))
+
+
+def _student(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    """Return Student variables of unit variance."""
+    return rng.standard_t(_STUDENT, shape) * ((_STUDENT - 2) / _STUDENT) ** 0.5
+
+
+def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+    """Draw every score alone, with its variance given its own query position and key."""
+    queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
+    keys = (made.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
+    return np.asarray(layer.score_factor * queries * keys * rng.standard_normal((*keys.shape[:2], *[layer.seq_len] * 2)))
+
+
+def _half_precision(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+    return dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
 
 
 def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -32,7 +82,7 @@ def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArr
 
 
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return map_scores(layer, scores, np.tri(layer.seq_len, layer.seq_len, 1, dtype=bool))
+    return map_scores(layer, scores, np.tri(layer.seq_len, k=1, dtype=bool))
 
 
 def _without_last_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -41,15 +91,55 @@ def _without_last_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return weights
 
 
-def _independent_scores(layer: AttentionLayer, queries: FloatArray, keys: FloatArray) -> FloatArray:
-    """Draw every score alone: each with the right variance given its key, none tied to another.
-
-    Of the queries only their lengths are used, once for each score.
-    """
-    rng = np.random.default_rng(np.abs(queries).view(np.uint64).ravel()[:4])
-    lengths = np.sqrt((keys**2).mean(axis=-1))[:, :, None, :]
-    normals = rng.standard_normal((*queries.shape[:3], layer.seq_len))
-    return layer.score_factor * lengths * normals
+def _shifted(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+    return project_out(layer, mixed, coordinates, rng) + 0.02
 
 
-FAULTS = ()
+FAULTS = (
+    Fault("tied_query_key", "W_Q is W_K", seen.everywhere, Literal(project=_tied_query_key)),
+    Fault("tied_key_value", "W_V is W_K", seen.everywhere, Literal(project=_tied_key_value)),
+    Fault(
+        "shared_keys",
+        "all heads share one W_K where each group should have its own",
+        seen.several_groups,
+        Literal(project=_shared_keys),
+    ),
+    Fault(
+        "inputs_apart",
+        "the scores see inputs drawn apart from those that the values see",
+        seen.everywhere,
+        Literal(project=_inputs_apart),
+    ),
+    Fault(
+        "student_weights",
+        f"the weights are Student variables of {_STUDENT} degrees of freedom and the declared variance",
+        seen.small_width,
+        Literal(project=_student_weights, finish=_student_outputs),
+    ),
+    Fault(
+        "independent_scores",
+        "scores are drawn independently where a shared query or key correlates them",
+        seen.several_positions,
+        Literal(score=_independent_scores),
+    ),
+    Fault(
+        "half_precision_scores",
+        "the scores are rounded to float16",
+        seen.everywhere,
+        Literal(score=_half_precision),
+    ),
+    Fault(
+        "softmax_over_columns",
+        "softmax normalises the columns of the scores",
+        seen.both(seen.softmax, seen.several_positions),
+        Literal(weigh=_softmax_over_columns),
+    ),
+    Fault(
+        "leaking_mask",
+        "the causal mask lets every position see the one after it",
+        seen.causal,
+        Literal(weigh=_leaking_mask),
+    ),
+    Fault("dropped_head", "the last head is left out of the sum", seen.several_heads, Literal(weigh=_without_last_head)),
+    Fault("shifted_outputs", "0.02 is added to all outputs", seen.everywhere, Literal(finish=_shifted)),
+)

@@ -1,6 +1,6 @@
 """The collapsed reading: attention only, exact in law in O(s n) + O(H s³) operations per draw.
 
-Given the inputs X (s × n) and their Gram matrix G = X Xᵀ/n = F Fᵀ, the keys of a group of heads enter
+Given the inputs X (s × n) and their Gram matrix G = X Xᵀ/n = F Fᵀ (F = X/√n where n ≤ s), the keys of a group of heads enter
 only through their Gram matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with T_K the Bartlett
 factor of a Wishart(ν, I) matrix. Scores, values and outputs are then Gaussian given what came before:
 
@@ -67,13 +67,13 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     """
     size, nu = len(inputs), layer.head_width
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
-    root = gram_root(gram)[:, None]
-    batch = (size, layer.kv_heads)
+    root = (inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram))[:, None]
+    rank, batch = root.shape[-1], (size, layer.kv_heads)
     spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
-    keys = spread(layer.key_std * nu**-0.5 * (root @ bartlett(rng, batch, layer.seq_len, nu)))
-    values = spread(layer.value_std * nu**-0.5 * (root @ bartlett(rng, batch, layer.seq_len, nu)))
+    keys = spread(layer.key_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
+    values = spread(layer.value_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
     per_head = (size, layer.num_heads)
-    queries = root @ rng.standard_normal((*per_head, layer.seq_len, keys.shape[-1]))
+    queries = root @ rng.standard_normal((*per_head, rank, keys.shape[-1]))
     scores = (layer.query_std * layer.score_factor) * (queries @ keys.swapaxes(-1, -2))
     projected = values @ rng.standard_normal((*per_head, values.shape[-1], coordinates))
     outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)

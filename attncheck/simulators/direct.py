@@ -44,9 +44,3 @@ class DirectMultiplier:
             buffer = self._buffers[shape] = np.empty(shape)
         self._rng.standard_normal(out=buffer)
         return buffer
-
-
-def weight_entries(weights: tuple[Weight, ...], width: int, kept: int) -> int:
-    """Return how many matrix entries the reading holds at once: `kept` reused ones and one more."""
-    sizes = sorted((int(np.prod(weight.shape(width))) for weight in weights), reverse=True)
-    return sum(sizes[: kept + 1])

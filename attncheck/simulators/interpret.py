@@ -117,10 +117,10 @@ def interpret(
 def _trimmed(steps: Sequence[Step], keep: Iterable[Node]) -> set[Node]:
     """Outputs that no line uses, and vectors that only those use: a few neurons of them suffice."""
     nodes = [node for step in steps for node in step.nodes]
-    used = {parent for node in nodes for parent in node.parents}
-    ends = {node for node in nodes if isinstance(node, Output) and node not in used}
-    whole = {parent for node in nodes if node not in ends for parent in node.parents} | set(keep)
-    return (ends | {parent for end in ends for parent in end.parents}) - whole
+    whole = set(keep).union(*(node.parents for node in nodes))
+    ends = {node for node in nodes if isinstance(node, Output)} - whole
+    whole = set(keep).union(*(node.parents for node in nodes if node not in ends))
+    return ends.union(*(end.parents for end in ends)) - whole
 
 
 def _draw_initial(step: Step, width: int, size: int, rng: np.random.Generator) -> FloatArray:

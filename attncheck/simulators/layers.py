@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.expansion import AttentionProgram, expand
-from attncheck.program import MatMul, Step
+from attncheck.program import Step
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.interpret import Multiplier, interpret
@@ -19,7 +19,7 @@ from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 FloatArray = NDArray[np.float64]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def _plan(layer: AttentionLayer) -> tuple[AttentionProgram, tuple[Step, ...]]:
     expansion = expand(layer)
     return expansion, expansion.program.steps()
@@ -27,21 +27,22 @@ def _plan(layer: AttentionLayer) -> tuple[AttentionProgram, tuple[Step, ...]]:
 
 def draw_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw `layer` with literal weight matrices, a fresh set for every draw."""
-    return _draw(layer, size, coordinates, rng, DirectMultiplier)
+    return draw_program(layer, size, coordinates, rng, DirectMultiplier)
 
 
 def draw_matrix_free(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw `layer` exactly in law without any weight matrix."""
-    return _draw(layer, size, coordinates, rng, MatrixFreeMultiplier)
+    return draw_program(layer, size, coordinates, rng, MatrixFreeMultiplier)
 
 
-def _draw(
+def draw_program(
     layer: AttentionLayer,
     size: int,
     coordinates: int,
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> Draws:
+    """Draw `layer` by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
     expansion, steps = _plan(layer)
     values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiplier(layer.width, rng), rng)
     inputs = values.stack(expansion.inputs)
@@ -62,11 +63,26 @@ def _gram(vectors: FloatArray) -> FloatArray:
     return vectors @ vectors.swapaxes(-1, -2) / vectors.shape[-1]
 
 
-def entries_per_draw(layer: AttentionLayer) -> tuple[int, int]:
-    """Return how many vector entries, and how many weight entries at once, a direct draw holds."""
-    expansion, _ = _plan(layer)
-    nodes = expansion.program.nodes
-    vectors = sum(node.length(layer.width) for node in nodes if not isinstance(node, MatMul))
-    vectors += sum(node.length(layer.width) for node in nodes if isinstance(node, MatMul))
-    weights = max(int(np.prod(weight.shape(layer.width))) for weight in expansion.program.weights)
-    return vectors, weights
+def program_entries(layer: AttentionLayer) -> int:
+    """Bound the float64 entries that the layer's program itself takes: 480 bytes a line."""
+    return 60 * layer.seq_len * (4 + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
+
+
+def vector_entries(layer: AttentionLayer, projected: int) -> int:
+    """Bound the float64 entries of vectors and scores that a draw works on.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    projected : int
+        How many neurons of W^O W^V x^j are drawn.
+    """
+    n, s, heads = layer.width, layer.seq_len, layer.num_heads
+    vectors = n * (2 + 3 * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
+    return 2 * vectors + 8 * heads * s**2
+
+
+def matrix_entries(layer: AttentionLayer) -> int:
+    """Return the entries of the weight matrices that a literal draw holds at once, one of each shape."""
+    n, nu = layer.width, layer.head_width
+    return n * n if nu == n else n * n + 2 * n * nu

@@ -44,10 +44,13 @@ def gram_root(gram: FloatArray) -> FloatArray:
 def eigen_root(gram: FloatArray) -> FloatArray:
     """Return F with F Fᵀ = gram from its eigenvectors, whatever its rank.
 
-    Columns are in ascending order of the eigenvalues; those of null directions are 0.
+    Columns are in ascending order of the eigenvalues; those of null directions are 0, and so are the
+    rows of zero vectors: a score that is exactly 0 must not become rounding noise of either sign.
     """
     values, vectors = np.linalg.eigh(gram)
-    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]
+    root = vectors * np.sqrt(np.where(values > rounding, values, 0.0))[..., None, :]
+    return np.where(np.diagonal(gram, axis1=-2, axis2=-1)[..., None] > 0.0, root, 0.0)
 
 
 def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:

@@ -34,8 +34,8 @@ class MatrixFreeMultiplier:
         known = self._bases.pop(weight, None)
         if known is None and last:
             # Used once: only the Gram matrix of the vectors matters, no basis is needed.
-            root = gram_root(vectors @ vectors.swapaxes(-1, -2))
-            return scale * (root @ self._rng.standard_normal((size, count, rows)))
+            root = vectors if columns <= count else gram_root(vectors @ vectors.swapaxes(-1, -2))
+            return scale * (root @ self._rng.standard_normal((size, root.shape[-1], rows)))
         if not last:
             rows = weight.shape(self._width)[0]
         basis, images = known if known is not None else (np.zeros((size, 0, columns)), np.zeros((size, 0, rows)))

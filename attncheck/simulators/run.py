@@ -13,7 +13,13 @@ from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.limits.law import draw_limit
 from attncheck.simulators.collapsed import draw_collapsed
 from attncheck.simulators.draws import Draws
-from attncheck.simulators.layers import draw_direct, draw_matrix_free, entries_per_draw
+from attncheck.simulators.layers import (
+    draw_direct,
+    draw_matrix_free,
+    matrix_entries,
+    program_entries,
+    vector_entries,
+)
 
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
@@ -25,22 +31,31 @@ _BLOCK_ENTRIES = 2**19
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """How to draw, and how many float64 entries one draw works on."""
+    """How to draw, and how many float64 entries one draw works on and all draws share."""
 
     draw: Draw
-    entries: Callable[[AttentionLayer], int]
+    entries: Callable[[AttentionLayer, int], int]
+    shared: Callable[[AttentionLayer], int] = lambda layer: 0
 
 
-def _small_entries(layer: AttentionLayer) -> int:
-    """Entries per draw of the readings without vectors of neurons beyond the inputs."""
-    return 2 * layer.seq_len * layer.width + 12 * layer.num_heads * layer.seq_len**2 + 8 * layer.seq_len
+def _head_entries(layer: AttentionLayer, coordinates: int) -> int:
+    """Bound the entries per draw of the readings whose heads hold no vectors of neurons."""
+    s, heads = layer.seq_len, layer.num_heads
+    return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates
 
 
 READINGS: dict[str, _Reading] = {
-    "direct": _Reading(draw_direct, lambda layer: sum(entries_per_draw(layer))),
-    "matrix-free": _Reading(draw_matrix_free, lambda layer: 2 * entries_per_draw(layer)[0]),
-    "collapsed": _Reading(draw_collapsed, _small_entries),
-    "limit": _Reading(draw_limit, lambda layer: 12 * layer.num_heads * layer.seq_len**2 + 16 * layer.seq_len),
+    "direct": _Reading(
+        draw_direct,
+        lambda layer, coordinates: vector_entries(layer, 2 * layer.width) + matrix_entries(layer),
+        program_entries,
+    ),
+    "matrix-free": _Reading(draw_matrix_free, vector_entries, program_entries),
+    "collapsed": _Reading(
+        draw_collapsed,
+        lambda layer, coordinates: 2 * layer.seq_len * layer.width + _head_entries(layer, coordinates),
+    ),
+    "limit": _Reading(draw_limit, _head_entries),
 }
 
 
@@ -68,7 +83,8 @@ def simulate(
     coordinates : int
         How many neurons of outputs and inputs to return; at most the width.
     memory : int
-        Bytes of working memory, beyond the returned arrays, that a draw may take.
+        Bytes of working memory, beyond the returned arrays, that a draw may take. Draws are made in
+        blocks of some MiB, or one by one where a single draw takes more.
 
     Returns
     -------
@@ -128,11 +144,14 @@ def simulate_chunks(
     if reading != "limit" and coordinates > layer.width:
         refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
     root = _seed_sequence(seed)
-    entries = READINGS[reading].entries(layer)
-    if 8 * entries > check_whole("memory", memory, 1, "pass a number of bytes"):
-        needs = f"allows less than one {reading} draw of this layer, {8 * entries} bytes"
-        refuse("memory", memory, needs, 'raise memory, or use reading="matrix-free" or "collapsed"')
-    return _chunks(layer, size, chunk_size, root, READINGS[reading], coordinates)
+    how = READINGS[reading]
+    entries = how.entries(layer, coordinates)
+    needed = 8 * (entries + how.shared(layer))
+    if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
+        remedy = 'raise memory, ask for fewer coordinates, or use reading="collapsed"'
+        refuse("memory", memory, f"allows less than one {reading} draw of this layer, {needed} bytes", remedy)
+    block = max(1, _BLOCK_ENTRIES // entries)
+    return _chunks(layer, size, chunk_size, root, how.draw, block, coordinates)
 
 
 def _seed_sequence(seed: Any) -> np.random.SeedSequence:
@@ -146,17 +165,17 @@ def _chunks(
     size: int,
     chunk_size: int,
     root: np.random.SeedSequence,
-    reading: _Reading,
+    draw: Draw,
+    block: int,
     coordinates: int,
 ) -> Iterator[Draws]:
     """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
-    block = max(1, _BLOCK_ENTRIES // reading.entries(layer))
     chunk: Draws | None = None
     filled = 0
     for index, start in enumerate(range(0, size, block)):
         key = (*root.spawn_key, index)
         rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
-        part = reading.draw(layer, min(block, size - start), coordinates, rng)
+        part = draw(layer, min(block, size - start), coordinates, rng)
         used = 0
         while used < len(part):
             if chunk is None:

@@ -1,0 +1,53 @@
+"""Known-wrong simulators: what the power of the checks is measured on.
+
+Every fault is a subject: ``pytest -n auto properties/ --attncheck-subject attncheck.faults:tied_query_key``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from attncheck.checks.sample import FIELDS
+from attncheck.errors import check_choice
+from attncheck.faults import wrong_laws, wrong_scales, wrong_wirings
+from attncheck.faults.fault import Exposing, Fault, Simulator
+
+__all__ = ["EXPOSURES", "FAULTS", "Exposing", "Fault", "Simulator", "exposing"]
+
+#: Every fault by name, scales first.
+FAULTS: Mapping[str, Fault] = MappingProxyType(
+    {fault.name: fault for fault in (*wrong_scales.FAULTS, *wrong_wirings.FAULTS, *wrong_laws.FAULTS)}
+)
+
+#: What a subject may let others see, from all to the least.
+EXPOSURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"grams": FIELDS, "scores": ("outputs", "scores"), "outputs": ("outputs",)}
+)
+
+
+def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> Exposing:
+    """Return a simulator that returns only some of its fields.
+
+    Parameters
+    ----------
+    simulator : Fault or callable (layer, size, rng) -> mapping
+    fields : iterable of str
+        Names in `attncheck.checks.sample.FIELDS`; a value of `EXPOSURES`, for example.
+
+    Examples
+    --------
+    >>> from attncheck.subject import Subject
+    >>> blind = exposing(FAULTS["tied_query_key"], EXPOSURES["scores"])
+    >>> sorted(blind.fields), Subject.of(blind).form
+    (['outputs', 'scores'], 'size')
+    """
+    kept = frozenset(check_choice("fields", name, FIELDS) for name in fields)
+    return Exposing(simulator.subject if isinstance(simulator, Fault) else simulator, kept)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FAULTS:
+        raise AttributeError(f"module 'attncheck.faults' has no attribute {name!r}")
+    return FAULTS[name].subject

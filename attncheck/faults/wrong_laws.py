@@ -1,0 +1,102 @@
+"""Simulators that draw from a law that resembles the right one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.laws import conditional_covariance
+from attncheck.faults import visibility as seen
+from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.literal import Literal, Projections, gram, independent
+from attncheck.limits.kernel import input_kernel
+from attncheck.limits.law import draw_limit
+from attncheck.simulators import simulate
+from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
+from attncheck.subject import collapsed
+
+# Draws that the covariance of the matched Gaussian is averaged over.
+_AVERAGED = 20_000
+# Draws that the repeated stream lasts for.
+_PERIOD = 64
+
+
+def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Replace the outputs by Gaussian ones with the covariance that they have on average."""
+    drawn = collapsed(layer, size, rng)
+    outputs = drawn["outputs"]
+    return {**drawn, "outputs": _mean_root(layer) @ rng.standard_normal(outputs.shape)}
+
+
+@functools.lru_cache(maxsize=64)
+def _mean_root(layer: AttentionLayer) -> FloatArray:
+    """Return F with F Fᵀ the covariance of one neuron's outputs."""
+    return eigen_root(conditional_covariance(layer, simulate(layer, _AVERAGED)).mean(axis=0))
+
+
+def _visible_mixture(layer: AttentionLayer) -> bool | str:
+    single = layer.seq_len == 1 and layer.attention_map == "softmax"
+    return not single or seen.small_width(layer)
+
+
+def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw from the limit, with the limits of the Gram matrices."""
+    drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
+    kernel = input_kernel(layer).matrix
+    per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))
+    grams = {"key_gram": layer.key_std**2 * per_head, "value_gram": layer.value_std**2 * per_head}
+    return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}
+
+
+def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Make keys and values from Bartlett factors whose diagonals have one degree of freedom too many."""
+    root = gram_root(gram(inputs))[:, None]
+
+    def project_groups(std: float) -> FloatArray:
+        factor = bartlett(rng, (len(root), layer.kv_heads), layer.seq_len, layer.head_width)
+        diagonal = np.arange(factor.shape[-1])
+        more = rng.standard_normal((*factor.shape[:2], len(diagonal)))
+        factor[..., diagonal, diagonal] = np.hypot(factor[..., diagonal, diagonal], more)
+        # Columns of zeros leave scores and Gram matrices as the factor makes them.
+        missing = layer.head_width - len(diagonal)
+        vectors = np.pad(std * root @ factor, [(0, 0)] * 3 + [(0, missing)])
+        return np.repeat(vectors, layer.group_size, axis=1)
+
+    right = independent(layer, inputs, rng)
+    keys, values = project_groups(layer.key_std), project_groups(layer.value_std)
+    return dataclasses.replace(right, keys=keys, values=values)
+
+
+def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw block after block, each from a generator with the same seed."""
+    seed = int(rng.integers(2**63))
+    blocks = [
+        collapsed(layer, min(_PERIOD, size - start), np.random.default_rng(seed)) for start in range(0, size, _PERIOD)
+    ]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+FAULTS = (
+    Fault(
+        "gaussian_outputs",
+        "outputs are Gaussian with the right covariance where their law is a mixture",
+        _visible_mixture,
+        _gaussian_outputs,
+    ),
+    Fault("limit_as_finite", "the infinite-width limit is passed off as a narrow layer", seen.small_width, _limit),
+    Fault(
+        "bartlett_freedom",
+        "Bartlett diagonals of keys and values have one degree of freedom too many",
+        seen.small_width,
+        Literal(project=_more_freedom),
+    ),
+    Fault(
+        "repeated_stream",
+        f"every block of {_PERIOD} draws starts from the same seed",
+        seen.everywhere,
+        _repeated_stream,
+    ),
+)
