@@ -25,8 +25,8 @@ Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
 
 DEFAULT_MEMORY = 512 * 2**20
-# Working entries of a block: 4 MiB, so that what is drawn is still in the cache when it is used.
-_BLOCK_ENTRIES = 2**19
+# Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
+_BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
