@@ -1,0 +1,204 @@
+"""README, .ci/run, tox.ini, pyproject.toml and the workflow say the same thing."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attncheck
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+MAIN_JOB = "python -m pip install tox && tox run -e properties"
+OWN_TESTS = "python -m pip install tox && tox run -e tests"
+
+
+def tox_ini() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "tox.ini", encoding="utf-8")
+    return parser
+
+
+def tox_environments() -> set[str]:
+    """Return the environments that tox.ini defines or lists."""
+    ini = tox_ini()
+    named = {name.removeprefix("testenv:") for name in ini.sections() if name.startswith("testenv:")}
+    return named | set(re.split(r"[,\s]+", ini["tox"]["env_list"].strip()))
+
+
+def shell_lines(markdown: str) -> list[str]:
+    """Return the lines of a Markdown text's shell blocks."""
+    blocks = re.findall(r"^```(?:sh|bash|shell)\s*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def lower_bounds() -> dict[str, tuple[int, ...]]:
+    bounds = {}
+    for requirement in PROJECT["project"]["dependencies"]:
+        match = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement)
+        assert match, f"{requirement!r}: give a lower bound and nothing else"
+        bounds[match[1]] = tuple(int(part) for part in match[2].split("."))
+    return bounds
+
+
+@pytest.mark.parametrize("command", [MAIN_JOB, OWN_TESTS])
+def test_command_stands_in_readme_and_ci(command: str) -> None:
+    assert command in shell_lines(README)
+    assert f"step '{command}'" in CI.splitlines()
+
+
+def test_readme_and_ci_use_the_same_tox_lines() -> None:
+    in_readme = [line for line in shell_lines(README) if "tox run" in line]
+    assert in_readme == [MAIN_JOB, OWN_TESTS]
+
+
+def test_main_job_runs_the_properties() -> None:
+    ini = tox_ini()
+    assert ini["testenv:properties"]["commands"] == "pytest -n auto properties/ {posargs}"
+    assert "pytest -n auto properties/" in shell_lines(README)
+
+
+@pytest.mark.parametrize("name", ["properties", "tests", "py311", "py312", "py313", "lint", "types"])
+def test_environment_exists(name: str) -> None:
+    assert name in tox_environments()
+
+
+def test_environments_run_what_their_names_say() -> None:
+    ini = tox_ini()
+    assert ini["testenv"]["commands"] == "pytest -n auto {posargs:tests}"
+    assert ini["testenv:tests"]["commands"] == "pytest -n auto --doctest-modules {posargs:tests attncheck}"
+    lint = ini["testenv:lint"]["commands"].split("\n")
+    assert any(line.startswith("ruff check") for line in lint)
+    assert any(line.startswith("ruff format --check") for line in lint)
+    assert ini["testenv:types"]["commands"].startswith("mypy --strict ")
+    assert ini["tox"].getboolean("skip_missing_interpreters")
+
+
+def test_every_environment_that_is_named_exists() -> None:
+    for text in (README, CI, WORKFLOW):
+        for names in re.findall(r"tox run -e (\w+(?:,\w+)*)", text):
+            assert set(names.split(",")) <= tox_environments()
+
+
+def test_one_blas_thread_per_worker() -> None:
+    settings = tox_ini()["testenv"]["set_env"]
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        assert f"{name} = 1" in settings.splitlines()
+
+
+def test_workflow_runs_ci_on_every_supported_python() -> None:
+    assert re.search(r"^\s*- run: \.ci/run$", WORKFLOW, re.MULTILINE)
+    matrix = re.search(r"python-version: \[(.*)\]", WORKFLOW)
+    assert matrix
+    in_workflow = {version.strip().strip('"') for version in matrix[1].split(",")}
+    in_tox = {f"3.{name[3:]}" for name in tox_environments() if re.fullmatch(r"py3\d+", name)}
+    prefix = "Programming Language :: Python :: "
+    classifiers = {entry.removeprefix(prefix) for entry in PROJECT["project"]["classifiers"]}
+    in_classifiers = {entry for entry in classifiers if re.fullmatch(r"3\.\d+", entry)}
+    assert in_workflow == in_tox == in_classifiers
+    oldest = min(in_workflow, key=lambda version: int(version.split(".")[1]))
+    assert PROJECT["project"]["requires-python"] == f">={oldest}"
+
+
+def test_lowest_environment_installs_the_lower_bounds() -> None:
+    pins = dict(line.split("==") for line in tox_ini()["testenv:lowest"]["deps"].split())
+    for name, bound in lower_bounds().items():
+        pinned = tuple(int(part) for part in pins[name].split("."))
+        assert pinned[: len(bound)] == bound, name
+        assert not any(pinned[len(bound) :]), f"{name}: the pin is newer than the bound"
+
+
+def test_ruff_is_the_same_in_tox_and_in_the_extra() -> None:
+    assert tox_ini()["testenv:lint"]["deps"] in PROJECT["project"]["optional-dependencies"]["dev"]
+
+
+def test_installed_metadata() -> None:
+    assert importlib.metadata.version("attncheck") == attncheck.__version__
+    (plugin,) = importlib.metadata.entry_points(group="pytest11", name="attncheck")
+    assert plugin.value == "attncheck.pytest_plugin"
+    assert attncheck.__file__ is not None
+    assert (Path(attncheck.__file__).parent / "py.typed").is_file()
+
+
+def test_version_is_in_the_changelog() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{attncheck.__version__}]" in changelog
+
+
+# .ci/run itself, with commands that only write down how they were called -------------------------
+
+STUB = """#!/bin/sh
+call="$(basename "$0") $*"
+echo "$call" >> "$CALLS"
+if [ "$call" = "$FAIL" ]; then exit 3; fi
+if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin"; cp "$STUBS/python" "$STUBS/tox" "$3/bin"; fi
+"""
+
+STEPS = [
+    "python -m pip install tox",
+    "tox run -e lint",
+    "tox run -e types",
+    "python -m pip install tox",
+    "tox run -e tests",
+    "python -m pip install tox",
+    "tox run -e properties",
+]
+
+
+def run_ci(tmp_path: Path, fail: str) -> tuple[int, list[str]]:
+    """Run a copy of .ci/run on stubs; return its exit status and the calls after the venv was made."""
+    clone, stubs = tmp_path / "clone", tmp_path / "stubs"
+    (clone / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", clone / ".ci" / "run")
+    stubs.mkdir()
+    for name in ("python", "python3", "tox"):
+        (stubs / name).write_text(STUB, encoding="utf-8")
+        (stubs / name).chmod(0o755)
+    calls = tmp_path / "calls"
+    environment = {
+        "PATH": f"{stubs}:/usr/local/bin:/usr/bin:/bin",
+        "TMPDIR": str(tmp_path),
+        "CALLS": str(calls),
+        "STUBS": str(stubs),
+        "FAIL": fail,
+    }
+    command = shlex.join([str(clone / ".ci" / "run")])
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=60
+    )
+    first, *rest = calls.read_text(encoding="utf-8").splitlines()
+    assert first.startswith("python3 -m venv ")
+    return result.returncode, rest
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+class TestCi:
+    def test_is_executable(self) -> None:
+        assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+    def test_runs_every_step_in_order(self, tmp_path: Path) -> None:
+        assert run_ci(tmp_path, fail="") == (0, STEPS)
+
+    @pytest.mark.parametrize("fail", sorted(set(STEPS)))
+    def test_fails_with_the_step_that_fails(self, tmp_path: Path, fail: str) -> None:
+        status, calls = run_ci(tmp_path, fail=fail)
+        assert status != 0
+        assert calls == STEPS[: STEPS.index(fail) + 1]
+
+    def test_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        run_ci(tmp_path, fail="tox run -e types")
+        assert {path.name for path in tmp_path.iterdir()} == {"calls", "clone", "stubs"}
