@@ -127,14 +127,18 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
             )
         else:
             sizes[check] = size
-    layer = setting.layer
-    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
     most = max(sizes.values(), default=0)
-    chunk = min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // stored))
+    chunk = chunk_of(setting.layer, most)
     # What others of the unit draw anyway is taken too, as long as the data stay small.
-    taken = {check: min(most, max(size, _CHUNK_ENTRIES // stored)) for check, size in sizes.items()}
+    taken = {check: min(most, max(size, chunk)) for check, size in sizes.items()}
     whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
     return Plan(setting, chunk, cost.level, per_look, whole, excused)
+
+
+def chunk_of(layer: AttentionLayer, most: int) -> int:
+    """Return how many of `most` draws are worked on at a time."""
+    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
+    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // stored))
 
 
 def observe(
@@ -164,6 +168,7 @@ def observe(
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
     data: dict[Check, list[tuple[Any, ...]]] = {check: [] for check in checks}
+    pictures: dict[Check, dict[str, Any]] = {}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
         sample = subject.draw(setting.layer, count, rng)
@@ -171,7 +176,13 @@ def observe(
         for check in checks:
             if start < size[check]:
                 data[check].append(check.measure(sample, reference))
-    return {check.name: check.test(setting, join(parts)) for check, parts in data.items()}
+            if start == 0 and check.picture is not None:  # a chunk is enough to look at
+                pictures[check] = check.picture(sample)
+    outcomes = {check: check.test(setting, join(parts)) for check, parts in data.items()}
+    return {
+        check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
+        for check, outcome in outcomes.items()
+    }
 
 
 def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -193,7 +204,7 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     started = time.perf_counter()
     unsupported = subject.reason_unsupported(unit.layer)
     if unsupported:
-        return [_excused(unit, check, cost, unsupported) for check in checks_of(unit.property_name)]
+        return [excused_result(unit, check, cost, unsupported) for check in checks_of(unit.property_name)]
     key = (unit.property_name, unit.layer.to_dict())
     setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
     planned = plan(unit, setting, cost)
@@ -207,14 +218,15 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     trails = examine(evaluate, list(by_name), cost.level) if by_name else {}
     seconds = time.perf_counter() - started
     return [
-        _result(unit, check, cost, planned, trails[check.name], seconds)
+        examined_result(unit, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
-        else _excused(unit, check, cost, planned.excused[check.name])
+        else excused_result(unit, check, cost, planned.excused[check.name])
         for check in checks_of(unit.property_name)
     ]
 
 
-def _result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
+def examined_result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
+    """Return the record of a check that was examined."""
     last = trail.last
     empty = last.count == 0
     return Result(
@@ -244,10 +256,12 @@ def _result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, s
         text=check.describe(last),
         hint=check.hint,
         seconds=seconds,
+        picture=None if last.picture is None else dict(last.picture),
     )
 
 
-def _excused(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
+def excused_result(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
+    """Return the record of a check that was not examined, and why."""
     return Result(
         id=unit.result_id(check),
         unit=unit.id,

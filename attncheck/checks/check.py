@@ -93,6 +93,8 @@ class Check:
         Draws that make one of the family's, where the statistic pairs draws up.
     any_weights : bool
         Whether the null holds for weights of any symmetric law, though it is exact.
+    picture : callable Sample -> dict, optional
+        What a report shows of a look in place of the family's own picture; see `attncheck.evidence.pictures`.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Check:
     excluded: Callable[[Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
+    picture: Callable[[Sample], dict[str, Any]] | None = None
 
     @property
     def property_name(self) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
@@ -58,6 +59,7 @@ CHECKS = (
         family=lambda setting: Scale(_entries(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
         hint="W_O or H^{-1/2} differ from the declared ones, or outputs do not use these scores",
+        picture=portraits.whitened_outputs,
     ),
     Check(
         name="conditional.law",

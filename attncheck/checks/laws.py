@@ -45,22 +45,26 @@ class Marginal:
 
     Attributes
     ----------
-    direction : tuple of float or None
-        Weights of the positions; None for the first head's score of the last position with the first.
+    direction : tuple of float
+        Weights of the positions; empty for a score.
+    entry : tuple of int
+        (head, i, j) of a score; negative ones count from the end.
     """
 
-    direction: tuple[float, ...] | None
+    direction: tuple[float, ...] = ()
+    entry: tuple[int, int, int] = (0, -1, 0)
 
     def values(self, arrays: Arrays) -> FloatArray:
         """Return the number of each draw, (draws,)."""
-        if self.direction is not None:
+        if self.direction:
             return np.asarray(arrays.outputs[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None
-        return arrays.scores[:, 0, -1, 0]
+        head, i, j = self.entry
+        return arrays.scores[:, head, i, j]
 
     def variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit."""
-        if self.direction is None:
+        if not self.direction:
             return self._score_variances(layer, draws)
         vector = np.array(self.direction)
         covariance = conditional_covariance(layer, draws)
@@ -70,10 +74,12 @@ class Marginal:
         return np.where(variances > rounding, variances, 0.0)
 
     def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
+        head, i, j = self.entry
         if draws.input_gram is None or draws.key_gram is None:
-            return np.full(len(draws), limit(layer).score_covariance()[-layer.seq_len, -layer.seq_len])
+            place = np.ravel_multi_index((i % layer.seq_len, j % layer.seq_len), (layer.seq_len, layer.seq_len))
+            return np.full(len(draws), limit(layer).score_covariance()[place, place])
         scale = (layer.query_std * layer.score_factor) ** 2
-        return np.asarray(scale * draws.input_gram[:, -1, -1] * draws.key_gram[:, 0, 0, 0])
+        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from attncheck.evidence.streams import stream
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
+_SUP = "a law at Kolmogorov distance 0.05"
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
@@ -34,7 +35,7 @@ def random_direction(layer: AttentionLayer) -> Marginal:
 
 def one_score(layer: AttentionLayer) -> Marginal:
     """Return the first head's score of the last position with the first."""
-    return Marginal(None)
+    return Marginal()
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
@@ -91,6 +92,7 @@ def _limit_check(
     needs: frozenset[str],
     marginal: Callable[[AttentionLayer], Marginal],
     excluded: Callable[[Setting], str] = lambda setting: "",
+    values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
     """Return the check that a marginal is no further from the limit than computed for the width."""
 
@@ -99,7 +101,7 @@ def _limit_check(
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         law = marginal_law(sample.layer, marginal(sample.layer), "limit")
-        return (law.uniform(marginal(sample.layer).values(sample)),)
+        return (law.uniform(marginal(sample.layer).values(sample) if values is None else values(sample)),)
 
     def reason(setting: Setting) -> str:
         if excluded(setting):
@@ -124,6 +126,39 @@ def _limit_check(
     )
 
 
+def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
+    """Return the checks of single score entries (head, i, j), for samples that hold no whole score matrices."""
+    return tuple(check for entry in entries for check in _score_entry_checks(entry))
+
+
+def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
+    """Return the check of one entry against its law at the width, and against the limit."""
+    name = "score_" + "_".join(str(number + 1) for number in entry)
+    marginal, needs = Marginal(entry=entry), frozenset({"score entries"})
+
+    def values(sample: Sample) -> FloatArray:
+        assert sample.score_entries is not None
+        return sample.score_entries[entry]
+
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+        column = values(sample)
+        return (marginal_law(sample.layer, marginal).uniform(column[column != 0.0]),)
+
+    at_width = Check(
+        name=f"outputs.{name}",
+        claim="scores",
+        kind="exact",
+        needs=needs,
+        null=f"{name} has its exact law at the width",
+        departure=Departure.of(_SUP, 0.05 + LAW_ERROR),
+        reads=f"Kolmogorov distance of {name} from its law at this width:",
+        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
+        measure=measure,
+        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+    )
+    return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, values=values)
+
+
 def one_position(setting: Setting) -> str:
     """Exclude layers of one position."""
     return "there is one position only" if setting.layer.seq_len == 1 else ""
@@ -131,8 +166,6 @@ def one_position(setting: Setting) -> str:
 
 # Beyond this the limit says too little about the law at the width.
 _FAR = 0.05
-_SUP = "a law at Kolmogorov distance 0.05"
-
 CHECKS = (
     Check(
         name="outputs.given_scores",

@@ -32,7 +32,8 @@ class Sample:
     """What a subject exposes of independent draws of a layer; shapes as in `attncheck.Draws`.
 
     Fields that the subject does not expose are None, and whoever asks for them has planned wrongly.
-    Derived quantities are computed when first asked for and shared by all checks of the sample.
+    Where single entries of the scores are all there is, ``score_entries`` has them by (head, i, j), (draws,)
+    each. Derived quantities are computed when first asked for and shared by all checks of the sample.
     """
 
     layer: AttentionLayer
@@ -42,6 +43,7 @@ class Sample:
     input_gram: FloatArray | None = None
     key_gram: FloatArray | None = None
     value_gram: FloatArray | None = None
+    score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
     @classmethod
     def from_mapping(cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> Sample:
@@ -64,11 +66,13 @@ class Sample:
         if not isinstance(arrays, Mapping):
             refuse("subject", type(arrays).__name__, "must return a mapping of arrays", "return {'outputs': ...}")
         for name in arrays:
-            if name not in FIELDS:
+            if name not in (*FIELDS, "score_entries"):
                 refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(FIELDS))
         if "outputs" not in arrays:
             refuse("subject", sorted(arrays), "returned no outputs", "return {'outputs': array of (N, s, k)}")
-        settled = {name: _as_array(name, value) for name, value in arrays.items() if value is not None}
+        given = {name: value for name, value in arrays.items() if value is not None}
+        entries = given.pop("score_entries", None)
+        settled = {name: _as_array(name, value) for name, value in given.items()}
         coordinates = settled["outputs"].shape[-1] if settled["outputs"].ndim == 3 else 0
         s, heads = layer.seq_len, layer.num_heads
         shapes = {
@@ -89,7 +93,7 @@ class Sample:
                     "return one row per draw, see attncheck.Draws",
                 )
             _check_finite(layer, name, value)
-        return cls(layer, **settled)
+        return cls(layer, **settled, score_entries=entries)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -105,6 +109,8 @@ class Sample:
         names = {name for name in FIELDS if getattr(self, name) is not None}
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
+        if self.score_entries is not None:
+            names.add("score entries")
         return frozenset(names)
 
     def need(self, name: str) -> FloatArray:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.attention_map import visible
+from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.reference import Reference
@@ -103,6 +104,7 @@ CHECKS = (
         family=lambda setting: Scale(entries(setting)),
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
+        picture=portraits.whitened_scores,
     ),
     Check(
         name="scores.law",
@@ -177,6 +179,7 @@ CHECKS = (
         family=lambda setting: Smooth(2),
         measure=_marginal,
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        picture=portraits.score_covariances,
     ),
     Check(
         name="scores.kurtosis",
