@@ -105,9 +105,10 @@ class MarginalLaw:
 
         Far tails come from few of the variances, so that this error is no small part of the value.
         """
-        tails = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
+        tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
-        spread = float(np.sqrt(max(0.0, tails**2 @ self.mixture.weights - mean**2)))
+        second = float(tails**2 @ self.mixture.weights)
+        spread = max(0.0, second - mean**2) ** 0.5
         return min(1.0, mean + _SPAN * spread / self.size**0.5)
 
 

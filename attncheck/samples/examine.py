@@ -29,7 +29,7 @@ from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.records import Result
 from attncheck.samples.files import Samples
 from attncheck.subject import Subject
-from attncheck.unit import Cost, Plan, Unit, chunk_of, excused_result, examined_result, observe
+from attncheck.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
 
 BLOCKS = 3
 _POWER = 0.99
