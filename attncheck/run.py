@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from threadpoolctl import threadpool_limits
 
-import attncheck
 from attncheck.attention import AttentionLayer
 from attncheck.checks.registry import checks_of
 from attncheck.diagnosis import diagnose
@@ -24,14 +19,13 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
 from attncheck.evidence.verdicts import Verdict
 from attncheck.examples import draw_examples
+from attncheck.manifest import manifest_of
 from attncheck.messages import explain
 from attncheck.profiles import ANCHORS, Profile, profile_named
-from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
+from attncheck.records import Closing, Manifest, Planned, Result, Writer, run_digest
 from attncheck.shrink import shrink
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
-
-_VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,21 +161,13 @@ class Run:
 
     def manifest(self) -> Manifest:
         """Return the first line of the record."""
-        return Manifest(
-            schema=SCHEMA,
-            versions={name: _version(name) for name in _VERSIONED},
+        return manifest_of(
             seed=self.seed,
             profile=self.profile.name,
             false_alarm=self.budget.false_alarm,
             level=self.level,
             subject=self.subject.name,
             planned=self.planned,
-            machine={
-                "python": platform.python_version(),
-                "system": f"{platform.system()} {platform.machine()}",
-                "cores": str(os.cpu_count()),
-            },
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
 
@@ -226,13 +212,6 @@ class RunReport:
         if self.conclusion is None:
             return ""
         return summarize(self.run, self.results, self.conclusion, color)
-
-
-def _version(name: str) -> str:
-    try:
-        return attncheck.__version__ if name == "attncheck" else importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _typed(value: Any, kind: Callable[[str], Any]) -> Any:

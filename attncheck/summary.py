@@ -29,8 +29,8 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     color : bool
         Whether the terminal understands escape codes.
     """
-    parts = [verdict_sentence(run, results, conclusion), _render(_table(results), color)]
-    parts += _unseen(results)
+    parts = [verdict_sentence(run, results, conclusion), render_table(_table(results), color)]
+    parts += unseen(results)
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
@@ -91,8 +91,8 @@ def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     return [(name, [result for result in results if result.property == name]) for name in names]
 
 
-def _unseen(results: Sequence[Result]) -> list[str]:
-    """Return what no layer examined, grouped by the most common reason."""
+def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
+    """Return what no layer examined, grouped by the most common reason, under a heading."""
     by_reason: dict[str, list[str]] = {}
     for check in sorted({result.check for result in results}):
         group = [result for result in results if result.check == check]
@@ -101,11 +101,12 @@ def _unseen(results: Sequence[Result]) -> list[str]:
         reasons = [result.reason for result in group]
         by_reason.setdefault(max(sorted(set(reasons)), key=reasons.count), []).append(check)
     lines = [f"  {reason}: {', '.join(checks)}" for reason, checks in by_reason.items()]
-    return ["Not examined on any layer:", *lines] if lines else []
+    return [heading, *lines] if lines else []
 
 
-def _render(table: Table, color: bool) -> str:
-    console = Console(file=io.StringIO(), width=110, force_terminal=color, legacy_windows=False)
+def render_table(table: Table, color: bool = False) -> str:
+    """Return a table as text."""
+    console = Console(file=io.StringIO(), width=130, force_terminal=color, legacy_windows=False)
     console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.rstrip()

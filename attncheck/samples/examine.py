@@ -1,8 +1,9 @@
 """Examine samples that cannot be drawn again: three disjoint blocks serve as the looks.
 
 Where a block is too small for a check, and its p-values are exact far into the tail, the whole file is one
-look at the check's share of the false-alarm budget. Where that is too little as well, the check says how
-many draws it takes.
+look at the check's share of the false-alarm budget. A violation found there stands; where the look would
+have missed the departure that the check states, finding nothing is no pass: the check is not examined, and
+says what it would have seen and how many draws it takes.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
         needed = check.size(setting, level, per_look_power(_POWER), DRAWS_CAP)
         if needed is not None and needed <= block:
             in_blocks.append(check)
-        elif _tail_exact(check.family(setting)) and check.size(setting, single, _POWER, max(1, size)) is not None:
+        elif size >= check.draws_per_unit and _tail_exact(check.family(setting)):
             in_one.append(check)
         else:
-            takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
-            excused[check] = f"{check.departure.text} takes {takes} draws, the file has {size:,}"
+            excused[check] = _too_small(check, needed, size)
     return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), excused)
+
+
+def _too_small(check: Check, needed: int | None, size: int) -> str:
+    takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
+    return f"{check.departure.text} takes {takes} draws, the file has {size:,}"
 
 
 def examine_samples(samples: Samples, *, seed: int = 0, false_alarm: float = 1e-6) -> list[Result]:
@@ -158,9 +163,19 @@ def _result(
     if trail is None:
         return excused_result(unit, check, Cost(len(samples), file.level, _POWER), file.excused[check])
     result = examined_result(unit, check, trail[2], trail[1], trail[0], seconds)
+    if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
+        needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
+        seen = "nothing" if result.gap is None else f"{result.gap:.3g}"
+        reason = f"{_too_small(check, needed, len(samples))}; nothing was seen, where {seen} would have been"
+        return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
         return msgspec.structs.replace(result, reason=_to_settle(check, trail[0], file))
     return result
+
+
+def _powerless(check: Check, file: FilePlan, size: int) -> bool:
+    """Return whether one look at the whole file could have missed the departure that the check states."""
+    return check.size(file.setting, file.single_level, _POWER, size) is None
 
 
 def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:

@@ -1,0 +1,43 @@
+"""The first line of a record: where, when and with which versions a run was made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import attncheck
+from attncheck.records import SCHEMA, Manifest, Planned
+
+_VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
+
+
+def manifest_of(
+    *, seed: int, profile: str, false_alarm: float, level: float, subject: str, planned: Sequence[Planned]
+) -> Manifest:
+    """Return the manifest of a run that starts now, on this machine."""
+    return Manifest(
+        schema=SCHEMA,
+        versions={name: _version(name) for name in _VERSIONED},
+        seed=seed,
+        profile=profile,
+        false_alarm=false_alarm,
+        level=level,
+        subject=subject,
+        planned=list(planned),
+        machine={
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": str(os.cpu_count()),
+        },
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return attncheck.__version__ if name == "attncheck" else importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
