@@ -38,6 +38,14 @@ def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArr
     return residual.values[:, :, 0:last:2][kept], residual.values[:, :, 1:last:2][kept]
 
 
+def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    """Pair neighbouring whitened positions: the off-diagonal of the covariance between positions."""
+    residual = sample.output_residual
+    last = residual.values.shape[1] // 2 * 2
+    both = residual.kept[:, 0:last:2] & residual.kept[:, 1:last:2]
+    return residual.values[:, 0:last:2][both], residual.values[:, 1:last:2][both]
+
+
 def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     residual = sample.output_residual
     direction = np.broadcast_to(sample.shift_direction, residual.values.shape)
@@ -97,6 +105,19 @@ CHECKS = (
         measure=_neurons,
         hint="rows of W_O are not independent, or neurons repeat",
         excluded=lambda setting: "the subject returns one neuron only" if setting.coordinates == 1 else "",
+    ),
+    Check(
+        name="conditional.positions",
+        claim="conditional",
+        kind="exact",
+        needs=_VALUES,
+        null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
+        departure=Departure.of("a correlation of 0.1 between whitened positions", 0.1),
+        reads="correlation of neighbouring whitened positions:",
+        family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
+        measure=_positions,
+        hint="the attention map, its axis or the mask differ from the declared ones",
+        excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
     ),
     Check(
         name="conditional.shift",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +109,8 @@ class MarginalLaw:
         tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
-        spread = max(0.0, second - mean**2) ** 0.5
-        return min(1.0, mean + _SPAN * spread / self.size**0.5)
+        spread = math.sqrt(max(0.0, second - mean**2))
+        return min(1.0, mean + _SPAN * spread / math.sqrt(self.size))
 
 
 def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
