@@ -225,9 +225,7 @@ class AttentionLayer:
         for field in _described_fields():
             value = getattr(self, field.name)
             if value != field.default:
-                parts.append(
-                    value if field.name in ("mask", "activation") else f"{field.name}={value}"
-                )
+                parts.append(value if field.name in ("mask", "activation") else f"{field.name}={value}")
         return " ".join(parts)
 
 

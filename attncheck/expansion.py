@@ -77,7 +77,9 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
     def project(weight: Weight, name: str, vectors: tuple[Node, ...]) -> tuple[Node, ...]:
         return tuple(program.matmul(weight, x, f"{name},{j}") for j, x in zip(positions, vectors, strict=True))
 
-    keys, values, scores, projected = [], [], [], []
+    keys, values = [], []
+    scores: list[Node] = []
+    projected: list[Node] = []
     for group in range(1, layer.kv_heads + 1):
         keys.append(project(program.weight(f"K{group}", layer.key_std, inner, None), f"k{group}", inputs))
         values.append(project(program.weight(f"V{group}", layer.value_std, inner, None), f"v{group}", inputs))

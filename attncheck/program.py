@@ -123,6 +123,9 @@ class LinearCombination:
         terms = (c * v for c, v in zip(self.coefficients, vectors, strict=True))
         return sum(terms, start=np.zeros(1))
 
+    def __str__(self) -> str:
+        return f"linear({', '.join(f'{c:g}' for c in self.coefficients)})"
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:
@@ -360,6 +363,12 @@ def _line(node: Node) -> str:
         factor = "" if node.factor == 1.0 else f"{node.factor:g} "
         return f"{node.name} = {factor}<{names}> / sqrt({size})"
     if isinstance(node, Nonlin | Output):
-        function = getattr(node.function, "__name__", None) or str(node.function)
-        return f"{node.name} = {function}({names})"
+        return f"{node.name} = {_function(node.function)}({names})"
     raise TypeError(node)
+
+
+def _function(function: Any) -> str:
+    """A function's name, with its parameters where it has some: tanh, clip(100)."""
+    name = getattr(function, "__name__", None) or getattr(function, "name", None) or str(function)
+    parameters = ", ".join(f"{p:g}" for p in getattr(function, "parameters", ()))
+    return f"{name}({parameters})" if parameters else str(name)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 
-from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.attention import (
+    ACTIVATIONS,
+    ATTENTION_MAPS,
+    DEFAULT_CLIP,
+    MASKS,
+    SCORE_SCALINGS,
+    AttentionLayer,
+)
 from attncheck.errors import check_whole
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)
 STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
+INPUTS: tuple[dict[str, Any], ...] = (
+    {"activation": "clip", "clip": DEFAULT_CLIP},
+    {"activation": "clip", "clip": 1.0},
+    *({"activation": name} for name in ACTIVATIONS if name != "clip"),
+)
 
 # What a literal draw may cost in the default run, in weight entries: about 0.2 ms.
 DIRECT_ENTRIES = 20_000
@@ -36,6 +49,11 @@ def layers(
     min_width, max_width : int
         Bounds on the width.
 
+    Raises
+    ------
+    InputError
+        If no layer within the bounds is that cheap.
+
     Examples
     --------
     >>> from hypothesis import given, settings
@@ -45,29 +63,37 @@ def layers(
     ...     assert layer.weight_entries <= 1000
     >>> check()
     """
-    check_whole("max_entries", max_entries, 5, "pass at least 5, what a layer of width 1 takes")
-    seq_len = draw(st.integers(1, 12))
-    num_heads = draw(st.sampled_from(HEADS))
-    divisors = [d for d in HEADS if num_heads % d == 0]
-    num_kv_heads = draw(st.none() | st.sampled_from(divisors))
+    min_width = check_whole("min_width", min_width, 1, "pass the smallest width")
+    max_width = check_whole("max_width", max_width, min_width, "pass a width of at least min_width")
     fields: dict[str, Any] = {
-        "seq_len": seq_len,
-        "num_heads": num_heads,
-        "num_kv_heads": None if num_kv_heads == num_heads else num_kv_heads,
-        "head_dim": draw(st.none() | st.sampled_from(HEAD_DIMS)),
-        "score_scaling": draw(st.sampled_from(SCORE_SCALINGS)),
-        "attention_map": draw(st.sampled_from(ATTENTION_MAPS)),
-        "mask": draw(st.sampled_from(MASKS)),
-        "head_scaling": draw(st.sampled_from((True, False))),
-        **{f"{name}_std": draw(st.sampled_from(STDS)) for name in ("query", "key", "value", "output", "input")},
-        "input_correlation": draw(st.sampled_from((0.0, 0.5, 0.9, 1.0))),
-        "activation": draw(st.sampled_from(ACTIVATIONS)),
+        "width": min_width,
+        "seq_len": 1,
+        "num_heads": 1,
+        "num_kv_heads": 1,
+        "head_dim": 1,
+        "input_correlation": 1.0,
     }
-    if fields["activation"] == "clip":
-        fields["clip"] = draw(st.sampled_from((100.0, 1.0)))
-    affordable = [n for n in WIDTHS if min_width <= n <= max_width and _entries(n, fields) <= max_entries]
-    return AttentionLayer(width=draw(st.sampled_from(affordable or [min_width])), **fields)
+    least = AttentionLayer(**fields).weight_entries
+    check_whole("max_entries", max_entries, least, f"pass at least what the smallest layer takes, {least}")
 
+    def choose(field: str, values: Sequence[Any]) -> Any:
+        """Draw one of the values with which the layer, all else being small, still costs no more than the cap."""
+        within = [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
+        fields[field] = draw(st.sampled_from(within))
+        return fields[field]
 
-def _entries(width: int, fields: dict[str, Any]) -> int:
-    return AttentionLayer(width=width, **fields).weight_entries
+    choose("seq_len", range(1, 13))
+    heads = choose("num_heads", HEADS)
+    # Half the time full heads and no groups, if they fit.
+    divisors = [d for d in HEADS if heads % d == 0 and d < heads]
+    choose("num_kv_heads", [None] * max(1, len(divisors)) + divisors)
+    choose("head_dim", [None] * len(HEAD_DIMS) + [*HEAD_DIMS])
+    choose("input_correlation", (0.0, 0.5, 0.9, 1.0))
+    choose("width", [min_width, *(n for n in WIDTHS if min_width < n <= max_width)])
+    choose("score_scaling", SCORE_SCALINGS)
+    choose("attention_map", ATTENTION_MAPS)
+    choose("mask", MASKS)
+    choose("head_scaling", (True, False))
+    for name in ("query", "key", "value", "output", "input"):
+        choose(f"{name}_std", STDS)
+    return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))

@@ -22,6 +22,7 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
+from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
 _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
@@ -96,7 +97,8 @@ class Uniform(Family):
         distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
         p_value = kstwo.sf(max(0.0, distance - self.allowance), count)
         half = _band(count, 1.0 - CONFIDENCE)
-        return Outcome(p_value, distance, *_around(distance, half), self.null_effect, count)
+        picture = cdf_of_uniform(array, half, self.allowance)
+        return Outcome(p_value, distance, *_around(distance, half), self.null_effect, count, picture)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `departure`.
@@ -190,7 +192,8 @@ class TwoSample(Family):
         p_value = special.kolmogorov(math.sqrt(effective) * distance)
         # Each law lies in its own band with half the error, so their distance lies in the sum.
         half = _band(ours.size, 0.5 - 0.5 * CONFIDENCE) + _band(theirs.size, 0.5 - 0.5 * CONFIDENCE)
-        return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size)
+        picture = cdf_of_two(ours, theirs, half)
+        return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size, picture)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return a lower bound of the chance of detecting two laws at distance `departure`.

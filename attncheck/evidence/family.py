@@ -6,9 +6,10 @@ twice. So the assertion, the detectable gap and the sample size cannot drift apa
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,11 +42,13 @@ class Outcome:
         The effect that the null expects.
     count : int
         Independent units that the test used.
+    picture : mapping or None
+        What the sample looked like, for reports; see `attncheck.evidence.pictures`.
 
     Raises
     ------
     InputError
-        If a field is not finite, `p_value` lies outside [0, 1] or `count` is negative.
+        If a number is not finite, `p_value` lies outside [0, 1] or `count` is negative.
 
     Examples
     --------
@@ -59,6 +62,7 @@ class Outcome:
     high: float
     null_effect: float
     count: int
+    picture: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"

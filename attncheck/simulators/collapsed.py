@@ -1,8 +1,9 @@
 """The collapsed reading: attention only, exact in law in O(s n) + O(H s³) operations per draw.
 
-Given the inputs X (s × n) and their Gram matrix G = X Xᵀ/n = F Fᵀ (F = X/√n where n ≤ s), the keys of a group of heads enter
-only through their Gram matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with T_K the Bartlett
-factor of a Wishart(ν, I) matrix. Scores, values and outputs are then Gaussian given what came before:
+Given the inputs X (s × n) and their Gram matrix G = X Xᵀ/n = F Fᵀ (F = X/√n where n ≤ s), the keys of a
+group of heads enter only through their Gram matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with
+T_K the Bartlett factor of a Wishart(ν, I) matrix. Scores, values and outputs are then Gaussian given what
+came before:
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 

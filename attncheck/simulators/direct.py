@@ -31,7 +31,8 @@ class DirectMultiplier:
         if not last:
             self._kept[weight] = matrix
         columns = vectors.shape[-1]
-        return (vectors * (weight.std * columns**-0.5)) @ matrix
+        image: FloatArray = (vectors * (weight.std * columns**-0.5)) @ matrix
+        return image
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
         """Draw (size, columns, rows) normals: Wᵀ up to its scale, contiguous along what is summed last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,10 @@ class Values:
 
     def get(self, node: Node) -> FloatArray:
         """Return a node's value: (draws, coordinates) for a vector, (draws,) for a score."""
-        return cast(FloatArray, self._array[node][(slice(None), *self._index[node])])
+        value: FloatArray = self._array[node]
+        for k in self._index[node]:
+            value = value[:, k]
+        return value
 
     def stack(self, nodes: Sequence[Node]) -> FloatArray:
         """Return the values of nodes of one shape as (draws, len(nodes), ...), a view where possible."""

@@ -60,7 +60,9 @@ def draw_program(
 
 def _gram(vectors: FloatArray) -> FloatArray:
     """Return the Gram matrices of (draws, m, n) vectors, divided by n."""
-    return vectors @ vectors.swapaxes(-1, -2) / vectors.shape[-1]
+    gram: FloatArray = vectors @ vectors.swapaxes(-1, -2)
+    gram /= vectors.shape[-1]
+    return gram
 
 
 def program_entries(layer: AttentionLayer) -> int:

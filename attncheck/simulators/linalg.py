@@ -32,13 +32,13 @@ def gram_root(gram: FloatArray) -> FloatArray:
     True
     """
     try:
-        root: FloatArray = np.linalg.cholesky(gram)
+        root = np.linalg.cholesky(gram)
     except np.linalg.LinAlgError:
         return eigen_root(gram)
     pivots = np.diagonal(root, axis1=-2, axis2=-1)
     if pivots.size and (pivots.min(axis=-1) < _SAFE_PIVOT * pivots.max(axis=-1)).any():
         return eigen_root(gram)
-    return root
+    return np.asarray(root, dtype=np.float64)
 
 
 def eigen_root(gram: FloatArray) -> FloatArray:
@@ -50,7 +50,8 @@ def eigen_root(gram: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(gram)
     rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]
     root = vectors * np.sqrt(np.where(values > rounding, values, 0.0))[..., None, :]
-    return np.where(np.diagonal(gram, axis1=-2, axis2=-1)[..., None] > 0.0, root, 0.0)
+    nonzero = np.diagonal(gram, axis1=-2, axis2=-1)[..., None] > 0.0
+    return np.asarray(np.where(nonzero, root, 0.0), dtype=np.float64)
 
 
 def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:

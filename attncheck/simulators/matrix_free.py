@@ -35,7 +35,8 @@ class MatrixFreeMultiplier:
         if known is None and last:
             # Used once: only the Gram matrix of the vectors matters, no basis is needed.
             root = vectors if columns <= count else gram_root(vectors @ vectors.swapaxes(-1, -2))
-            return scale * (root @ self._rng.standard_normal((size, root.shape[-1], rows)))
+            image: FloatArray = (scale * root) @ self._rng.standard_normal((size, root.shape[-1], rows))
+            return image
         if not last:
             rows = weight.shape(self._width)[0]
         basis, images = known if known is not None else (np.zeros((size, 0, columns)), np.zeros((size, 0, rows)))

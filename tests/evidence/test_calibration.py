@@ -93,16 +93,12 @@ CASES = {
     "association": Case(Association(per_draw=4), association, 25, ((0.1, 400), (-0.1, 300), (0.03, 4000))),
     "association, dependent weight": Case(Association(per_draw=4), dependent_weight, 25, ()),
     "uniform": Case(Uniform(), uniform(0.0), 200, ((0.1, 900), (0.1, 700), (0.4, 60)), bound=True),
-    "uniform, allowance": Case(
-        Uniform(0.02), uniform(0.02), 500, ((0.08, 2000), (0.12, 800)), exact=False, bound=True
-    ),
+    "uniform, allowance": Case(Uniform(0.02), uniform(0.02), 500, ((0.08, 2000), (0.12, 800)), exact=False, bound=True),
     "smooth 1": Case(Smooth(1), smooth(1), 500, ((0.1, 2000), (-0.1, 1500))),
     "smooth 2": Case(Smooth(2), smooth(2), 500, ((0.08, 3000), (-0.08, 2500))),
     "smooth 3": Case(Smooth(3), smooth(3), 500, ((0.1, 2000),)),
     "smooth 4": Case(Smooth(4), smooth(4), 500, ((0.05, 6000), (-0.05, 8000))),
-    "two samples": Case(
-        TwoSample(ratio=3), two_sample, 200, ((0.1, 1200), (0.3, 120)), exact=False, bound=True
-    ),
+    "two samples": Case(TwoSample(ratio=3), two_sample, 200, ((0.1, 1200), (0.3, 120)), exact=False, bound=True),
     "count, upper": Case(RARE, count(RARE), 700, ((0.01, 700), (0.006, 2000)), exact=False),
     "count, two-sided": Case(BOTH, count(BOTH), 200, ((0.4, 400), (0.2, 300), (0.35, 2000)), exact=False),
 }

@@ -216,9 +216,7 @@ REAL = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
 @settings(database=None, max_examples=50, deadline=None)
 @given(values=REAL, seed=st.integers(0, 2**32))
-def test_outcomes_are_plain_numbers_with_the_effect_inside_its_interval(
-    values: list[float], seed: int
-) -> None:
+def test_outcomes_are_plain_numbers_with_the_effect_inside_its_interval(values: list[float], seed: int) -> None:
     array = np.array(values)
     units = np.resize(np.abs(array) / 1e6, 500)
     for outcome in (

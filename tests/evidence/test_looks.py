@@ -109,9 +109,7 @@ def test_blocks_that_disagree_are_inconclusive(pattern: tuple[bool, ...]) -> Non
     else:
         verdict = Verdict.INCONCLUSIVE if all(pattern[:2]) else Verdict.CONSISTENT
     assert trail.verdict is verdict
-    assert [call[:2] for call in evaluate.calls] == [
-        (block, 1) for block in range(1, len(trail.outcomes) + 1)
-    ]
+    assert [call[:2] for call in evaluate.calls] == [(block, 1) for block in range(1, len(trail.outcomes) + 1)]
     assert len(trail.outcomes) <= 3
 
 
@@ -119,9 +117,7 @@ def test_false_violations_of_a_true_null_are_within_the_budget(bounds: Bounds) -
     """20,000 exactly uniform statistics at a level of 0.2, where violations can be counted."""
     rng, level, names = stream(0, "tests", "looks", "null"), 0.2, [str(i) for i in range(20_000)]
     trails = examine(
-        lambda look, factor, asked: {
-            name: outcome(p) for name, p in zip(asked, rng.random(len(asked)), strict=True)
-        },
+        lambda look, factor, asked: {name: outcome(p) for name, p in zip(asked, rng.random(len(asked)), strict=True)},
         names,
         level,
     )

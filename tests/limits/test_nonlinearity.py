@@ -60,9 +60,7 @@ def by_integration(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2
 
 @pytest.mark.parametrize(("phi", "kinks"), FUNCTIONS, ids=lambda f: str(f))
 @pytest.mark.parametrize(("v1", "v2", "rho"), COVARIANCES)
-def test_dual_is_the_integral(
-    phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float
-) -> None:
+def test_dual_is_the_integral(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float) -> None:
     value, error = phi.dual(v1, v2, rho * np.sqrt(v1 * v2))
     expected = by_integration(phi, kinks, v1, v2, rho)
     assert abs(float(value) - expected) <= float(error) + 1e-12 * abs(expected) + 1e-15
