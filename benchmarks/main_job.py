@@ -1,0 +1,191 @@
+"""How long the main job takes: ``pytest -n 2 properties/`` with the smoke and the default profile.
+
+``python benchmarks/main_job.py`` runs both and prints wall seconds and seconds per property, read from the
+run's record; ``--write`` also puts them into benchmarks/main_job.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from attncheck.attention import AttentionLayer
+from attncheck.profiles import PROFILES
+from attncheck.records import Closing, Line, Manifest, Result, read
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = 2
+# One BLAS thread per worker, as tox sets it.
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# Wall seconds that were promised on two cores.
+TARGETS = {"default": 240.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run of the main job.
+
+    Attributes
+    ----------
+    profile : str
+    seconds : float
+        Wall seconds from the command to its end.
+    code : int
+        Exit code of pytest.
+    lines : list of Line
+        The record of the run.
+    """
+
+    profile: str
+    seconds: float
+    code: int
+    lines: list[Line]
+
+    def results(self) -> list[Result]:
+        """Return the results of the record."""
+        return [line for line in self.lines if isinstance(line, Result)]
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitTime:
+    """What one property took on one layer."""
+
+    property_name: str
+    layer: str
+    seconds: float
+    draws: int
+
+
+def run_job(profile: str) -> Job:
+    """Run the main job once and read its record."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "record.jsonl"
+        options = ["--attncheck-profile", profile, "--attncheck-record", str(record)]
+        started = time.perf_counter()
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "properties/", *options],
+            cwd=ROOT,
+            env={**os.environ, **dict.fromkeys(THREADS, "1")},
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+        seconds = time.perf_counter() - started
+        if not record.exists():
+            sys.exit(f"profile {profile}: pytest wrote no record; it said:\n{run.stdout}{run.stderr}")
+        return Job(profile, seconds, run.returncode, list(read(record)))
+
+
+def unit_times(results: Iterable[Result]) -> list[UnitTime]:
+    """Return what each property took on each layer, the longest first.
+
+    Checks of a unit run together and each bears the seconds of the whole unit.
+    """
+    units: dict[str, list[Result]] = {}
+    for result in results:
+        units.setdefault(result.unit, []).append(result)
+    times = [
+        UnitTime(
+            group[0].property,
+            AttentionLayer.from_dict(group[0].layer).describe(),
+            max(result.seconds for result in group),
+            max(result.size * max(1, len(result.p_values)) for result in group),
+        )
+        for group in units.values()
+    ]
+    return sorted(times, key=lambda unit: -unit.seconds)
+
+
+def property_table(times: Sequence[UnitTime]) -> str:
+    """Return the table of properties, the slowest first."""
+    total = sum(unit.seconds for unit in times)
+    rows = []
+    for name in {unit.property_name for unit in times}:
+        group = [unit for unit in times if unit.property_name == name]
+        seconds = sum(unit.seconds for unit in group)
+        longest = f"{group[0].seconds:.1f} s: {group[0].layer}"
+        rows.append((seconds, name, str(len(group)), f"{seconds:.1f}", longest))
+    rows.sort(reverse=True)
+    rows.append((total, "together", str(len(times)), f"{total:.1f}", ""))
+    return table(("property", "layers", "seconds", "longest layer"), [row[1:] for row in rows])
+
+
+def longest_table(times: Sequence[UnitTime], count: int = 5) -> str:
+    """Return the table of the slowest layers."""
+    rows = [(unit.property_name, unit.layer, f"{unit.draws:,}", f"{unit.seconds:.1f}") for unit in times[:count]]
+    return table(("slowest", "layer", "draws", "seconds"), rows)
+
+
+def describe(job: Job) -> str:
+    """Return what is printed of one run."""
+    closing = next((line for line in job.lines if isinstance(line, Closing)), None)
+    manifest = next(line for line in job.lines if isinstance(line, Manifest))
+    results = job.results()
+    examined = sum(bool(result.p_values) for result in results)
+    outcome = f"{closing.verdict}, digest {closing.digest}" if closing else "the run did not finish"
+    return "\n\n".join(
+        [
+            f"## {job.profile}: {job.seconds:.0f} s{judged(job)}",
+            f"Exit code {job.code}; {outcome}; {len(results)} of {len(manifest.planned)} planned results, "
+            f"{examined} examined.",
+            property_table(unit_times(results)),
+            longest_table(unit_times(results)),
+        ]
+    )
+
+
+def judged(job: Job) -> str:
+    """Return the target of a profile and whether it was met."""
+    if job.profile not in TARGETS:
+        return ""
+    target = TARGETS[job.profile]
+    return f" (at most {target:.0f} s: {'met' if job.seconds <= target else 'missed'})"
+
+
+def setting(manifest: Manifest) -> str:
+    """Return with what the runs were made, without naming the machine."""
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+    machine = manifest.machine
+    return (
+        f"`pytest -n {WORKERS} properties/`, {machine.get('cores', '?')} cores, wall seconds with start and "
+        f"collection; seconds of properties are of both workers together. "
+        f"Python {machine.get('python', '?')}, {versions}, {machine.get('system', '?')}."
+    )
+
+
+def report(jobs: Sequence[Job]) -> str:
+    """Return the page that is printed and written."""
+    manifest = next(line for line in jobs[0].lines if isinstance(line, Manifest))
+    head = ["# Main job", "`python benchmarks/main_job.py --write` makes this page.", setting(manifest)]
+    return "\n\n".join([*head, *(describe(job) for job in jobs)]) + "\n"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="Time the main job on two workers.")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/main_job.md too")
+    parser.add_argument("--profile", action="append", choices=sorted(PROFILES), help="default: smoke and default")
+    options = parser.parse_args(arguments)
+    page = report([run_job(profile) for profile in options.profile or ("smoke", "default")])
+    print(page, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,437 @@
+"""How fast the readings are against literal matrices and against drawing their own normals.
+
+``python benchmarks/speed.py`` measures on one thread and prints two tables; ``--write`` also puts them into
+benchmarks/speed.md. What is compared is timed in turns within one process, and a ratio is the median of
+the ratios of the turns. Times per draw are processor time of the one thread, system calls included: on an
+idle machine the same as wall time, on a busy one without the waiting. Seconds of the limit are wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import platform
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from scipy import special
+from scipy.stats import qmc
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import attncheck as ac
+from attncheck.simulators import READINGS, Reading
+from attncheck.simulators import run as simulators_run
+
+FloatArray = NDArray[np.float64]
+
+MEBIBYTE = 2**20
+PUBLISHED = "literal loop, legacy generator"
+MODERN = "literal loop, default_rng"
+DIRECT_FILL = "12 n² normals into the direct reading's buffer"
+WHOLE_FILL = "12 n² normals into one whole buffer"
+COLLAPSED_FILL = "s·n normals into a buffer of a block of draws"
+SMALL_FILL = "s·n normals into a buffer of one draw"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much is measured.
+
+    Attributes
+    ----------
+    rounds : int
+        Turns that the tasks take.
+    seconds : float
+        Least time of a task in a turn.
+    small, large : int
+        The two widths of the comparisons.
+    growth : tuple of int
+        Widths at which the cost of the collapsed reading is followed.
+    memory : tuple of (int, int)
+        Widths and sizes of the direct draws whose memory is measured.
+    points : int
+        Points of each of the 8 scramblings of the reference for the limit's cdf.
+    """
+
+    rounds: int
+    seconds: float
+    small: int
+    large: int
+    growth: tuple[int, ...]
+    memory: tuple[tuple[int, int], ...]
+    points: int
+
+
+FULL = Scale(
+    rounds=15,
+    seconds=0.15,
+    small=256,
+    large=1024,
+    growth=(256, 512, 1024, 2048, 4096),
+    memory=((256, 50), (256, 200), (1024, 4), (4096, 1)),
+    points=2**18,
+)
+QUICK = Scale(
+    rounds=2,
+    seconds=0.001,
+    small=16,
+    large=32,
+    growth=(16, 32, 64),
+    memory=((16, 50), (16, 200)),
+    points=2**16,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the table of figures; `met` is None where nothing was promised."""
+
+    what: str
+    measured: str
+    target: str = "for scale"
+    met: bool | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the line."""
+        verdict = {True: "met", False: "missed", None: ""}[self.met]
+        return self.what, self.measured, self.target, verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Something that makes draws: ``run(size)``, in blocks of `block` draws."""
+
+    run: Callable[[int], object]
+    block: int = 1
+
+    def size_for(self, seconds: float) -> int:
+        """Return how many draws, in whole blocks, take about `seconds`; the first call warms up."""
+        self.run(self.block)
+        return self.block * max(1, round(seconds / (self.time(self.block) * self.block)))
+
+    def time(self, size: int) -> float:
+        """Return the processor seconds per draw of one call."""
+        started = time.process_time()
+        self.run(size)
+        # Some clocks tick so rarely that a short call takes no time at all.
+        return max(time.process_time() - started, 1e-9) / size
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds per draw of each task, one for every turn."""
+
+    seconds: Mapping[str, FloatArray]
+
+    def typical(self, name: str) -> float:
+        """Return the median over the turns."""
+        return float(np.median(self.seconds[name]))
+
+    def ratios(self, slow: str, fast: str) -> FloatArray:
+        """Return the ratio of two tasks in every turn."""
+        return self.seconds[slow] / self.seconds[fast]
+
+    def at_least(self, slow: str, fast: str, target: float) -> tuple[str, str, bool]:
+        """Return measured value, target and whether `fast` is `target` times faster."""
+        ratios = self.ratios(slow, fast)
+        return spread(ratios, "×", ",.0f"), f"at least {target:,.0f}×", bool(np.median(ratios) >= target)
+
+    def at_most(self, slow: str, fast: str, target: float) -> tuple[str, str, bool]:
+        """Return measured value, target and whether `slow` takes at most `target` times as long."""
+        ratios = self.ratios(slow, fast)
+        return spread(ratios, "×", ".2f"), f"at most {target}×", bool(np.median(ratios) <= target)
+
+
+def spread(values: FloatArray, unit: str, form: str) -> str:
+    """Return the median of some values and, in brackets, the quarter marks."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return f"{middle:{form}}{unit} ({low:{form}} to {high:{form}})"
+
+
+def take_turns(tasks: Mapping[str, Task], scale: Scale) -> Times:
+    """Time tasks one after the other, again and again."""
+    sizes = {name: task.size_for(scale.seconds) for name, task in tasks.items()}
+    rounds = [{name: task.time(sizes[name]) for name, task in tasks.items()} for _ in range(scale.rounds)]
+    return Times({name: np.array([times[name] for times in rounds]) for name in tasks})
+
+
+def layer_of(width: int) -> ac.AttentionLayer:
+    """Return the paper's layer, s = 4 and H = 2, at a width."""
+    return ac.AttentionLayer(width=width, seq_len=4, num_heads=2)
+
+
+def draws_per_block(layer: ac.AttentionLayer, reading: Reading) -> int:
+    """Return how many draws a reading works on at a time."""
+    return max(1, simulators_run._BLOCK_ENTRIES // READINGS[reading].entries(layer, 1))
+
+
+def reading_task(layer: ac.AttentionLayer, reading: Reading) -> Task:
+    """Return the task of drawing a layer under a reading, through the public interface."""
+    return Task(lambda size: ac.simulate(layer, size, reading=reading), draws_per_block(layer, reading))
+
+
+def filling_task(entries: int, buffers: int, draws: int) -> Task:
+    """Return the task of drawing normals into a buffer that is used again and again.
+
+    Parameters
+    ----------
+    entries : int
+        Normals that the buffer holds of each draw.
+    buffers : int
+        How often the buffer is filled for each draw.
+    draws : int
+        Draws in the buffer.
+    """
+    rng = np.random.default_rng(0)
+    buffer = np.zeros((draws, entries))
+
+    def run(size: int) -> None:
+        for _ in range(buffers * -(-size // draws)):
+            rng.standard_normal(out=buffer)
+
+    return Task(run, draws)
+
+
+def literal_task(layer: ac.AttentionLayer, legacy: bool) -> Task:
+    """Return the task of a plain loop over draws, with NumPy's old or new generator."""
+    source = np.random.RandomState(0) if legacy else np.random.default_rng(0)
+
+    def run(size: int) -> None:
+        for _ in range(size):
+            literal_draw(layer, source)
+
+    return Task(run)
+
+
+def literal_draw(layer: ac.AttentionLayer, source: np.random.RandomState | np.random.Generator) -> FloatArray:
+    """Draw the outputs of the paper's layer as one would write it down: a fresh array for every matrix."""
+    n, s = layer.width, layer.seq_len
+
+    def weights(*shape: int) -> FloatArray:
+        return np.asarray(source.standard_normal(shape) / np.sqrt(n))
+
+    inputs = np.clip(weights(s, n, n) @ source.standard_normal(n), -layer.clip, layer.clip)
+    outputs = np.zeros((s, n))
+    for _ in range(layer.num_heads):
+        query, key, value, output = (weights(n, n) for _ in range(4))
+        scores = np.exp((inputs @ query) @ (inputs @ key).T / np.sqrt(n))
+        attention = scores / scores.sum(axis=1, keepdims=True)
+        outputs += attention @ (inputs @ value @ output) / np.sqrt(layer.num_heads)
+    return outputs
+
+
+def time_readings(width: int, scale: Scale) -> Times:
+    """Time the readings, the literal loop and drawing normals alone, at one width."""
+    layer = layer_of(width)
+    matrices = layer.seq_len + 4 * layer.num_heads
+    vectors = layer.seq_len * width
+    tasks = {
+        "direct": reading_task(layer, "direct"),
+        DIRECT_FILL: filling_task(width**2, matrices, draws_per_block(layer, "direct")),
+        WHOLE_FILL: filling_task(matrices * width**2, 1, 1),
+        PUBLISHED: literal_task(layer, legacy=True),
+        MODERN: literal_task(layer, legacy=False),
+        "matrix-free": reading_task(layer, "matrix-free"),
+        "collapsed": reading_task(layer, "collapsed"),
+        COLLAPSED_FILL: filling_task(vectors, 1, draws_per_block(layer, "collapsed")),
+        SMALL_FILL: filling_task(vectors, 1, 1),
+    }
+    return take_turns(tasks, scale)
+
+
+def reading_rows(scale: Scale, small: Times, large: Times) -> list[Row]:
+    """Return the rows that compare the readings."""
+    n, m = f"n = {scale.small:,}", f"n = {scale.large:,}"
+    return [
+        Row(f"collapsed against direct, {n}", *small.at_least("direct", "collapsed", 300)),
+        Row(f"collapsed against direct, {m}", *large.at_least("direct", "collapsed", 1500)),
+        Row(f"matrix-free against direct, {n}", *small.at_least("direct", "matrix-free", 50)),
+        Row(f"matrix-free against direct, {m}", *large.at_least("direct", "matrix-free", 200)),
+        Row(f"direct against {DIRECT_FILL}, {n}", *small.at_most("direct", DIRECT_FILL, 1.6)),
+        Row(f"direct against {WHOLE_FILL}, {n}", *small.at_most("direct", WHOLE_FILL, 1.6)),
+        Row(f"collapsed against {COLLAPSED_FILL}, {m}", *large.at_most("collapsed", COLLAPSED_FILL, 2.5)),
+        Row(f"collapsed against {SMALL_FILL}, {m}", *large.at_most("collapsed", SMALL_FILL, 2.5)),
+        *literal_rows(small, n),
+        *literal_rows(large, m),
+    ]
+
+
+def literal_rows(times: Times, width: str) -> list[Row]:
+    """Return the rows that compare with a plain loop like the published code's."""
+    return [
+        Row(f"{fast} against a {slow}, {width}", spread(times.ratios(slow, fast), "×", form))
+        for slow in (PUBLISHED, MODERN)
+        for fast, form in (("collapsed", ",.0f"), ("direct", ".2f"))
+    ]
+
+
+def reference_cdf(t: FloatArray, points: int, scrambles: int = 8) -> tuple[FloatArray, float]:
+    """Return the limit's cdf of the paper's layer, and four standard errors at the worst point.
+
+    Written from the theorem, with none of attncheck's code: K = I, so that a row of scores is
+    standard normal, and y given the scores has variance (|A^1_i|² + |A^2_i|²)/2. All eight scores
+    are integrated over.
+    """
+    replicates = np.stack([replicate_cdf(t, points, [20250600846, k]) for k in range(scrambles)])
+    standard = replicates.std(axis=0, ddof=1) / np.sqrt(scrambles)
+    return replicates.mean(axis=0), float(4 * standard.max())
+
+
+def replicate_cdf(t: FloatArray, points: int, seed: Sequence[int]) -> FloatArray:
+    """Return the average of Φ(t/√v) over one set of scrambled Sobol points."""
+    sobol = qmc.Sobol(8, scramble=True, bits=30, rng=np.random.default_rng(seed))
+    scores = special.ndtri(sobol.random(points) + 2.0**-31).reshape(points, 2, 4)
+    variances = (special.softmax(scores, axis=-1) ** 2).sum(axis=(1, 2)) / 2
+    total = np.zeros(t.shape)
+    for part in np.array_split(variances**-0.5, max(1, points // 1024)):
+        total += special.ndtr(np.multiply.outer(t, part)).sum(axis=1)
+    return np.asarray(total / points)
+
+
+def limit_error(t: FloatArray, points: int) -> tuple[float, float]:
+    """Return the largest error of the limit's cdf, and the error of the reference that says so."""
+    # The law is symmetric: half of the reference is enough.
+    negative = t[t <= 0]
+    half, error = reference_cdf(negative, points)
+    law = ac.limit(layer_of(64))
+    lower = np.abs(law.cdf(negative) - half).max()
+    upper = np.abs(law.cdf(-negative) - (1 - half)).max()
+    return float(max(lower, upper)), error
+
+
+def fresh_cdf_seconds(t: FloatArray) -> float:
+    """Return the wall seconds that a new law takes for its cdf at `t`; nothing is kept between laws."""
+    started = time.perf_counter()
+    ac.limit(layer_of(64)).cdf(t)
+    return time.perf_counter() - started
+
+
+def limit_rows(scale: Scale) -> list[Row]:
+    """Return the rows on accuracy and seconds of the limit's cdf."""
+    t = np.linspace(-4, 4, 401)
+    first, *others = [fresh_cdf_seconds(t) for _ in range(1 + scale.rounds)]
+    seconds = np.array(others)
+    error, uncertainty = limit_error(t, scale.points)
+    size = f"8 × {scale.points:,} other points"
+    where = "limit cdf, 401 points from -4 to 4"
+    return [
+        Row(
+            f"{where}: sup error against {size}",
+            f"{error:.1e} (reference ± {uncertainty:.0e})",
+            "at most 1e-5",
+            error <= 1e-5,
+        ),
+        Row(
+            f"{where}: fresh law each time",
+            spread(seconds, " s", ".3f"),
+            "at most 0.15 s",
+            bool(np.median(seconds) <= 0.15),
+        ),
+        Row(f"{where}: first law in the process", f"{first:.3f} s", "at most 0.15 s", first <= 0.15),
+    ]
+
+
+def growth_row(scale: Scale) -> Row:
+    """Return the row on the cost of the collapsed reading as the width grows."""
+    tasks = {str(n): reading_task(layer_of(n), "collapsed") for n in scale.growth}
+    times = take_turns(tasks, dataclasses.replace(scale, seconds=scale.seconds / 2))
+    cost = np.array([times.typical(name) for name in tasks])
+    slope = float(np.polyfit(np.log(scale.growth), np.log(cost), 1)[0])
+    last = float(np.log2(cost[-1] / cost[-2]) / np.log2(scale.growth[-1] / scale.growth[-2]))
+    listed = ", ".join(f"{1e6 * seconds:.1f}" for seconds in cost)
+    return Row(
+        f"exponent of the cost of collapsed, n = {', '.join(f'{n:,}' for n in scale.growth)}",
+        f"{slope:.2f}, at the end {last:.2f}; {listed} µs a draw",
+        "1: linear (up to 1.1)",
+        max(slope, last) <= 1.1,
+    )
+
+
+def memory_row(width: int, size: int) -> Row:
+    """Return the row on working memory of the direct reading, beyond what it returns."""
+    layer = layer_of(width)
+    ac.simulate(layer, 1, reading="direct")
+    tracemalloc.start()
+    draws = ac.simulate(layer, size, reading="direct")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    working = peak - sum(array.nbytes for array in draws.as_dict().values())
+    limit = simulators_run.DEFAULT_MEMORY
+    return Row(
+        f"working memory of direct, n = {width:,}, {size} draw{'s' if size > 1 else ''}",
+        f"{working / MEBIBYTE:.1f} MiB",
+        f"at most {limit // MEBIBYTE} MiB",
+        working <= limit,
+    )
+
+
+def time_table(scale: Scale, small: Times, large: Times) -> str:
+    """Return the table of times per draw."""
+    rows = [(name, f"{1e6 * small.typical(name):,.1f}", f"{1e6 * large.typical(name):,.1f}") for name in small.seconds]
+    return table(("processor µs per draw, median", f"n = {scale.small:,}", f"n = {scale.large:,}"), rows)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, its columns of even width."""
+    lines = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
+    padded = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))} |" for line in lines]
+    return "\n".join([padded[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *padded[1:]])
+
+
+def setting(scale: Scale) -> str:
+    """Return what was measured and with what, without naming the machine."""
+    blas = sorted(
+        f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"
+    )
+    return (
+        f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); "
+        f"processor time, for the limit wall time. "
+        f"attncheck {ac.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"SciPy {scipy.__version__}, {', '.join(dict.fromkeys(blas)) or 'unknown BLAS'}, "
+        f"{platform.system()} {platform.machine()}."
+    )
+
+
+def measure(scale: Scale) -> tuple[list[Row], str]:
+    """Measure everything on one thread; return the rows and the table of times."""
+    with threadpool_limits(1):
+        limits = limit_rows(scale)
+        small, large = time_readings(scale.small, scale), time_readings(scale.large, scale)
+        memory = [memory_row(width, size) for width, size in scale.memory]
+        rows = [*reading_rows(scale, small, large), growth_row(scale), *limits, *memory]
+    return rows, time_table(scale, small, large)
+
+
+def report(rows: Sequence[Row], times: str, scale: Scale) -> str:
+    """Return the page that is printed and written."""
+    figures = table(("what", "measured", "target", "verdict"), [row.cells() for row in rows])
+    parts = ["# Speed", "`python benchmarks/speed.py --write` makes this page.", setting(scale), figures, times]
+    if scale is QUICK:
+        parts.insert(2, "A quick run: it shows that everything runs; its times and verdicts mean nothing.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="Time attncheck's readings on one thread.")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/speed.md too")
+    parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
+    options = parser.parse_args(arguments)
+    if options.write and options.quick:
+        parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
+    scale = QUICK if options.quick else FULL
+    page = report(*measure(scale), scale)
+    print(page, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

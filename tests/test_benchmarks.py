@@ -1,0 +1,147 @@
+"""The benchmarks run, at a tiny scale, and report every figure. No test here depends on a clock."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import stats
+
+import attncheck as ac
+from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+# What the page of figures must hold, whatever the widths: one pattern for each promise.
+FIGURES = (
+    r"collapsed against direct, n = \d+",
+    r"matrix-free against direct, n = \d+",
+    r"direct against 12 n² normals into the direct reading's buffer",
+    r"direct against 12 n² normals into one whole buffer",
+    r"collapsed against s·n normals into a buffer of a block of draws",
+    r"collapsed against s·n normals into a buffer of one draw",
+    r"collapsed against a literal loop, legacy generator",
+    r"collapsed against a literal loop, default_rng",
+    r"exponent of the cost of collapsed",
+    r"limit cdf, .*: sup error",
+    r"limit cdf, .*: fresh law each time",
+    r"working memory of direct",
+)
+
+
+def load(name: str) -> ModuleType:
+    """Import a script that is in no package."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def speed() -> ModuleType:
+    return load("speed")
+
+
+@pytest.fixture(scope="module")
+def main_job() -> ModuleType:
+    return load("main_job")
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "utf8", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300)
+
+
+def test_quick_run_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "speed.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in FIGURES:
+        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
+    verdicts = re.findall(r"\| (met|missed) +\|$", result.stdout, re.MULTILINE)
+    assert len(verdicts) == 14
+    assert str(BENCHMARKS.parent) not in result.stdout
+
+
+def test_quick_run_is_never_written() -> None:
+    result = script(str(BENCHMARKS / "speed.py"), "--quick", "--write")
+    assert result.returncode == 2
+    assert "--quick" in result.stderr
+
+
+def test_limit_cdf_is_accurate(speed: ModuleType) -> None:
+    error, uncertainty = speed.limit_error(np.linspace(-4, 4, 401), 2**16)
+    assert uncertainty <= 5e-6
+    assert error <= 1e-5
+
+
+def test_reference_sees_a_wrong_limit(speed: ModuleType) -> None:
+    t = np.linspace(-4, 0, 41)
+    reference, uncertainty = speed.reference_cdf(t, 2**10)
+    one_head = ac.limit(ac.AttentionLayer(width=64, seq_len=4, num_heads=1)).cdf(t)
+    assert np.abs(one_head - reference).max() > 10 * uncertainty
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_literal_loop_draws_the_layer(speed: ModuleType, legacy: bool) -> None:
+    layer = speed.layer_of(16)
+    source = np.random.RandomState(5) if legacy else np.random.default_rng(5)
+    literal = np.array([speed.literal_draw(layer, source)[1, 3] for _ in range(4000)])
+    collapsed = ac.simulate(layer, 40_000, seed=1).outputs[:, 1, 0]
+    assert stats.ks_2samp(literal, collapsed).pvalue > 1e-4
+
+
+def test_buffers_hold_what_a_draw_needs(speed: ModuleType) -> None:
+    layer = speed.layer_of(16)
+    assert layer.weight_entries == (layer.seq_len + 4 * layer.num_heads) * layer.width**2
+    assert speed.draws_per_block(layer, "direct") > 1
+
+
+def result_of(unit: str, check: str, seconds: float, **fields: Any) -> Result:
+    name = unit.partition("@")[0]
+    blank: dict[str, Any] = {
+        "id": f"{check}@{unit.partition('@')[2]}",
+        "unit": unit,
+        "property": name,
+        "check": check,
+        "layer": ac.AttentionLayer(width=8).to_dict(),
+        "seconds": seconds,
+        "p_values": [0.5],
+        "size": 100,
+    }
+    types = {field.name: field.type for field in msgspec.structs.fields(Result)}
+    empty = {"str": "", "int": 0, "float": 0.0, "bool": False}
+    for field in msgspec.structs.fields(Result):
+        if field.required and field.name not in blank:
+            blank[field.name] = empty.get(getattr(types[field.name], "__name__", ""), None)
+    blank["effects"] = [0.0]
+    return msgspec.convert({**blank, **fields}, Result)
+
+
+def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
+    results = [
+        result_of("scores@aa", "scores.law", 2.0),
+        result_of("scores@aa", "scores.mean", 2.0),
+        result_of("scores@bb", "scores.law", 1.0),
+        result_of("outputs@aa", "outputs.law", 4.0, p_values=[0.1, 0.2]),
+        result_of("outputs@aa", "outputs.limit", 0.0, p_values=[], size=0),
+    ]
+    planned = [Planned(result.id, result.unit, result.check) for result in results]
+    manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
+    lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
+    page = main_job.report([main_job.Job("default", 300.0, 0, lines)])
+    assert "300 s (at most 240 s: missed)" in page
+    assert "5 of 5 planned results, 4 examined" in page
+    assert re.search(r"\| scores \| 2 \| 3\.0 \|", page)
+    assert re.search(r"\| outputs \| n=8 s=4 H=2 \| 200 \| 4\.0 \|", page)
+    assert re.search(r"\| together \| 3 \| 7\.0 \|", page)
