@@ -1,22 +1,32 @@
 """Run records: JSON Lines with a versioned schema, readable however the run ended.
 
 The first line is the manifest, then one line per result, and a closing line with the digest. A record
-without a closing line is of a run that did not finish.
+without a closing line is of a run that did not finish. The closing line also holds a hash of all bytes before
+it, so that a record that was edited is told from one that was written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, BinaryIO
 
 import msgspec
 
 from attncheck.errors import InputError
 
-SCHEMA = 1
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+#: The schema that is written; older ones are read too. 2 added the hash of the content.
+SCHEMA = 2
+_AGAIN = "make the record again"
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -48,7 +58,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     ``size`` is the draws of one look, of the ``affordable`` ones; ``power`` is the chance of a violated verdict
     that they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and
     ``high`` are of the look that decided; ``gap`` is the smallest effect that a look of this size
-    detects with the planned power.
+    detects with the planned power. ``picture`` shows the look that decided, see
+    `attncheck.evidence.pictures`.
     """
 
     id: str
@@ -79,20 +90,41 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     seconds: float
     illustration: str = ""
     diagnosis: list[str] = []
+    picture: dict[str, Any] | None = None
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """How a run ended; ``digest`` is of all digits that do not depend on time or machine."""
+    """How a run ended.
+
+    ``digest`` is of all digits that do not depend on time or machine; ``content`` is of all bytes before the
+    closing line, filled in by `Writer`.
+    """
 
     digest: str
     verdict: str
     reasons: list[str]
     reported: int
     seconds: float
+    content: str = ""
 
 
 Line = Manifest | Result | Closing
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class _Head(msgspec.Struct):
+    type: Any = None
+    schema: Any = None
+
+
+def result_digest(r: Any) -> bytes:
+    """Return the digest of the digits of one `Result`, or of a struct that has them."""
+    digits = [r.id, r.layer, r.verdict, r.reason, r.size, r.level, r.p_values, r.effects, r.low, r.high]
+    return hashlib.sha256(msgspec.json.encode(digits, order="sorted")).digest()
+
+
+def combined_digest(digests: Iterable[bytes]) -> str:
+    """Return the digest of a run from those of its results, in any order."""
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()[:16]
 
 
 def run_digest(results: Iterable[Result]) -> str:
@@ -100,48 +132,65 @@ def run_digest(results: Iterable[Result]) -> str:
 
     Two runs with the same seed, subject and plan have the same digest with any number of workers.
     """
-    lines = sorted(
-        msgspec.json.encode(
-            [r.id, r.layer, r.verdict, r.reason, r.size, r.level, r.p_values, r.effects, r.low, r.high],
-            order="sorted",
-        )
-        for r in results
-    )
-    return hashlib.sha256(b"\n".join(lines)).hexdigest()[:16]
+    return combined_digest(map(result_digest, results))
 
 
 class Writer:
-    """Appends lines to a record; every line is on disk before the next is made.
+    """Appends lines to a record; every line is handed to the system before the next is made.
 
-    The record is written under a temporary name and takes its own name when the manifest is on disk, so
-    that two runs never interleave in one file.
-
-    Raises
-    ------
-    InputError
-        If the path cannot be written.
+    The record takes its name with the manifest in it: until then an older record of that name stays. While it
+    is being written, no other run can write to that name. Where a line cannot be written, a full disk for
+    example, the lines before it stay readable and the writer takes no more.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path.with_name(f".{path.name}.{os.getpid()}"), "wb", buffering=0)  # noqa: SIM115 -- closed in close()
-            os.replace(self._file.name, path)
-        except OSError as error:
-            raise InputError(f"record={path}: cannot be written ({error}); choose another path") from None
+        self._content = hashlib.sha256()
+        self._size = 0
+        self._file: io.FileIO | None = None
+        self._failure = ""
 
     def write(self, line: Line) -> None:
-        """Append one line."""
-        self._file.write(msgspec.json.encode(line) + b"\n")
+        """Append one line.
+
+        Raises
+        ------
+        InputError
+            If the path cannot be written, another run is writing to it, or an earlier line failed.
+        """
+        if self._failure:
+            raise InputError(self._failure)
+        if isinstance(line, Closing):
+            line = msgspec.structs.replace(line, content=_hex(self._content))
+        data = msgspec.json.encode(line) + b"\n"
+        try:
+            if self._file is None:
+                self._file = _create(self.path, data)
+            else:
+                self._append(self._file, data)
+        except OSError as error:
+            problem = error.strerror or error
+            self._failure = f"record={self.path}: cannot be written ({problem}); free some space or choose another path"
+            raise InputError(self._failure) from None
+        self._size += len(data)
+        self._content.update(data)
 
     def close(self) -> None:
         """Close the file; the record stays as it is."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _append(self, file: io.FileIO, data: bytes) -> None:
+        try:
+            _write_all(file, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(self._size)  # no half line at the end
+            raise
 
 
 def read(path: Path) -> Iterator[Line]:
-    """Iterate over the lines of a record.
+    """Iterate over the lines of a record, one in memory at a time.
 
     A last line that was cut short (a run that was killed) is left out; anything else that cannot be read is
     refused.
@@ -149,41 +198,156 @@ def read(path: Path) -> Iterator[Line]:
     Raises
     ------
     InputError
-        If the file is missing, has no manifest, is of a newer schema, or has a broken line.
+        If the file is missing, has no manifest, is of a newer schema, has a broken line or was edited.
     """
-    decoder = msgspec.json.Decoder(Line)
+    return read_as(path, Line)
+
+
+def read_as(path: Path, lines: Any) -> Iterator[Any]:
+    """Iterate over the lines of a record as structs of the reader's own.
+
+    Parameters
+    ----------
+    path : Path
+    lines : type
+        A union of tagged structs for manifest, result and closing line, with the fields that are wanted.
+
+    Raises
+    ------
+    InputError
+        As for `read`.
+    """
+    decoder = msgspec.json.Decoder(lines)
+    content = hashlib.sha256()
     try:
         with open(path, "rb") as file:
+            schema, ended = _schema_of(path, file), False
             for number, raw in enumerate(file, 1):
                 if not raw.endswith(b"\n"):
                     return
-                if number == 1:
-                    _check_schema(path, raw)
-                try:
-                    yield decoder.decode(raw)
-                except msgspec.DecodeError as error:
-                    message = f"record={path}: line {number} is broken ({error})"
-                    raise InputError(f"{message}; make the record again, or remove that line") from None
+                line = _decoded(path, number, raw, decoder)
+                kind = line.__struct_config__.tag
+                if ended or (kind == "manifest") != (number == 1):
+                    raise InputError(f"record={path}: line {number} does not belong there; {_AGAIN}")
+                if kind == "closing":
+                    ended = True
+                    _check_content(path, schema, line.content, _hex(content))
+                content.update(raw)
+                yield line
     except OSError as error:
         raise InputError(f"record={path}: cannot be read ({error.strerror}); pass the path of a run record") from None
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the first line of a record."""
-    first = next(read(path), None)
-    if not isinstance(first, Manifest):
-        raise InputError(f"record={path}: has no manifest in its first line; pass a record that attncheck wrote")
+    """Return the first line of a record.
+
+    Raises
+    ------
+    InputError
+        If there is none that can be read.
+    """
+    first = next(read(path))
+    assert isinstance(first, Manifest)
     return first
 
 
-def _check_schema(path: Path, raw: bytes) -> None:
-    try:
-        head = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError:
-        head = {}
-    if head.get("type") != "manifest":
+def _schema_of(path: Path, file: BinaryIO) -> int:
+    """Return the schema of a record, having looked at its first line only."""
+    start = file.tell()
+    first = file.readline() if file.read(1) == b"{" else b""
+    file.seek(start)
+    head = _Head()
+    if first.endswith(b"\n"):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            head = msgspec.json.decode(b"{" + first, type=_Head)
+    if head.type != "manifest":
         raise InputError(f"record={path}: has no manifest in its first line; pass a record that attncheck wrote")
-    schema = head.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if not isinstance(head.schema, int) or not 1 <= head.schema <= SCHEMA:
         remedy = "upgrade attncheck"
-        raise InputError(f"record={path}: has schema {schema!r}, this version reads up to {SCHEMA}; {remedy}")
+        raise InputError(f"record={path}: has schema {head.schema!r}, this version reads up to {SCHEMA}; {remedy}")
+    return head.schema
+
+
+def _decoded(path: Path, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"record={path}: line {number} is broken ({error}); {_AGAIN}") from None
+
+
+def _check_content(path: Path, schema: int, stated: str, found: str) -> None:
+    # Schema 1 had no hash of its content.
+    if schema > 1 and stated != found:
+        raise InputError(f"record={path}: was edited after the run; {_AGAIN}")
+
+
+def _hex(content: hashlib._Hash) -> str:
+    return content.hexdigest()[:32]
+
+
+def _create(path: Path, data: bytes) -> io.FileIO:
+    """Put a file that starts with `data` in the place of `path`, and return it open and locked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        return _started(target, data)  # a device or a pipe is written to, not replaced; a folder fails here
+    existed = target.exists()
+    with _locked(target):
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            fresh.unlink(missing_ok=True)
+            file = _started(fresh, data)
+            os.replace(fresh, target)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            if not existed:
+                target.unlink(missing_ok=True)
+            raise
+    return file
+
+
+def _started(path: Path, data: bytes) -> io.FileIO:
+    """Open a file for appending, lock it, and write its first bytes."""
+    file = open(path, "ab", buffering=0)  # noqa: SIM115 -- Writer.close closes it
+    try:
+        _lock(file)
+        _write_all(file, data)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the file that has this name now; refuse if a run holds it."""
+    while True:
+        with open(path, "ab") as held:
+            try:
+                _lock(held)
+            except BlockingIOError:
+                remedy = "wait for it, or choose another path"
+                raise InputError(f"record={path}: another run is writing to it; {remedy}") from None
+            # Between opening and locking another run may have put its own file there.
+            if path.exists() and os.path.samestat(os.fstat(held.fileno()), path.stat()):
+                yield
+                return
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock a file for as long as it is open; where files cannot be locked, nothing happens."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
+
+
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    """Write all bytes: a disk that fills up takes a part and says so only when asked again."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) or 0 :]

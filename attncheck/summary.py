@@ -106,7 +106,7 @@ def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:
 
 def render_table(table: Table, color: bool = False) -> str:
     """Return a table as text."""
-    console = Console(file=io.StringIO(), width=130, force_terminal=color, legacy_windows=False)
+    console = Console(file=io.StringIO(), width=150, force_terminal=color, legacy_windows=False)
     console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.rstrip()

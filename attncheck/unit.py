@@ -120,7 +120,7 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
         if reason:
             excused[check.name] = reason
             continue
-        size = check.size(setting, cost.level, per_look, cost.affordable)
+        size = check.look_size(setting, cost.level, per_look, cost.affordable)
         if size is None:
             excused[check.name] = (
                 f"{check.departure.text} takes more than the {cost.affordable} draws that a look on this layer may take"

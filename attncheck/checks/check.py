@@ -46,15 +46,27 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Departure:
-    """What a check must catch: in words, and as an effect in the unit of its family."""
+    """What a check must catch.
+
+    Attributes
+    ----------
+    text : str
+        In words.
+    effect : callable Setting -> float
+        As an effect in the unit of the check's family.
+    coarsest : callable Setting -> float, optional
+        The effect that is still worth a look where `effect` takes more draws than can be afforded; None
+        where only `effect` itself is.
+    """
 
     text: str
     effect: Callable[[Setting], float]
+    coarsest: Callable[[Setting], float] | None = None
 
     @classmethod
-    def of(cls, text: str, effect: float) -> Departure:
+    def of(cls, text: str, effect: float, coarsest: float | None = None) -> Departure:
         """Return a departure that is the same on all layers."""
-        return cls(text, lambda setting: effect)
+        return cls(text, lambda setting: effect, None if coarsest is None else lambda setting: coarsest)
 
 
 def _always(setting: Setting) -> str:
@@ -128,8 +140,24 @@ class Check:
 
     def size(self, setting: Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws in which one look catches the departure, or None if more than `cap`."""
+        return self._size(self.departure.effect, setting, level, power, cap)
+
+    def look_size(self, setting: Setting, level: float, power: float, cap: int) -> int | None:
+        """Return the draws that a look of at most `cap` draws should take, or None if it is not worth taking.
+
+        That is `size`; or, where it exceeds `cap`, all of `cap` if they catch the coarsest departure.
+        """
+        size = self.size(setting, level, power, cap)
+        if size is not None or self.departure.coarsest is None:
+            return size
+        coarse = self._size(self.departure.coarsest, setting, level, power, cap)
+        return None if coarse is None else max(1, cap // self.draws_per_unit) * self.draws_per_unit
+
+    def _size(
+        self, effect: Callable[[Setting], float], setting: Setting, level: float, power: float, cap: int
+    ) -> int | None:
         most = max(1, cap // self.draws_per_unit)
-        size = self.family(setting).size(self.departure.effect(setting), level, power, most)
+        size = self.family(setting).size(effect(setting), level, power, most)
         return None if size is None else size * self.draws_per_unit
 
     def gap(self, setting: Setting, size: int, level: float, power: float) -> float:

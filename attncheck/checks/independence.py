@@ -102,7 +102,7 @@ def _tie(
         kind="exact",
         needs=needs,
         null=f"{noise} is standard normal, independent of {other}",
-        departure=Departure.of("a correlation of 0.1", 0.1),
+        departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
         reads=f"correlation of {noise} with {other}:",
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,

@@ -1,0 +1,42 @@
+"""Keeping the largest of very many items."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Ordered(Protocol):
+    """What can be compared with its like."""
+
+    def __lt__(self, other: Any, /) -> bool:
+        """Return whether this comes before `other`."""
+
+
+Item = TypeVar("Item", bound=Ordered)
+
+
+class Largest(Generic[Item]):
+    """Holds the largest items of those it was shown, whatever their order.
+
+    Examples
+    --------
+    >>> largest = Largest(2)
+    >>> for number in (3, 9, 1, 7):
+    ...     largest.add(number)
+    >>> largest.items
+    [9, 7]
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._heap: list[Item] = []
+
+    def add(self, item: Item) -> None:
+        """Take an item, and drop the smallest if there are too many."""
+        (heapq.heappush if len(self._heap) < self.most else heapq.heappushpop)(self._heap, item)
+
+    @property
+    def items(self) -> list[Item]:
+        """The largest items, the largest first."""
+        return sorted(self._heap, reverse=True)

@@ -1,0 +1,161 @@
+"""Two runs in one page: what moved between them, and by how much more than their errors allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import NormalDist
+
+from attncheck.records import Result, read
+from attncheck.report.bounded import Largest
+from attncheck.report.gather import Gathered
+from attncheck.report.words import in_departures
+
+#: Chance that any effect of two equal runs is said to have moved.
+LEVEL = 0.01
+#: Changes that are listed, and points that are drawn.
+LISTED, DRAWN = 20, 400
+# Standard errors in half of a 99% interval.
+_QUANTILE = NormalDist().inv_cdf(0.995)
+# Results beyond which only totals are compared: the effects of a run would fill the memory.
+_MOST = 300_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Before:
+    """What is kept of a result of the baseline."""
+
+    verdict: str
+    effect: float
+    half: float
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Change:
+    """One result in both runs.
+
+    Attributes
+    ----------
+    flipped : bool
+        Whether the verdict differs.
+    shift : float
+        The difference of the effects in units of its standard error.
+    id : str
+    before : Before
+    after : Result
+    """
+
+    flipped: bool
+    shift: float
+    id: str
+    before: Before = dataclasses.field(compare=False)
+    after: Result = dataclasses.field(compare=False)
+
+    @property
+    def earlier(self) -> str:
+        """The effect in the baseline, with its interval."""
+        effect, half = self.before.effect, self.before.half
+        return f"{effect:.4g} ± {half:.2g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What two runs have in common and where they differ.
+
+    Attributes
+    ----------
+    baseline : Gathered
+    compared, moved, flipped : int
+        Results with an effect in both runs, those that moved beyond their joint error, and those whose verdict
+        changed.
+    only_before, only_after : int
+        Examined results of one run only.
+    changes : tuple of Change
+        Changed verdicts, then effects that moved, the largest shifts first.
+    points : tuple of (float, float)
+        Effects before and after in units of what must be caught, of results chosen by key.
+    threshold : float
+        The shift beyond which an effect moved.
+    complete : bool
+        Whether effects were compared; those of very long records are not.
+    """
+
+    baseline: Gathered
+    compared: int = 0
+    moved: int = 0
+    flipped: int = 0
+    only_before: int = 0
+    only_after: int = 0
+    changes: tuple[Change, ...] = ()
+    points: tuple[tuple[float, float], ...] = ()
+    threshold: float = math.inf
+    complete: bool = True
+
+
+def compare(run: Gathered, baseline: Gathered) -> Comparison:
+    """Return the comparison of a run with a baseline, result by result.
+
+    An effect moved if it shifted by more than the two intervals allow together, at a level shared by all
+    compared results.
+    """
+    if max(run.reported, baseline.reported) > _MOST:
+        return Comparison(baseline, complete=False)
+    before = {result.id: Before(sys.intern(result.verdict), *_effect(result)) for result in _examined(baseline.path)}
+    shifts, flipped, only_after = array("d"), 0, 0
+    changes = Largest[Change](LISTED)
+    points = Largest[tuple[int, tuple[float, float]]](DRAWN)
+    for after in _examined(run.path):
+        earlier = before.pop(after.id, None)
+        if earlier is None:
+            only_after += 1
+            continue
+        change = Change(earlier.verdict != after.verdict, _shift(earlier, after), after.id, earlier, after)
+        shifts.append(change.shift)
+        flipped += change.flipped
+        changes.add(change)
+        for point in _point(change):
+            points.add(point)
+    threshold = NormalDist().inv_cdf(1 - LEVEL / (2 * max(1, len(shifts))))
+    return Comparison(
+        baseline,
+        compared=len(shifts),
+        moved=sum(shift > threshold for shift in shifts),
+        flipped=flipped,
+        only_before=len(before),
+        only_after=only_after,
+        changes=tuple(change for change in changes.items if change.flipped or change.shift > threshold),
+        points=tuple(point for _, point in points.items),
+        threshold=threshold,
+    )
+
+
+def _examined(path: Path) -> Iterator[Result]:
+    return (line for line in read(path) if isinstance(line, Result) and line.p_values)
+
+
+def _effect(result: Result) -> tuple[float, float]:
+    """Return the effect and half of its interval."""
+    low, high = result.low or 0.0, result.high or 0.0
+    return result.effect or 0.0, 0.5 * (high - low)
+
+
+def _shift(before: Before, after: Result) -> float:
+    """Return the difference of two effects in units of its standard error; none is none, whatever the error."""
+    effect, half = _effect(after)
+    error = math.hypot(before.half, half) / _QUANTILE
+    difference = abs(effect - before.effect)
+    return 0.0 if difference == 0.0 else difference / max(error, 1e-300)
+
+
+def _point(change: Change) -> list[tuple[int, tuple[float, float]]]:
+    """Return where to draw a change, under a key that does not look at it."""
+    place = [in_departures(change.after, value) for value in (change.before.effect, change.after.effect)]
+    if place[0] is None or place[1] is None:
+        return []
+    lot = int.from_bytes(hashlib.blake2b(change.id.encode(), digest_size=8).digest(), "big")
+    return [(lot, (place[0], place[1]))]

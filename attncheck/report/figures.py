@@ -1,0 +1,322 @@
+"""What a person would want to see of each claim, drawn from records, each with its message in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records import Result
+from attncheck.report import svg
+from attncheck.report.pictures import Cdf, Covariances, Rate, Residuals, read_picture
+from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
+from attncheck.report.words import chance, counted, in_departures, layer_name, number, printable
+
+_QUANTILE = NormalDist().inv_cdf(0.995)
+# The largest deviation that a forest plot shows, in units of what must be caught.
+_FARTHEST = 1e4
+# Characters of a name that fit.
+_LABEL = 48
+_PLAIN = FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
+
+
+def of_result(result: Result) -> Drawing | None:
+    """Return the picture that a result carries, or None."""
+    match read_picture(result.picture):
+        case Cdf() as picture:
+            return _cdf(picture, result)
+        case Residuals() as picture:
+            return _residuals(picture, result)
+        case Covariances() as picture:
+            return _covariances(picture, result)
+        case Rate() as picture:
+            return _rate(picture, result)
+    return None
+
+
+def _cdf(picture: Cdf, result: Result) -> Drawing:
+    difference = np.array(picture.difference)
+    points = np.arange(1, len(difference) + 1) / (len(difference) + 1)
+    outside = int((np.abs(difference) > picture.limit).sum())
+    worst = int(np.argmax(np.abs(difference)))
+    color = BAD if outside else ACCENT
+
+    def paint(axes: Axes) -> None:
+        axes.axhspan(-picture.limit, picture.limit, color=BAND, linewidth=0)
+        axes.axhline(0.0, color=MUTED, linewidth=0.8)
+        axes.plot(points, difference, color=color, linewidth=1.6, linestyle="--" if outside else "-")
+        reach = 1.25 * max(picture.limit, float(np.abs(difference).max()))
+        axes.set(xlim=(0, 1), ylim=(-reach, reach), xlabel="quantile", ylabel="observed − declared")
+
+    place = "leaves the band" if outside else "stays inside the band"
+    alt = (
+        f"Difference between the observed and the declared distribution function of {_where(result)}, from "
+        f"{counted(picture.count, 'value')}. It {place} of ±{number(picture.limit)} that a right simulator keeps with "
+        f"99% chance; it is largest, {difference[worst]:+.3g}, at quantile {points[worst]:.2f}."
+    )
+    return draw(paint, alt, f"{_where(result)}: difference of distribution functions, 99% band")
+
+
+def _residuals(picture: Residuals, result: Result) -> Drawing:
+    shares = np.array(picture.shares)
+    edges = np.linspace(-picture.widest, picture.widest, len(shares) + 1)
+    cdf = np.array([NormalDist().cdf(edge) for edge in edges])
+    cdf[0], cdf[-1] = 0.0, 1.0
+    middle, step = 0.5 * (edges[1:] + edges[:-1]), edges[1] - edges[0]
+    expected = np.diff(cdf)
+    spread = float(np.sqrt((shares * middle**2).sum()))
+
+    def paint(axes: Axes) -> None:
+        axes.bar(middle, shares / step, width=step, color=BAND, edgecolor=ACCENT, linewidth=0.6)
+        axes.plot(middle, expected / step, color=INK, linewidth=1.6)
+        axes.set(xlabel="whitened residual", ylabel="density", xlim=(edges[0], edges[-1]))
+
+    excess = float(0.5 * np.abs(shares - expected).sum())
+    alt = (
+        f"Histogram of {counted(picture.count, 'whitened residual')} of {_where(result)} with the density of a "
+        f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
+        f"law differ by {excess:.1%} of the residuals."
+    )
+    return draw(paint, alt, f"{_where(result)}: whitened residuals (bars) against N(0, 1) (line)")
+
+
+def _covariances(picture: Covariances, result: Result) -> Drawing:
+    predicted, observed, error = (np.array(x) for x in (picture.predicted, picture.observed, picture.error))
+    # One interval for all pairs together.
+    half = NormalDist().inv_cdf(1 - 0.005 / len(predicted)) * error
+    off = np.abs(observed - predicted) > half
+
+    def paint(axes: Axes) -> None:
+        low, high = min(predicted.min(), observed.min()), max(predicted.max(), observed.max())
+        axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0)
+        for chosen, color, marker in ((~off, ACCENT, "o"), (off, BAD, "X")):
+            if chosen.any():
+                axes.errorbar(
+                    predicted[chosen],
+                    observed[chosen],
+                    half[chosen],
+                    fmt=marker,
+                    color=color,
+                    markersize=5,
+                    elinewidth=1,
+                )
+        axes.set(xlabel="predicted covariance", ylabel="observed covariance")
+
+    inputs = float(predicted @ predicted)
+    slope = float(predicted @ observed) / inputs if inputs > 0 else 0.0
+    alt = (
+        f"Observed against predicted covariances of {counted(len(predicted), 'pair')} of scores on "
+        f"{layer_name(result.layer)}, with joint 99% intervals. {int(off.sum())} of them lie off the diagonal; "
+        f"observed covariances are {slope:.3g} times the predicted ones."
+    )
+    caption = f"Score covariances on {layer_name(result.layer)}: observed against predicted, joint 99% intervals"
+    return draw(paint, alt, caption)
+
+
+def _rate(picture: Rate, result: Result) -> Drawing:
+    widths, distances, errors = (np.array(x) for x in (picture.widths, picture.distances, picture.errors))
+
+    def paint(axes: Axes) -> None:
+        axes.errorbar(widths, distances, _QUANTILE * errors, fmt="o", color=ACCENT, markersize=5)
+        centre = np.exp(np.log(widths).mean())
+        level = np.exp(np.log(np.maximum(distances, 1e-300)).mean())
+        ratio = widths / centre
+        axes.fill_between(widths, level * ratio**picture.low, level * ratio**picture.high, color=BAND, linewidth=0)
+        axes.plot(widths, level * ratio**picture.slope, color=INK, linewidth=1.2)
+        axes.set(xscale="log", yscale="log", xlabel="width n", ylabel="distance")
+        _label_plainly(axes)
+
+    slope = f"{number(picture.slope)} [{number(picture.low)}, {number(picture.high)}]"
+    alt = (
+        f"Distance to the limit against the width, {number(float(widths.min()))} to {number(float(widths.max()))}, on "
+        f"logarithmic axes, of {_where(result)}. The fitted slope is {slope}."
+    )
+    return draw(paint, alt, f"{_where(result)}: rate in the width, slope {slope}")
+
+
+def forest(claim: str, groups: Sequence[tuple[str, Sequence[Result]]]) -> Drawing | None:
+    """Return all effects of a claim in units of the departure that each check must catch.
+
+    Parameters
+    ----------
+    claim : str
+    groups : sequence of (str, sequence of Result)
+        Check names with their results, the most suspicious first.
+    """
+    rows = [_row(name, results) for name, results in groups]
+    rows = [row for row in rows if row.marks]
+    if not rows:
+        return None
+
+    def paint(axes: Axes) -> None:
+        axes.axvspan(-1, 1, color=BAND, linewidth=0)
+        axes.axvline(0, color=MUTED, linewidth=0.8)
+        for place, row in enumerate(rows):
+            axes.text(0.005, place - 0.34, row.name, transform=axes.get_yaxis_transform(), fontsize=11, va="center")
+            for number_of, mark in enumerate(row.marks):
+                _whisker(axes, mark, place + 0.05 + 0.4 * number_of / max(1, len(row.marks) - 1))
+        axes.set_xscale("symlog", linthresh=2.0)
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, -1.5), max(high, 1.5))
+        axes.set(ylim=(len(rows) - 0.35, -0.65), xlabel="deviation in units of what must be caught")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(_PLAIN)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+
+    worst = max((mark for row in rows for mark in row.marks), key=lambda mark: abs(mark.effect))
+    alt = (
+        f"Effects of {counted(len(rows), 'check')} of the claim {claim}, one mark with a 99% interval for each "
+        f"configuration; 0 is what is declared and ±1 the departure that a check must catch. The farthest is "
+        f"{_where(worst.result)} at {worst.effect:.3g}."
+    )
+    caption = "Effects with 99% intervals, by check: 0 is declared, the band ends at what must be caught"
+    return draw(paint, alt, caption, height=60 + 44 * len(rows), margins=(10, 12, 48, 6))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mark:
+    """One effect with its interval, in units of what must be caught."""
+
+    result: Result
+    effect: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    name: str
+    marks: tuple[_Mark, ...]
+
+
+def _row(name: str, results: Sequence[Result]) -> _Row:
+    marks = []
+    for result in results:
+        found = [in_departures(result, value) for value in (result.effect, result.low, result.high)]
+        known = [max(-_FARTHEST, min(_FARTHEST, value)) for value in found if value is not None]
+        if len(known) == 3:
+            marks.append(_Mark(result, known[0], min(known[1:]), max(known[1:])))
+    return _Row(printable(name, _LABEL), tuple(marks))
+
+
+def _whisker(axes: Axes, mark: _Mark, height: float) -> None:
+    bad = mark.result.verdict == Verdict.VIOLATED
+    color = BAD if bad else ACCENT
+    axes.plot([mark.low, mark.high], [height, height], color=color, linewidth=0.9, alpha=0.75)
+    axes.plot([mark.effect], [height], marker="X" if bad else "o", color=color, markersize=5 if bad else 3)
+
+
+def limit_distances(results: Sequence[Result]) -> Drawing | None:
+    """Return observed distances from the limit, and what the width allows, against the width."""
+    shown = [r for r in results if isinstance(r.layer.get("width"), int) and r.effect and r.null_effect]
+    if not shown:
+        return None
+    widths = np.array([float(result.layer["width"]) for result in shown])
+    observed = np.array([float(result.effect or 0.0) for result in shown])
+    allowed = np.array([float(result.null_effect or 0.0) for result in shown])
+    bad = np.array([result.verdict == Verdict.VIOLATED for result in shown])
+
+    def paint(axes: Axes) -> None:
+        axes.plot(widths, allowed, linestyle="", marker="_", markersize=14, color=INK, label="computed for the width")
+        axes.plot(widths[~bad], observed[~bad], linestyle="", marker="o", markersize=5, color=ACCENT, label="observed")
+        if bad.any():
+            axes.plot(widths[bad], observed[bad], linestyle="", marker="X", color=BAD, label="violated")
+        axes.set(xscale="log", yscale="log", xlabel="width n", ylabel="distance from the limit")
+        _label_plainly(axes)
+        axes.grid(True, which="major")
+        axes.legend(loc="lower left", fontsize=10.5, framealpha=0.9, facecolor=svg.PAPER, edgecolor=GRID)
+
+    farthest = int(np.argmax(observed / allowed))
+    alt = (
+        f"Distance from the limit against the width for {counted(len(shown), 'result')}: observed, and computed for "
+        f"the width with its error. {int(bad.sum())} of them are violated. The largest share of what is allowed is "
+        f"{observed[farthest]:.3g} of {allowed[farthest]:.3g}, at width {widths[farthest]:g}; the rest of the "
+        f"distance is sampling error."
+    )
+    return draw(paint, alt, "Distance from the limit against the width: observed (dots) and computed (bars)")
+
+
+def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
+    """Return the distribution function of first-look p-values against that of a right simulator."""
+    values = np.sort(np.array(p_values))
+    band = max(0.0, test.high - test.effect)
+
+    def paint(axes: Axes) -> None:
+        grid = np.linspace(0, 1, 101)
+        axes.fill_between(grid, np.maximum(grid - band, 0), np.minimum(grid + band, 1), color=BAND, linewidth=0)
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
+        steps = np.arange(1, len(values) + 1) / len(values)
+        axes.step([0, *values, 1], [0, *steps, 1], where="post", color=ACCENT, linewidth=1.6)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="first-look p-value", ylabel="share of units below")
+
+    alt = (
+        f"Distribution function of the first-look p-values of {counted(len(values), 'unit')} against the diagonal that "
+        f"a right simulator follows, with a 99% band of ±{band:.3g}. The largest distance is {test.effect:.3g}, "
+        f"p = {chance(test.p_value)}."
+    )
+    return draw(paint, alt, "First-look p-values, one of each unit, against uniform", height=320)
+
+
+def visited(shapes: Counter[tuple[int, int, int]]) -> Drawing | None:
+    """Return the visited widths and numbers of positions, with larger marks for more heads."""
+    if not shapes:
+        return None
+    widths, positions, heads = (np.array(column, dtype=float) for column in zip(*sorted(shapes), strict=True))
+
+    def paint(axes: Axes) -> None:
+        axes.scatter(widths, positions, s=18 * np.sqrt(heads) + 4, color=ACCENT, alpha=0.55, linewidths=0)
+        axes.plot([1, max(2.0, positions.max())], [1, max(2.0, positions.max())], color=MUTED, linewidth=0.8)
+        axes.set(xscale="log", xlabel="width n (logarithmic)", ylabel="positions s")
+        axes.set_ylim(0, positions.max() + 1)
+        axes.xaxis.set_major_formatter(_PLAIN)
+        axes.grid(True)
+
+    alt = (
+        f"Widths and numbers of positions of {counted(len(shapes), 'shape')}: widths {widths.min():g} to "
+        f"{widths.max():g}, positions {positions.min():g} to {positions.max():g}, heads {heads.min():g} to "
+        f"{heads.max():g}. On {int((positions > widths).sum())} of them there are more positions than the width."
+    )
+    return draw(paint, alt, "Visited shapes: width, positions, and heads (larger marks); left of the line s > n")
+
+
+def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
+    """Return effects of a run against those of its baseline, in units of what must be caught."""
+    if not points:
+        return None
+    before, after = (np.clip(np.array(column), -_FARTHEST, _FARTHEST) for column in zip(*points, strict=True))
+
+    def paint(axes: Axes) -> None:
+        ends = [min(before.min(), after.min(), -1.2), max(before.max(), after.max(), 1.2)]
+        axes.plot(ends, ends, color=MUTED, linewidth=0.8)
+        axes.plot(before, after, linestyle="", marker="o", markersize=3.5, color=ACCENT, alpha=0.6)
+        for set_scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
+            set_scale("symlog", linthresh=2.0)
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(_PLAIN)
+        axes.set(xlabel="effect in the baseline", ylabel="effect in this run")
+
+    farthest = int(np.argmax(np.abs(after - before)))
+    alt = (
+        f"Effects of {counted(len(points), 'result')} in this run against those in the baseline, in units of what must "
+        f"be caught; equal effects lie on the diagonal. The farthest from it went from {before[farthest]:.3g} to "
+        f"{after[farthest]:.3g}."
+    )
+    return draw(paint, alt, "Effects in both runs, in units of what must be caught", height=320)
+
+
+def _label_plainly(axes: Axes) -> None:
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(_PLAIN)
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _where(result: Result) -> str:
+    return f"{result.check} on {layer_name(result.layer)}"

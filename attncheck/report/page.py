@@ -1,0 +1,90 @@
+"""From records to a page: gather, compare, fill the recipe's templates, and write one file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from attncheck.errors import InputError
+from attncheck.report import words
+from attncheck.report.compare import LEVEL, compare
+from attncheck.report.gather import gather
+from attncheck.report.power import read_power
+from attncheck.report.recipe import Recipe, load
+from attncheck.report.view import View, looks, most_visited, reason_of
+
+
+def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None) -> Path:
+    """Render a record; see `attncheck.report.render_report`."""
+    chosen = load(recipe)
+    found = gather(Path(run))
+    comparison = None if baseline is None else compare(found, gather(Path(baseline)))
+    view = View(found, chosen, comparison, None if power is None else read_power(Path(power)))
+    _write(Path(out), page(view))
+    return Path(out)
+
+
+def page(view: View) -> str:
+    """Return the page of a view.
+
+    Raises
+    ------
+    InputError
+        If a template of the recipe cannot be used.
+    """
+    recipe = view.recipe
+    try:
+        template = _environment(recipe).get_template(recipe.template)
+        return template.render(view=view, recipe=recipe, run=view.run)
+    except jinja2.TemplateSyntaxError as error:
+        where = f"{error.filename or error.name}, line {error.lineno}"
+        raise InputError(f"template={where}: {error.message}; mend the template") from None
+    except jinja2.TemplateNotFound as error:
+        raise InputError(f"template={error.name}: is not there; add it to templates/ beside the recipe") from None
+    except jinja2.TemplateError as error:
+        raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); mend the template") from None
+
+
+def _environment(recipe: Recipe) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([str(folder) for folder in recipe.folders]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= _FILTERS
+    environment.globals["moved_level"] = LEVEL
+    return environment
+
+
+def _write(out: Path, text: str) -> None:
+    """Write a file in one step, so that a reader never sees half of it."""
+    fresh = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8", newline="\n", errors="replace")
+        os.replace(fresh, out)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        problem = error.strerror or error
+        raise InputError(f"out={out}: cannot be written ({problem}); choose another path") from None
+
+
+_FILTERS: dict[str, Any] = {
+    "number": words.number,
+    "chance": words.chance,
+    "counted": words.counted,
+    "span": words.span,
+    "layer": words.layer_name,
+    "interval": words.interval,
+    "reads": words.reads,
+    "printable": words.printable,
+    "looks": looks,
+    "reason": reason_of,
+    "visits": most_visited,
+}

@@ -1,0 +1,77 @@
+"""The power table in a report: chances of detection by fault and exposure, as a heat map of numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+
+from attncheck.errors import InputError
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One entry of a power table.
+
+    ``power`` is the chance that a run calls the fault violated with what is exposed; ``check`` sees it first.
+    """
+
+    fault: str
+    exposure: str
+    power: float
+    check: str = ""
+
+
+class _Table(msgspec.Struct, frozen=True):
+    profile: str
+    cells: list[Cell]
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerTable:
+    """Chances of detection.
+
+    Attributes
+    ----------
+    profile : str
+    exposures, faults : tuple of str
+        In the order of the file.
+    cells : dict of (str, str) to Cell
+        By fault and exposure.
+    """
+
+    profile: str
+    exposures: tuple[str, ...]
+    faults: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell]
+
+    def cell(self, fault: str, exposure: str) -> Cell | None:
+        """Return an entry, or None where the table has none."""
+        return self.cells.get((fault, exposure))
+
+    @property
+    def weakest(self) -> Cell:
+        """The entry with the lowest power."""
+        return min(self.cells.values(), key=lambda cell: (cell.power, cell.fault, cell.exposure))
+
+
+def read_power(path: Path) -> PowerTable:
+    """Read a power table.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    try:
+        table = msgspec.json.decode(path.read_bytes(), type=_Table)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"power={path}: cannot be read ({error}); pass a file that `attncheck power` wrote") from None
+    if not table.cells:
+        raise InputError(f"power={path}: is empty; pass a file that `attncheck power` wrote")
+    return PowerTable(
+        table.profile,
+        tuple(dict.fromkeys(cell.exposure for cell in table.cells)),
+        tuple(dict.fromkeys(cell.fault for cell in table.cells)),
+        {(cell.fault, cell.exposure): cell for cell in table.cells},
+    )

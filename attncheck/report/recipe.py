@@ -1,0 +1,139 @@
+"""Recipes: TOML files that say what goes into a report, and where its templates are."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attncheck
+from attncheck.errors import InputError, check_whole, refuse
+
+_TITLES = {
+    "verdict": "Verdict",
+    "failures": "What failed",
+    "claims": "Claims",
+    "details": "Claim by claim",
+    "uniformity": "First-look p-values",
+    "power": "Power",
+    "space": "What was visited",
+    "comparison": "Compared with the baseline",
+    "provenance": "How this was made",
+}
+_KEYS = ("title", "template", "sections", "titles", "pictures", "failures")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What a report consists of.
+
+    Attributes
+    ----------
+    name : str
+    title : str
+        The page's heading.
+    template : str
+        File name of the page's template.
+    sections : tuple of str
+        Names of section templates, in reading order: ``sections/NAME.html.j2``.
+    titles : dict of str to str
+        Headings of sections.
+    pictures : int
+        Pictures of single results in each claim, at most.
+    failures : int
+        Failed checks that are told in full, at most.
+    folders : tuple of Path
+        Where templates are looked for: the recipe's own first.
+    """
+
+    name: str
+    title: str
+    template: str
+    sections: tuple[str, ...]
+    titles: dict[str, str]
+    pictures: int
+    failures: int
+    folders: tuple[Path, ...]
+
+    def heading(self, section: str) -> str:
+        """Return the heading of a section."""
+        return self.titles.get(section) or _TITLES.get(section) or section.replace("_", " ").capitalize()
+
+
+def shipped() -> Path:
+    """Return the folder of the recipes that come with attncheck: in the package, or beside it in a clone."""
+    package = Path(attncheck.__file__).parent
+    inside = package / "_reports"
+    return inside if inside.is_dir() else package.parent / "reports"
+
+
+def load(recipe: str | Path) -> Recipe:
+    """Return a recipe by name, or from a path.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it cannot be used.
+    """
+    path = _find(recipe)
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(
+            f"recipe={path}: cannot be read ({error}); write a TOML file as in reports/README.md"
+        ) from None
+    unknown = sorted(set(fields) - set(_KEYS))
+    if unknown:
+        refuse(f"{path}: {unknown[0]}", fields[unknown[0]], "is not known in a recipe", "use " + ", ".join(_KEYS))
+    folders = [path.parent / "templates", path.parent, shipped() / "templates"]
+    return Recipe(
+        name=path.stem,
+        title=_text(path, fields, "title", "Attention simulator against the infinite-width theorem"),
+        template=_text(path, fields, "template", "report.html.j2"),
+        sections=_sections(path, fields, folders),
+        titles={str(key): str(value) for key, value in _table(path, fields).items()},
+        pictures=check_whole(f"{path}: pictures", fields.get("pictures", 4), 0, "pass a number, e.g. 4"),
+        failures=check_whole(f"{path}: failures", fields.get("failures", 40), 1, "pass a number, e.g. 40"),
+        folders=tuple(dict.fromkeys(folders)),
+    )
+
+
+def _find(recipe: str | Path) -> Path:
+    """Return the path of a recipe: a file, or the name of a shipped one."""
+    path = Path(recipe)
+    if path.suffix == ".toml" or path.parent != Path():
+        if not path.is_file():
+            refuse("recipe", str(path), "is not a file", "pass the path of a TOML file, or a name")
+        return path
+    names = sorted(each.stem for each in shipped().glob("*.toml"))
+    if path.name not in names:
+        refuse("recipe", str(recipe), "is not known", "use one of " + ", ".join(names) + ", or the path of a TOML file")
+    return shipped() / f"{path.name}.toml"
+
+
+def _text(path: Path, fields: dict[str, Any], key: str, default: str) -> str:
+    value = fields.get(key, default)
+    if not isinstance(value, str) or not value:
+        refuse(f"{path}: {key}", value, "must be a text", f'write {key} = "…"')
+    return value
+
+
+def _table(path: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    value = fields.get("titles", {})
+    if not isinstance(value, dict):
+        refuse(f"{path}: titles", value, "must be a table", 'write [titles] and lines of section = "heading"')
+    return value
+
+
+def _sections(path: Path, fields: dict[str, Any], folders: list[Path]) -> tuple[str, ...]:
+    """Return the names of sections, each of which has a template."""
+    names = fields.get("sections")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        refuse(f"{path}: sections", names, "must be a list of names", 'write e.g. sections = ["verdict", "claims"]')
+    known = sorted({file.name.removesuffix(".html.j2") for each in folders for file in each.glob("sections/*.html.j2")})
+    for name in names:
+        if name not in known:
+            remedy = f"use some of {', '.join(known)}, or add templates/sections/{name}.html.j2 beside the recipe"
+            refuse(f"{path}: sections", name, "has no template", remedy)
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,137 @@
+"""Drawings as data URIs: small, the same bytes every time, and in the page's colours, light or dark.
+
+An SVG in an ``<img>`` sees neither the page's style sheet nor its fonts, but it does see whether the reader
+prefers dark pages. Colours are drawn as the light ones and made variables afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
+ACCENT, BAND, BAD = "#0b62c4", "#cfe0f5", "#b3261e"
+_DARK = {
+    PAPER: "#161a20",
+    INK: "#e6e9ed",
+    MUTED: "#a3adb8",
+    GRID: "#3a424d",
+    ACCENT: "#6cb0ff",
+    BAND: "#25415f",
+    BAD: "#ff8a80",
+}
+_SETTINGS: dict[Any, Any] = {
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": PAPER,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.unicode_minus": True,
+    "figure.facecolor": PAPER,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "font.size": 12.0,
+    "axes.labelsize": 12.0,
+    "xtick.labelsize": 11.0,
+    "ytick.labelsize": 11.0,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "path.simplify": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "attncheck",
+    "text.color": INK,
+    "text.parse_math": False,  # names may hold dollar signs
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+}
+_NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+_DPI = 72  # an SVG's unit: sizes below are in CSS pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A picture of the page.
+
+    Attributes
+    ----------
+    source : str
+        A data URI.
+    alt : str
+        What the picture says, in words and numbers.
+    caption : str
+        What the picture is.
+    width, height : int
+        In CSS pixels.
+    """
+
+    source: str
+    alt: str
+    caption: str
+    width: int
+    height: int
+
+
+def draw(
+    paint: Callable[[Axes], None],
+    alt: str,
+    caption: str,
+    *,
+    width: int = 440,
+    height: int = 270,
+    margins: tuple[int, int, int, int] = (66, 12, 48, 10),
+) -> Drawing:
+    """Return what `paint` puts on a pair of axes.
+
+    Parameters
+    ----------
+    paint : callable Axes -> None
+    alt, caption : str
+        Of the `Drawing`.
+    width, height : int
+        In CSS pixels.
+    margins : tuple of int
+        Left, right, bottom and top, in pixels.
+    """
+    left, right, bottom, top = margins
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
+        FigureCanvasSVG(figure)
+        axes = figure.add_axes(
+            (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
+        )
+        paint(axes)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Format": None, "Type": None})
+    return Drawing(_uri(_with_variables(buffer.getvalue().decode())), alt, caption, width, height)
+
+
+def _with_variables(svg: str) -> str:
+    """Return the drawing with its colours as variables, and the values of a dark page."""
+    for index, light in enumerate(_DARK):
+        svg = re.sub(f"(fill|stroke): ?{light}", rf"\1:var(--c{index})", svg)
+    bright = "".join(f"--c{index}:{light};" for index, light in enumerate(_DARK))
+    dark = "".join(f"--c{index}:{color};" for index, color in enumerate(_DARK.values()))
+    style = f"<style>svg{{{bright}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    svg = re.sub(
+        r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL
+    )
+    svg = re.sub(r"\n\s*", "\n", svg)
+    return svg.replace("<defs>", f"{style}<defs>", 1)
+
+
+def _uri(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -1,0 +1,265 @@
+"""What templates see: a run section by section, each made when a template asks for it.
+
+A template that leaves a section out costs nothing for it: its pictures are not drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections import Counter
+from functools import cached_property
+
+from attncheck.checks.claims import CLAIMS
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records import Result
+from attncheck.report import causes, figures
+from attncheck.report.compare import Comparison
+from attncheck.report.gather import Gathered, Tally, suspicion
+from attncheck.report.headline import Headline, headline, unseen_claims
+from attncheck.report.pictures import Rate, read_picture
+from attncheck.report.power import PowerTable
+from attncheck.report.recipe import Recipe
+from attncheck.report.svg import Drawing
+from attncheck.report.words import chance
+
+# Results of one check that its forest plot shows.
+_SHOWN = 16
+#: Values of a field that are listed.
+VALUES = 14
+# Likely causes that the verdict names.
+_CAUSES = 5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClaimView:
+    """One claim: what is stated, what was examined, and what was seen.
+
+    Attributes
+    ----------
+    name : str
+    tallies : tuple of Tally
+        Its checks, by name.
+    configurations : int
+        Layers on which one of them was examined.
+    most : int
+        Pictures of single results, at most.
+    """
+
+    name: str
+    tallies: tuple[Tally, ...]
+    configurations: int
+    most: int
+
+    @property
+    def statement(self) -> str:
+        """What is claimed, in words."""
+        return CLAIMS[self.name].statement if self.name in CLAIMS else "This version of attncheck does not know it."
+
+    @property
+    def source(self) -> str:
+        """Where the paper states it."""
+        return CLAIMS[self.name].source if self.name in CLAIMS else ""
+
+    @property
+    def unseen(self) -> str:
+        """What a consistent verdict does not show."""
+        return CLAIMS[self.name].unseen if self.name in CLAIMS else ""
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of its results."""
+        return worst_verdict(self.tallies)
+
+    @property
+    def examined(self) -> tuple[Tally, ...]:
+        """The checks that were examined on some layer."""
+        return tuple(tally for tally in self.tallies if tally.examined)
+
+    @property
+    def idle(self) -> tuple[Tally, ...]:
+        """The checks that were examined on no layer."""
+        return tuple(tally for tally in self.tallies if not tally.examined)
+
+    @property
+    def draws(self) -> int:
+        """Draws of first looks; checks of one unit share theirs."""
+        units: dict[int, int] = {}
+        for tally in self.tallies:
+            for unit, size in tally.draws.items():
+                units[unit] = max(units.get(unit, 0), size)
+        return sum(units.values())
+
+    @cached_property
+    def worst(self) -> Result | None:
+        """The most telling result: the first violated check's, or the most suspicious one."""
+        leading = [tally.worst[0] for tally in self.examined]
+        return max(leading, key=suspicion, default=None)
+
+    @cached_property
+    def overview(self) -> list[Drawing]:
+        """The pictures of all results together."""
+        groups = [(tally.name, tally.worst[:_SHOWN]) for tally in self.examined]
+        limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
+        drawn = [figures.forest(self.name, groups), figures.limit_distances(limits)]
+        return [drawing for drawing in drawn if drawing is not None]
+
+    @cached_property
+    def pictures(self) -> list[Drawing]:
+        """The pictures of single results: of each check the most suspicious one, violated ones first."""
+        found: list[Drawing] = []
+        leading = sorted((tally.worst for tally in self.examined), key=lambda kept: suspicion(kept[0]), reverse=True)
+        for kept in leading:
+            drawings = (figures.of_result(result) for result in kept)
+            found += [drawing for drawing in [next((each for each in drawings if each is not None), None)] if drawing]
+            if len(found) >= self.most:
+                break
+        return found[: self.most]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """A run as templates see it.
+
+    Attributes
+    ----------
+    run : Gathered
+    recipe : Recipe
+    comparison : Comparison or None
+    power : PowerTable or None
+    """
+
+    run: Gathered
+    recipe: Recipe
+    comparison: Comparison | None
+    power: PowerTable | None
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The verdict in a sentence."""
+        return headline(self.run)
+
+    @cached_property
+    def baseline_headline(self) -> Headline | None:
+        """The verdict on the baseline."""
+        return None if self.comparison is None else headline(self.comparison.baseline)
+
+    @cached_property
+    def claims(self) -> list[ClaimView]:
+        """The claims of the run, in the order of the computation."""
+        return claims_of(self.run, self.recipe.pictures)
+
+    @cached_property
+    def unseen_claims(self) -> list[str]:
+        """Claims that no result examined."""
+        return unseen_claims(self.run)
+
+    @cached_property
+    def idle(self) -> list[tuple[str, str]]:
+        """Checks that were examined on no layer, with the most common reason."""
+        return [(tally.name, reason_of(tally)) for tally in self.run.tallies.values() if not tally.examined]
+
+    @cached_property
+    def causes(self) -> list[causes.Cause]:
+        """Likely causes, the first first."""
+        return causes.causes(self.run)[:_CAUSES]
+
+    @cached_property
+    def diagnosed(self) -> Result | None:
+        """The violated result whose estimates tell most."""
+        return causes.diagnosed(self.run)
+
+    @cached_property
+    def common(self) -> list[str]:
+        """What the layers with a violation have in common and the others have not."""
+        return causes.common(self.run.space)
+
+    @cached_property
+    def upstream(self) -> list[str]:
+        """Claims before the first violated one along the computation that are consistent."""
+        names = [view.verdict for view in self.claims]
+        before = names.index(Verdict.VIOLATED) if Verdict.VIOLATED in names else 0
+        return [view.name for view in self.claims[:before] if view.verdict == Verdict.CONSISTENT]
+
+    @cached_property
+    def failures(self) -> list[Tally]:
+        """The violated checks, the most telling first."""
+        return causes.violated(self.run)
+
+    @cached_property
+    def doubts(self) -> list[Result]:
+        """Results that are inconclusive."""
+        kept = (result for tally in self.run.tallies.values() for result in tally.worst)
+        return [result for result in kept if result.verdict == Verdict.INCONCLUSIVE]
+
+    @cached_property
+    def uniformity(self) -> Drawing | None:
+        """The picture of first-look p-values."""
+        test = self.run.uniformity
+        return None if test is None else figures.uniformity(self.run.p_values, test)
+
+    @cached_property
+    def visited(self) -> Drawing | None:
+        """The picture of visited shapes."""
+        return figures.visited(self.run.space.shapes)
+
+    @cached_property
+    def rates(self) -> list[Drawing]:
+        """The pictures of rates in the width."""
+        kept = (result for tally in self.run.tallies.values() for result in tally.worst)
+        found = (figures.of_result(result) for result in kept if isinstance(read_picture(result.picture), Rate))
+        return [drawing for drawing in found if drawing is not None]
+
+    @cached_property
+    def moves(self) -> Drawing | None:
+        """The picture of effects in both runs."""
+        return None if self.comparison is None else figures.moves(self.comparison.points)
+
+    def replay(self, result: Result) -> str:
+        """Return the command that repeats a result."""
+        return f"attncheck replay {shlex.quote(str(self.run.path))} {shlex.quote(result.id)}"
+
+
+def claims_of(found: Gathered, most: int) -> list[ClaimView]:
+    """Return the claims of a run, in the order of the computation."""
+    names = sorted({tally.claim for tally in found.tallies.values()}, key=causes.stage)
+    return [
+        ClaimView(
+            name,
+            tuple(tally for tally in found.tallies.values() if tally.claim == name),
+            len(found.claim_layers.get(name, ())),
+            most,
+        )
+        for name in names
+    ]
+
+
+def worst_verdict(tallies: tuple[Tally, ...]) -> str:
+    """Return the worst verdict that any of the checks gave."""
+    given = {verdict for tally in tallies for verdict, count in tally.verdicts.items() if count}
+    order = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT, Verdict.NOT_EXAMINED)
+    return next((str(verdict) for verdict in order if verdict in given), str(Verdict.NOT_EXAMINED))
+
+
+def reason_of(tally: Tally) -> str:
+    """Return the most common reason why a check was not examined."""
+    return min(tally.reasons, key=lambda reason: (-tally.reasons[reason], reason), default="")
+
+
+def looks(result: Result) -> str:
+    """Return the p-values of all looks."""
+    return ", ".join(chance(p_value) for p_value in result.p_values)
+
+
+def most_visited(counter: Counter[str]) -> list[tuple[str, int]]:
+    """Return the most frequent values of a field in their own order, numbers by size."""
+    frequent = sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:VALUES]
+    return sorted(frequent, key=lambda item: _place(item[0]))
+
+
+def _place(value: str) -> tuple[float, str]:
+    try:
+        return float(value), value
+    except ValueError:
+        return math.inf, value

@@ -1,0 +1,102 @@
+"""Numbers, layers and effects as a reader wants them; the same in text, tables and alternative texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import InputError
+from attncheck.records import Result
+
+
+def number(value: float | None) -> str:
+    """Return four significant digits, or a dash.
+
+    Examples
+    --------
+    >>> number(1234567.0), number(0.25), number(None)
+    ('1.235e+06', '0.25', '–')
+    """
+    return "–" if value is None else f"{value:.4g}"
+
+
+def chance(value: float | None) -> str:
+    """Return a p-value with two significant digits.
+
+    Examples
+    --------
+    >>> chance(0.000123), chance(0.0)
+    ('0.00012', '<1e-300')
+    """
+    if value is None:
+        return "–"
+    return "<1e-300" if value < 1e-300 else f"{value:.2g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where it needs one.
+
+    Examples
+    --------
+    >>> counted(1, "layer"), counted(12000, "layer")
+    ('1 layer', '12,000 layers')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def span(values: list[Any]) -> str:
+    """Return the range of a list of smallest and largest.
+
+    Examples
+    --------
+    >>> span([1.0, 2.5]), span([3, 3]), span([])
+    ('1 to 2.5', '3', '–')
+    """
+    texts = [f"{value:,}" if isinstance(value, int) else number(value) for value in values]
+    return " to ".join(dict.fromkeys(texts)) or "–"
+
+
+def layer_name(layer: dict[str, Any]) -> str:
+    """Return the short name of a layer; of one that this version does not know, its fields."""
+    try:
+        return AttentionLayer.from_dict(layer).describe()
+    except (InputError, TypeError):
+        return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
+
+
+def printable(text: str, most: int = 200) -> str:
+    """Return a text without control characters, and cut where it is too long to show.
+
+    Examples
+    --------
+    >>> printable(f"a{chr(0)}b") == f"a{chr(0xFFFD)}b", printable("abcdef", 4)
+    (True, 'abc…')
+    """
+    shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
+    return shown if len(text) <= most else shown[: most - 1] + "…"
+
+
+def interval(result: Result) -> str:
+    """Return the effect with its interval."""
+    if result.effect is None:
+        return "–"
+    return f"{number(result.effect)} [{number(result.low)}, {number(result.high)}]"
+
+
+def reads(result: Result) -> str:
+    """Return what the effect is: a result's text up to its first number."""
+    return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
+
+
+def in_departures(result: Result, value: float | None) -> float | None:
+    """Return an effect in units of the departure that the check must catch: 0 declared, 1 must be caught.
+
+    Ratios are measured by their logarithms, so that 1/r lies as far below as r above.
+    """
+    null, departure = result.null_effect, result.departure
+    if value is None or null is None or departure is None or departure == null:
+        return None
+    if null == 1.0 and departure > 0.0:
+        return math.log(max(value, 1e-12)) / math.log(departure)
+    return (value - null) / (departure - null)
