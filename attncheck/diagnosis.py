@@ -61,8 +61,20 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     size = max(64, min(_SIZE, _ENTRIES // stored, 100_000_000 // layer.weight_entries))
     key = (unit.property_name, layer.to_dict())
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
-    exact = simulate(layer, 4 * size, seed_sequence(seed, *key, role="diagnosis/reference"))
-    reference = Sample(layer, exact.outputs, scores=exact.scores)
+    return differences(sample, seed_sequence(seed, *key, role="diagnosis/reference"))
+
+
+def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
+    """Return the estimates from a sample that differ from the declaration, each a sentence.
+
+    Parameters
+    ----------
+    sample : Sample
+    seed : numpy.random.SeedSequence
+        For draws of the exact law to compare with, four times as many.
+    """
+    exact = simulate(sample.layer, 4 * len(sample), seed)
+    reference = Sample(sample.layer, exact.outputs, scores=exact.scores)
     return [str(estimate) for estimate in _estimates(sample, reference) if estimate.differs]
 
 

@@ -167,7 +167,8 @@ class Check:
     def test(self, setting: Setting, data: tuple[Any, ...]) -> Outcome:
         """Return the outcome on what `measure` gave; an outcome of count 0 where it gave nothing."""
         family = self.family(setting)
-        if any(isinstance(part, np.ndarray) and part.size == 0 for part in data):
+        no_trials = isinstance(data[-1], int) and data[-1] == 0
+        if no_trials or any(np.size(part) == 0 for part in data):
             null = family.null_effect
             return Outcome(1.0, null, null, null, null, 0)
         return family.test(*data)

@@ -11,21 +11,25 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from attncheck.attention import AttentionLayer
+from attncheck.diagnosis import differences
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
+from attncheck.evidence.streams import seed_sequence
 from attncheck.evidence.verdicts import Verdict
+from attncheck.exit_codes import ExitCode
 from attncheck.manifest import manifest_of
 from attncheck.records import Closing, Planned, Result, Writer, run_digest
 from attncheck.samples.examine import BLOCKS, examine_samples
 from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
 
-EXIT_CODES = {"consistent": 0, "violated": 1, "inconclusive": 3, "incomplete": 4}
+# Draws that a description in numbers is made from.
+_DIAGNOSED = 4_000
 
 
 def check_file(
     layer_path: Path, samples_path: Path, record: Path | None = None, *, seed: int = 0, false_alarm: float = 1e-6
-) -> tuple[int, str]:
+) -> tuple[ExitCode, str]:
     """Examine a file of samples; return the exit code and what to print.
 
     Parameters
@@ -52,7 +56,7 @@ def check_file(
     conclusion = conclude_file(results, budget, seed)
     if record is not None:
         _write(record, samples, results, conclusion, budget, seed)
-    return EXIT_CODES[conclusion.verdict], _summary(samples, results, conclusion, budget)
+    return ExitCode.of(conclusion.verdict), _summary(samples, results, conclusion, budget, seed)
 
 
 def conclude_file(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
@@ -88,18 +92,27 @@ def _write(
     writer.close()
 
 
-def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget) -> str:
+def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int) -> str:
     examined = [result for result in results if result.p_values]
     lines = [
         f"{conclusion.verdict.upper()}: {samples.source}, {len(samples):,} draws of {samples.sample.layer.describe()}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
+        *(f"  observed: {sentence}" for sentence in _observed(samples, conclusion, seed)),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file where it says one look.",
         render_table(_table(examined)),
     ]
     lines += [f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE]
     return "\n".join(lines + unseen(results, "Not examined:"))
+
+
+def _observed(samples: Samples, conclusion: Conclusion, seed: int) -> list[str]:
+    """Return in words and numbers what differs, where something is violated."""
+    if conclusion.verdict != "violated":
+        return []
+    sample = samples.sample.first(_DIAGNOSED)
+    return differences(sample, seed_sequence(seed, "samples", sample.layer.to_dict(), role="diagnosis"))
 
 
 def _table(results: Sequence[Result]) -> Table:

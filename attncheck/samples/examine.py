@@ -53,7 +53,7 @@ def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
     """Return what a file of this size and content can be examined for, before looking at it."""
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates)
-    checks = (*CHECKS, *score_checks(samples.entries))
+    checks = (*CHECKS, *score_checks(sample.score_entries or ()))
     budget = Budget(false_alarm)
     level, single = budget.level(len(checks)), budget.looks_share / len(checks)
     block, size = len(samples) // BLOCKS, len(samples)
@@ -146,8 +146,8 @@ class _Reader:
         arrays: dict[str, Any] = {
             name: getattr(sample, name)[part] for name in FIELDS if getattr(sample, name) is not None
         }
-        if self._samples.entries:
-            arrays["score_entries"] = {entry: column[part] for entry, column in self._samples.entries.items()}
+        if sample.score_entries:
+            arrays["score_entries"] = {entry: column[part] for entry, column in sample.score_entries.items()}
         return arrays
 
 

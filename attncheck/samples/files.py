@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import re
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,11 @@ class Samples:
     ----------
     sample : Sample
         What the file holds of the fields that a subject may expose.
-    entries : mapping of (head, i, j) to ndarray
-        Scores of single entries, numbered from 0, where the file has no whole score matrices.
     source : str
         The file's name.
     """
 
     sample: Sample
-    entries: Mapping[Entry, FloatArray]
     source: str
 
     def __len__(self) -> int:
@@ -72,10 +68,10 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
         if isinstance(error, InputError):
             raise
         raise InputError(f"samples={path}: is damaged ({_first_line(error)}); write the file again") from None
-    shaped = {name: _with_neurons(name, array) for name, array in arrays.items()}
+    shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
     size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
     try:
-        return Samples(Sample.from_mapping(layer, shaped, size), entries, path.name)
+        return Samples(Sample.from_mapping(layer, shaped | {"score_entries": entries or None}, size), path.name)
     except InputError as error:
         raise InputError(f"samples={path}: " + str(error).replace("subject[", "[")) from None
 

@@ -1,0 +1,161 @@
+"""Files of samples: what is read, what is refused, and verdicts on right, wrong, damaged and small files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck.records import Closing, Manifest, Result, read
+from attncheck.samples.command import check_file
+from attncheck.samples.examine import examine_samples
+from attncheck.samples.files import read_samples
+
+LAYER = ac.AttentionLayer(width=16)
+SIZE = 18_000
+
+
+@pytest.fixture(scope="module")
+def draws() -> ac.Draws:
+    return ac.simulate(LAYER, SIZE, seed=11, reading="direct")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, draws: ac.Draws) -> Path:
+    place = tmp_path_factory.mktemp("samples")
+    (place / "layer.toml").write_text(LAYER.to_toml())
+    np.savez(place / "full.npz", **draws.as_dict())  # type: ignore[arg-type]
+    np.savez(place / "scores.npz", outputs=draws.outputs[:, :, 0], scores=draws.scores)
+    np.save(place / "outputs.npy", draws.outputs[:, :, 0])
+    table = np.column_stack([draws.outputs[:, :, 0], draws.scores[:, 1, 2, 3]])
+    np.savetxt(place / "named.csv", table, delimiter=",", header="y1,y2,y3,y4,p2_3_4", comments="")
+    np.savetxt(place / "plain.csv", draws.outputs[:2000, :, 0], delimiter=",")
+    return place
+
+
+def verdict_of(folder: Path, name: str) -> tuple[int, str]:
+    return check_file(folder / "layer.toml", folder / name)
+
+
+@pytest.mark.parametrize("name", ["full.npz", "scores.npz", "outputs.npy", "named.csv"])
+def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -> None:
+    # False-alarm level 1e-6 for each file, as budgeted.
+    code, text = verdict_of(folder, name)
+    assert code == 0, text
+    assert text.startswith("CONSISTENT")
+
+
+def test_more_exposure_examines_more(folder: Path) -> None:
+    examined = [
+        sum(bool(result.p_values) for result in examine_samples(read_samples(folder / name, LAYER)))
+        for name in ("outputs.npy", "scores.npz", "full.npz")
+    ]
+    assert examined[0] < examined[1] < examined[2]
+
+
+def test_single_score_entries_are_examined_against_width_and_limit(folder: Path) -> None:
+    results = examine_samples(read_samples(folder / "named.csv", LAYER))
+    found = {result.check: result for result in results if "score_2_3_4" in result.check}
+    assert set(found) == {"outputs.score_2_3_4", "outputs.limit_score_2_3_4"}
+    assert found["outputs.score_2_3_4"].p_values
+
+
+DAMAGES: dict[str, Callable[[ac.Draws], dict[str, Any]]] = {
+    "wrong scale": lambda d: {"outputs": 1.2 * d.outputs},
+    "scores halved": lambda d: {**d.as_dict(), "scores": 0.5 * d.scores},
+    "shifted": lambda d: {**d.as_dict(), "outputs": d.outputs + 0.1},
+    "columns swapped": lambda d: {**d.as_dict(), "scores": d.scores.swapaxes(-1, -2)},
+    "heads swapped": lambda d: {**d.as_dict(), "value_gram": d.as_dict()["value_gram"][:, ::-1]},
+    "rows shuffled": lambda d: {**d.as_dict(), "scores": np.roll(d.scores, 1, axis=0)},
+    "half precision": lambda d: {"outputs": d.outputs.astype(np.float16)},
+    "repeated block": lambda d: {"outputs": np.tile(d.outputs[:600], (30, 1, 1))},
+    "gaussian": lambda d: {"outputs": np.random.default_rng(5).standard_normal(d.outputs.shape) * d.outputs.std()},
+    "sorted": lambda d: {"outputs": d.outputs[np.argsort((d.outputs**2).sum(axis=(1, 2)))]},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_samples_are_violated(tmp_path: Path, draws: ac.Draws, damage: str) -> None:
+    path = tmp_path / "samples.npz"
+    np.savez(path, **DAMAGES[damage](draws))
+    results = examine_samples(read_samples(path, LAYER))
+    assert any(result.verdict == "violated" for result in results)
+
+
+def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:
+    np.save(tmp_path / "samples.npy", 1.2 * draws.outputs[:, :, 0])
+    code, text = check_file(folder / "layer.toml", tmp_path / "samples.npy")
+    assert code == 1
+    assert "observed: output variance 0." in text
+
+
+def test_too_few_draws_are_inconclusive_and_say_how_many_it_takes(tmp_path: Path, folder: Path) -> None:
+    np.save(tmp_path / "few.npy", ac.simulate(LAYER, 60, seed=1).outputs[:, :, 0])
+    code, text = check_file(folder / "layer.toml", tmp_path / "few.npy")
+    assert code == 3
+    assert "draws, the file has 60" in text
+
+
+def test_the_record_of_a_file_is_a_record(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    check_file(folder / "layer.toml", folder / "scores.npz", path)
+    lines = list(read(path))
+    assert isinstance(lines[0], Manifest)
+    assert isinstance(lines[-1], Closing)
+    results = [line for line in lines if isinstance(line, Result)]
+    assert {planned.id for planned in lines[0].planned} == {result.id for result in results}
+    assert lines[-1].verdict == "consistent"
+
+
+BAD_ARRAYS = {
+    "no outputs": ({"scores": np.zeros((5, 2, 4, 4))}, "returned no outputs"),
+    "unknown name": ({"outputs": np.zeros((5, 4)), "weights": np.zeros(3)}, "'weights'"),
+    "wrong length": ({"outputs": np.zeros((5, 3))}, "must be"),
+    "wrong scores": ({"outputs": np.zeros((5, 4)), "scores": np.zeros((4, 2, 4, 4))}, "scores"),
+    "nan": ({"outputs": np.full((5, 4), np.nan)}, "not finite"),
+    "text": ({"outputs": np.full((5, 4), "x")}, "real numbers"),
+    "one dimension": ({"outputs": np.zeros(5)}, "must be"),
+    "empty": ({"outputs": np.zeros((0, 4))}, "must be"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_unusable_arrays_are_refused_by_name(tmp_path: Path, case: str) -> None:
+    arrays, said = BAD_ARRAYS[case]
+    path = tmp_path / "bad.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(ac.InputError) as caught:
+        read_samples(path, LAYER)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unusable_files_are_refused_in_one_line(tmp_path: Path, folder: Path) -> None:
+    truncated = tmp_path / "cut.npz"
+    truncated.write_bytes((folder / "full.npz").read_bytes()[:2000])
+    pickled = tmp_path / "pickled.npy"
+    np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "words.csv").write_text("y1,y2,y3,y4\n1,2,x,4\n")
+    (tmp_path / "columns.csv").write_text("y1,y2,y3,z\n1,2,3,4\n")
+    (tmp_path / "outside.csv").write_text("y1,y2,y3,y4,p3_1_1\n1,2,3,4,5\n")
+    (tmp_path / "file.txt").write_text("1")
+    names = [
+        "cut.npz",
+        "pickled.npy",
+        "empty.csv",
+        "words.csv",
+        "columns.csv",
+        "outside.csv",
+        "file.txt",
+        "missing.npy",
+    ]
+    for name in names:
+        with pytest.raises(ac.InputError) as caught:
+            read_samples(tmp_path / name, LAYER)
+        assert "\n" not in str(caught.value), name
+        assert ";" in str(caught.value), name
