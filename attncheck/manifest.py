@@ -20,7 +20,7 @@ def manifest_of(
     """Return the manifest of a run that starts now, on this machine."""
     return Manifest(
         schema=SCHEMA,
-        versions={name: _version(name) for name in _VERSIONED},
+        versions=installed_versions(),
         seed=seed,
         profile=profile,
         false_alarm=false_alarm,
@@ -34,6 +34,11 @@ def manifest_of(
         },
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of attncheck and of what its digits rest on."""
+    return {name: _version(name) for name in _VERSIONED}
 
 
 def _version(name: str) -> str:

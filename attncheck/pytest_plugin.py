@@ -8,9 +8,10 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
 
@@ -19,13 +20,37 @@ if TYPE_CHECKING:
     from attncheck.run import Run, RunReport
 
 DEFAULT_RECORD = "reports/output/record.jsonl"
-_KEY = "attncheck"
+_DEFAULTS = {
+    "subject": None,
+    "seed": "0",
+    "profile": "default",
+    "false_alarm": "1e-6",
+    "draws": None,
+    "record": DEFAULT_RECORD,
+}
 _MARK = "attncheck_examines"
 _DRAWN = "attncheck_drawn"
 _RUN = pytest.StashKey["Run"]()
 _REPORT = pytest.StashKey["RunReport"]()
+_SHIPPED = pytest.StashKey["Shipped"]()
+# What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
+_UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d+ s=\d+ H=\d+")
 
 Hold = Callable[["AttentionLayer"], None]
+
+
+class Shipped(TypedDict):
+    """What an item sends along with its report: results in built-in types, and why there may be none."""
+
+    results: list[dict[str, Any]]
+    unusable: str
+
+
+def shipped(report: pytest.TestReport | pytest.CollectReport) -> Shipped:
+    """Return what came along with a report; nothing if it is not of an item that examines a property."""
+    nothing: Shipped = {"results": [], "unusable": ""}
+    found: Shipped = getattr(report, "attncheck", nothing)
+    return found
 
 
 def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
@@ -51,24 +76,42 @@ def drawn(strategy: Any) -> pytest.MarkDecorator:
     return getattr(pytest.mark, _DRAWN)(strategy)  # type: ignore[no-any-return]
 
 
+def engage(config: pytest.Config) -> None:
+    """Make the run before anything is collected: the header echoes it, and options are refused at once.
+
+    Done where an option of attncheck's is given; the conftest of a folder of properties does it for all runs.
+    """
+    from attncheck.errors import InputError
+
+    try:
+        _run_of(config)
+    except InputError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the ``--attncheck-…`` options."""
     group = parser.getgroup("attncheck", "attncheck: does this attention simulator behave as the theorem says?")
-    group.addoption("--attncheck-subject", metavar="MODULE:CALLABLE", help="simulator to examine (ATTNCHECK_SUBJECT)")
-    group.addoption("--attncheck-seed", default="0", metavar="N|random", help="run seed: same seed, same digits")
-    group.addoption("--attncheck-profile", default="default", metavar="NAME", help="smoke, default or thorough")
-    group.addoption("--attncheck-false-alarm", default="1e-6", metavar="B", help="false-alarm budget of the run")
-    group.addoption("--attncheck-draws", metavar="N", help="thorough: draws that the whole run may take")
-    group.addoption("--attncheck-record", default=DEFAULT_RECORD, metavar="PATH", help="where the record goes")
+
+    def add(name: str, metavar: str, text: str) -> None:
+        option = "--attncheck-" + name.replace("_", "-")
+        group.addoption(option, metavar=metavar, default=_DEFAULTS[name], help=text)
+
+    add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
+    add("seed", "N|random", "run seed: same seed, same digits (default: 0)")
+    add("profile", "NAME", "smoke, default or thorough")
+    add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
+    add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
+    add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
+    group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark; draw the seed once where it is to be random."""
+    """Register the marks; draw the seed once where it is to be random."""
     config.addinivalue_line("markers", f"{_MARK}(name, strategy): examines a property on many layers")
     config.addinivalue_line("markers", f"{_DRAWN}(strategy): runs on layers drawn from a strategy")
-    worker = getattr(config, "workerinput", None)
-    if worker is not None:
-        config.option.attncheck_seed = worker["attncheck_seed"]
+    if _is_worker(config):
+        config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
     elif config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
 
@@ -79,23 +122,30 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["attncheck_seed"] = node.config.option.attncheck_seed
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make the run where an option or the environment asks for attncheck."""
+    given = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
+    if given or "ATTNCHECK_SUBJECT" in os.environ:
+        engage(session.config)
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Echo what is examined and how, where the run is one of attncheck's."""
-    named = config.option.attncheck_subject or os.environ.get("ATTNCHECK_SUBJECT")
-    if not named and not any("properties" in Path(arg.partition("::")[0]).parts for arg in config.args):
-        return None
-    return _run_of(config).header()
+    return config.stash[_RUN].header() if _RUN in config.stash else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per layer of a marked test."""
     if "layer" not in metafunc.fixturenames:
         return
-    if mark := metafunc.definition.get_closest_marker(_MARK):
-        units = _run_of(metafunc.config).units(*mark.args)
+    config, definition = metafunc.config, metafunc.definition
+    if mark := definition.get_closest_marker(_MARK):
+        name, strategy = mark.args
+        units = _collectable(lambda: _run_of(config).units(name, strategy))
         metafunc.parametrize("layer", [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
-    elif mark := metafunc.definition.get_closest_marker(_DRAWN):
-        layers = _run_of(metafunc.config).layers(mark.args[0], metafunc.definition.name)
+    elif mark := definition.get_closest_marker(_DRAWN):
+        (strategy,) = mark.args
+        layers = _collectable(lambda: _run_of(config).layers(strategy, definition.name))
         metafunc.parametrize("layer", layers, ids=[layer.describe() for layer in layers])
 
 
@@ -108,104 +158,138 @@ def run_seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
     """Return the function that examines the property on a layer and fails the test if it is violated."""
+    from attncheck.errors import InputError
+
     run = _run_of(request.config)
     name = request.node.get_closest_marker(_MARK).args[0]
+    ship = request.node.stash.setdefault(_SHIPPED, Shipped(results=[], unusable=""))
 
     def examine(layer: AttentionLayer) -> None:
-        results, message = run.examine(name, layer)
-        request.node.user_properties.append((_KEY, results))
+        try:
+            results, message = run.examine(name, layer)
+        except InputError as error:
+            results, message = [], str(error)
+            ship["unusable"] = message
+        ship["results"] += results
         if message:
             pytest.fail(message, pytrace=False)
 
     return examine
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fix the level of a look by what is left after deselection."""
-    ids = _unit_ids(item.nodeid for item in items)
-    if ids:
-        config.stash[_RUN] = _run_of(config).settled(ids)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send along what the item has to tell, as an attribute: properties of the report go into JUnit files."""
+    report = yield
+    if call.when == "call" and _SHIPPED in item.stash:
+        vars(report)["attncheck"] = item.stash[_SHIPPED]
+    return report
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Settle the plan on what is left after deselection."""
+    _settle(session.config, [item.nodeid for item in session.items])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Open the record, where what was collected is run here."""
+    if not (_is_worker(session.config) or session.config.option.collectonly):
+        _open(session.config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Learn the plan from what a worker collected."""
-    found = _unit_ids(ids)
-    if found:
-        node.config.stash[_RUN] = _run_of(node.config).settled(found)
-        _report_of(node.config)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Open the record where this process both collects and reports."""
-    config = session.config
-    if not hasattr(config, "workerinput") and _RUN in config.stash and config.stash[_RUN].unit_ids:
-        _report_of(config)
+    """Learn the plan from what a worker collected, and open the record."""
+    _settle(node.config, ids)
+    _open(node.config)
 
 
 class _Reporter:
     """Takes results out of reports as they come in, and has the last word."""
 
-    def __init__(self, config: pytest.Config, report: RunReport) -> None:
-        self.config = config
+    def __init__(self, report: RunReport, page: str | None) -> None:
         self.report = report
+        self.page = page
+        self.rendered = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results of a finished item."""
-        if report.when == "call":
-            for key, value in report.user_properties:
-                if key == _KEY:
-                    self.report.take(cast(Any, value))
+        self.report.take(shipped(report)["results"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Conclude the run; what is not consistent is not a pass."""
         if not self.report.finish() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.page and self.report.run.record:
+            self.rendered = _rendered(self.report.run.record, Path(self.page))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdict first, then the table."""
         terminalreporter.section("attncheck")
         terminalreporter.write_line(self.report.summary(terminalreporter.hasmarkup))
+        if self.rendered:
+            terminalreporter.write_line(self.rendered)
+
+
+def _rendered(record: Path, page: Path) -> str:
+    """Render a record; say where the page is, or why there is none: the verdict stands either way."""
+    from attncheck.report import render_report
+
+    try:
+        return f"Report: {render_report(record, out=page)}"
+    except Exception as error:
+        return f"Report: not written, {type(error).__name__}: {error}"
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return getattr(config.option, f"attncheck_{name}")
 
 
 def _run_of(config: pytest.Config) -> Run:
     """Return the run of this process, made at its first use."""
     if _RUN not in config.stash:
-        from attncheck.errors import InputError
         from attncheck.run import Run
 
-        option = config.option
-        try:
-            config.stash[_RUN] = Run.of(
-                subject=option.attncheck_subject or os.environ.get("ATTNCHECK_SUBJECT"),
-                seed=option.attncheck_seed,
-                profile=option.attncheck_profile,
-                false_alarm=option.attncheck_false_alarm,
-                draws=option.attncheck_draws,
-                record=Path(option.attncheck_record),
-            )
-        except InputError as error:
-            raise pytest.UsageError(str(error)) from None
+        given = {name: _option(config, name) for name in _DEFAULTS}
+        given["subject"] = given["subject"] or os.environ.get("ATTNCHECK_SUBJECT")
+        config.stash[_RUN] = Run.of(**{**given, "record": Path(given["record"])})
     return config.stash[_RUN]
 
 
-def _report_of(config: pytest.Config) -> RunReport:
-    """Return the report that the run is written to, opened at its first use."""
-    if _REPORT not in config.stash:
-        from attncheck.errors import InputError
+def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
+    """Return what `make` returns; input that it refuses is an error of collection in one line."""
+    from attncheck.errors import InputError
 
-        try:
-            report = _run_of(config).open_report()
-        except InputError as error:
-            raise pytest.UsageError(str(error)) from None
-        config.stash[_REPORT] = report
-        config.pluginmanager.register(_Reporter(config, report), "attncheck-reporter")
-    return config.stash[_REPORT]
+    try:
+        return make()
+    except InputError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
 
 
-def _unit_ids(node_ids: Iterable[str]) -> list[str]:
-    """Return the unit ids in the brackets of node ids, ``test_scores[scores@0123456789ab n=16 …]``."""
-    bracketed = (node_id.partition("[")[2].partition(" ")[0] for node_id in node_ids)
-    return [unit for unit in bracketed if "@" in unit]
+def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
+    """Fix the plan by what was collected."""
+    units = [found[1] for found in map(_UNIT_IN_ID.search, node_ids) if found]
+    if units:
+        config.stash[_RUN] = _run_of(config).settled(units)
+
+
+def _open(config: pytest.Config) -> None:
+    """Open the record of a run that has a plan, once, in the process that reports."""
+    if _RUN not in config.stash or not config.stash[_RUN].unit_ids or _REPORT in config.stash:
+        return
+    from attncheck.errors import InputError
+
+    try:
+        config.stash[_REPORT] = config.stash[_RUN].open_report()
+    except InputError as error:
+        raise pytest.UsageError(str(error)) from None
+    reporter = _Reporter(config.stash[_REPORT], config.option.attncheck_report)
+    config.pluginmanager.register(reporter, "attncheck-reporter")

@@ -13,7 +13,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ except ImportError:  # Windows
 #: The schema that is written; older ones are read too. 2 added the hash of the content.
 SCHEMA = 2
 _AGAIN = "make the record again"
+_NO_MANIFEST = "has no manifest in its first line; pass a record that attncheck wrote"
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -219,10 +220,14 @@ def read_as(path: Path, lines: Any) -> Iterator[Any]:
     """
     decoder = msgspec.json.Decoder(lines)
     content = hashlib.sha256()
+    schema, ended = 0, False
     try:
         with open(path, "rb") as file:
-            schema, ended = _schema_of(path, file), False
+            # A large file of another kind may be one long line.
+            if file.peek(1)[:1] != b"{":
+                raise InputError(f"record={path}: {_NO_MANIFEST}")
             for number, raw in enumerate(file, 1):
+                schema = schema or _schema_of(path, raw)
                 if not raw.endswith(b"\n"):
                     return
                 line = _decoded(path, number, raw, decoder)
@@ -251,17 +256,14 @@ def read_manifest(path: Path) -> Manifest:
     return first
 
 
-def _schema_of(path: Path, file: BinaryIO) -> int:
-    """Return the schema of a record, having looked at its first line only."""
-    start = file.tell()
-    first = file.readline() if file.read(1) == b"{" else b""
-    file.seek(start)
+def _schema_of(path: Path, first: bytes) -> int:
+    """Return the schema that the first line states."""
     head = _Head()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            head = msgspec.json.decode(b"{" + first, type=_Head)
+            head = msgspec.json.decode(first, type=_Head)
     if head.type != "manifest":
-        raise InputError(f"record={path}: has no manifest in its first line; pass a record that attncheck wrote")
+        raise InputError(f"record={path}: {_NO_MANIFEST}")
     if not isinstance(head.schema, int) or not 1 <= head.schema <= SCHEMA:
         remedy = "upgrade attncheck"
         raise InputError(f"record={path}: has schema {head.schema!r}, this version reads up to {SCHEMA}; {remedy}")

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from attncheck.attention import AttentionLayer
 from attncheck.checks.registry import checks_of
 from attncheck.diagnosis import diagnose
-from attncheck.errors import check_number, check_whole, refuse
+from attncheck.errors import InputError, check_number, check_whole, refuse
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
 from attncheck.evidence.verdicts import Verdict
@@ -172,10 +172,14 @@ class Run:
 
 
 class RunReport:
-    """Takes results as they come in, in any order, writes them down at once, and concludes."""
+    """Takes results as they come in, in any order, writes them down at once, and concludes.
+
+    Where the record can no longer be written, the run goes on, its record ends there, and `failure` says why.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.failure = ""
         self.results: list[Result] = []
         self.conclusion: Conclusion | None = None
         self._started = time.perf_counter()
@@ -189,10 +193,10 @@ class RunReport:
         for fields in results:
             result = msgspec.convert(fields, Result)
             self.results.append(result)
-            self._writer.write(result)
+            self._write(result)
 
     def finish(self) -> bool:
-        """Conclude, write the closing line, and return whether the run is consistent."""
+        """Conclude, write the closing line, and return whether the run is consistent and written down."""
         self.conclusion = self.run.conclude(self.results)
         closing = Closing(
             digest=run_digest(self.results),
@@ -201,9 +205,9 @@ class RunReport:
             reported=len(self.results),
             seconds=time.perf_counter() - self._started,
         )
-        self._writer.write(closing)
+        self._write(closing)
         self._writer.close()
-        return self.conclusion.verdict == "consistent"
+        return self.conclusion.verdict == "consistent" and not self.failure
 
     def summary(self, color: bool = False) -> str:
         """Return the verdict and the table of properties, for a terminal."""
@@ -211,7 +215,16 @@ class RunReport:
 
         if self.conclusion is None:
             return ""
-        return summarize(self.run, self.results, self.conclusion, color)
+        text = summarize(self.run, self.results, self.conclusion, color)
+        return f"{text}\n{self.failure}" if self.failure else text
+
+    def _write(self, line: Result | Closing) -> None:
+        if self.failure:
+            return
+        try:
+            self._writer.write(line)
+        except InputError as error:
+            self.failure = str(error)
 
 
 def _typed(value: Any, kind: Callable[[str], Any]) -> Any:

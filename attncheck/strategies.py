@@ -90,10 +90,13 @@ def layers(
     choose("head_dim", [None] * len(HEAD_DIMS) + [*HEAD_DIMS])
     choose("input_correlation", (0.0, 0.5, 0.9, 1.0))
     choose("width", [min_width, *(n for n in WIDTHS if min_width < n <= max_width)])
-    choose("score_scaling", SCORE_SCALINGS)
-    choose("attention_map", ATTENTION_MAPS)
-    choose("mask", MASKS)
-    choose("head_scaling", (True, False))
-    for name in ("query", "key", "value", "output", "input"):
-        choose(f"{name}_std", STDS)
+    free: dict[str, Sequence[Any]] = {
+        "score_scaling": SCORE_SCALINGS,
+        "attention_map": ATTENTION_MAPS,
+        "mask": MASKS,
+        "head_scaling": (True, False),
+        **{f"{name}_std": STDS for name in ("query", "key", "value", "output", "input")},
+    }
+    for field, values in free.items():
+        fields[field] = draw(st.sampled_from(values))
     return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Setting
-from attncheck.checks.sample import Sample
+from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError, check_choice, refuse
 from attncheck.simulators import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
@@ -25,8 +27,14 @@ FloatArray = NDArray[np.float64]
 Form = Literal["size", "inputs"]
 
 DEFAULT_SUBJECT = "attncheck.subject:direct"
+_FORMS = "(layer, size, rng) or (layer, inputs, rng)"
+_SUPPORTS = "make it a function of the layer that returns True, False or a string that says why not"
 # Draws of a probe: enough to tell shapes and whether the generator is used.
 _PROBE = 4
+# Two samples from one generator may differ by this share of their size: a GPU adds in any order.
+_WOBBLE = 0.05
+# Characters of another's error message that are passed on.
+_MESSAGE = 200
 # Entries of X that are handed to a subject in one call.
 _INPUT_ENTRIES = 2**22
 
@@ -79,76 +87,119 @@ class Subject:
         name = subject if isinstance(subject, str) else _name_of(subject)
         call = _find(subject) if isinstance(subject, str) else subject
         if not callable(call):
-            refuse(
-                "subject",
-                name,
-                "is not callable",
-                "pass a function (layer, size, rng) or (layer, inputs, rng)",
-            )
-        supports = getattr(call, "supports", None)
+            refuse("subject", name, "is not callable", f"pass a function {_FORMS}")
+        supports = getattr(call, "supports", cls.supports)
+        if not callable(supports):
+            refuse(f"{name}.supports", supports, "is not callable", _SUPPORTS)
         weights = check_choice(f"{name}.weights", getattr(call, "weights", GAUSSIAN), tuple(WEIGHT_LAWS))
-        return cls(name, call, _form_of(name, call), supports or (lambda layer: True), weights)
+        return cls(name, call, _form_of(name, call), supports, weights)
 
     def reason_unsupported(self, layer: AttentionLayer) -> str:
-        """Return why the subject declares that it cannot simulate `layer`; empty if it can."""
-        answer = self.supports(layer)
-        if isinstance(answer, str):
-            return answer
-        return "" if answer else "the subject does not support this layer"
-
-    def draw(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
-        """Draw a validated sample; exceptions of the subject become an `InputError` that names it."""
-        if self.form == "size":
-            return Sample.from_mapping(layer, self._call(layer, size, rng), size)
-        step = max(1, _INPUT_ENTRIES // (layer.seq_len * layer.width))
-        parts = [
-            self._draw_given(layer, draw_inputs(layer, min(step, size - start), rng), rng)
-            for start in range(0, size, step)
-        ]
-        merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return Sample.from_mapping(layer, merged, size)
-
-    def probe(self, layer: AttentionLayer, rng: np.random.Generator) -> Setting:
-        """Learn what the subject exposes on a layer, and that it uses its generator.
+        """Return why the subject declares that it cannot simulate `layer`; empty if it can.
 
         Raises
         ------
         InputError
-            If two different generators give the same digits: every look would be the same look.
+            If the declaration fails or is neither a boolean nor a string.
         """
-        if self.form == "inputs":
-            inputs = draw_inputs(layer, _PROBE, rng)
-            first, second = (
-                Sample.from_mapping(layer, self._draw_given(layer, inputs, stream), _PROBE) for stream in rng.spawn(2)
-            )
-        else:
-            first, second = (self.draw(layer, _PROBE, stream) for stream in rng.spawn(2))
-        if np.array_equal(first.outputs, second.outputs) and first.outputs.any():
-            remedy = "draw all random numbers from the generator passed as rng"
-            raise InputError(f"subject={self.name}: two different generators gave the same outputs; {remedy}")
+        answer = self._run(self.supports, layer)
+        if isinstance(answer, str):
+            return answer or "the subject does not support this layer"
+        if not isinstance(answer, bool | np.bool_):
+            refuse(f"{self.name}.supports", answer, f"is what it returns for {layer.describe()}", _SUPPORTS)
+        return "" if answer else "the subject does not support this layer"
+
+    def draw(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
+        """Draw a validated sample.
+
+        Raises
+        ------
+        InputError
+            If the subject fails, or returns what cannot be used; names subject and layer.
+        """
+        if self.form == "size":
+            return self._sample(layer, size, size, rng)
+        step = max(1, _INPUT_ENTRIES // (layer.seq_len * layer.width))
+        counts = [min(step, size - start) for start in range(0, size, step)]
+        parts = [self._draw_given(draw_inputs(layer, count, rng), layer, rng) for count in counts]
+        return _joined([self._held_to(part, parts[0].exposed, parts[0].coordinates) for part in parts])
+
+    def draw_as(self, setting: Setting, size: int, rng: np.random.Generator) -> Sample:
+        """Draw a sample that exposes what was planned for.
+
+        Raises
+        ------
+        InputError
+            As for `draw`, or if a field is missing or the number of neurons is another one.
+        """
+        return self._held_to(self.draw(setting.layer, size, rng), setting.exposed, setting.coordinates)
+
+    def probe(self, layer: AttentionLayer, rng: np.random.Generator) -> Setting:
+        """Learn what the subject exposes on a layer, and that its generator decides what it draws.
+
+        Raises
+        ------
+        InputError
+            If two generators give the same digits, so that every look would be the same look; or if one
+            generator gives different ones, so that no result could be repeated.
+        """
+        inputs = draw_inputs(layer, _PROBE, rng) if self.form == "inputs" else None
+        one, other = rng.spawn(2)
+
+        def draw(generator: np.random.Generator) -> Sample:
+            if inputs is None:
+                return self.draw(layer, _PROBE, generator)
+            return self._draw_given(inputs, layer, generator)
+
+        first, again, second = draw(copy.deepcopy(one)), draw(one), draw(other)
+        remedy = "draw all random numbers from the generator passed as rng"
+        given = () if inputs is None else ("inputs", "input_gram")
+        for name in FIELDS:
+            drawn = name in first.exposed & second.exposed and name not in given
+            if drawn and _same_digits(first.need(name), second.need(name)):
+                self._refuse(layer, f"two different generators gave the same {name}; {remedy}")
+        if not _alike(first.outputs, again.outputs):
+            self._refuse(layer, f"one generator gave different outputs when used twice; {remedy}")
         return Setting(layer, first.exposed, first.coordinates, self.weights)
 
-    def _draw_given(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
         """Hand X to the subject and add what X itself says."""
-        given = inputs.copy()
-        arrays = dict(self._call(layer, given, rng))
-        coordinates = np.shape(arrays.get("outputs", ()))[-1:]
-        if coordinates:
-            arrays["inputs"] = inputs[:, :, : coordinates[0]]
-        arrays["input_gram"] = inputs @ inputs.swapaxes(-1, -2) / layer.width
-        return arrays
+        sample = self._sample(layer, inputs.copy(), len(inputs), rng)
+        seen = inputs[:, :, : sample.coordinates]
+        gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
+        return dataclasses.replace(sample, inputs=seen, input_gram=gram)
 
-    def _call(self, layer: AttentionLayer, second: Any, rng: np.random.Generator) -> Mapping[str, Any]:
+    def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
+        arrays = self._run(self.call, layer, second, rng)
         try:
-            arrays = self.call(layer, second, rng)
-        except InputError:
-            raise
+            sample = Sample.from_mapping(layer, arrays, size)
+        except InputError as error:
+            raise InputError(f"{error} (subject {self.name} on {layer.describe()})") from None
+        if sample.coordinates > layer.width:
+            self._refuse(layer, f"returned {sample.coordinates} neurons of {layer.width}; return at most the width")
+        return sample
+
+    def _held_to(self, sample: Sample, exposed: frozenset[str], coordinates: int) -> Sample:
+        """Return a sample that exposes what another call did; refuse it otherwise."""
+        if missing := exposed - sample.exposed:
+            names = ", ".join(sorted(missing & set(FIELDS)) or sorted(missing))
+            self._refuse(sample.layer, f"returned {names} in one call and not in another; return the same always")
+        if sample.coordinates != coordinates:
+            counts = f"{coordinates} neurons in one call and {sample.coordinates} in another"
+            self._refuse(sample.layer, f"returned {counts}; return the same always")
+        return sample
+
+    def _run(self, function: Callable[..., Any], layer: AttentionLayer, *arguments: Any) -> Any:
+        """Call a function of the subject's; whatever it raises becomes an `InputError` in one line."""
+        try:
+            return function(layer, *arguments)
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            raise InputError(f"subject={self.name}: failed on {layer.describe()} with {message}; mend it") from error
-        if not isinstance(arrays, Mapping):
-            refuse("subject", type(arrays).__name__, "must return a mapping", "return {'outputs': array, ...}")
-        return arrays
+            raise InputError(
+                f"subject={self.name}: failed on {layer.describe()} with {_in_one_line(error)}; mend the simulator"
+            ) from error
+
+    def _refuse(self, layer: AttentionLayer, problem: str) -> NoReturn:
+        raise InputError(f"subject={self.name}: on {layer.describe()} {problem}")
 
 
 def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -185,8 +236,9 @@ def _find(name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"subject={name}: cannot be imported ({error}); check the module's name and path") from None
+    except Exception as error:
+        problem = f"cannot be imported: {_in_one_line(error)}"
+        raise InputError(f"subject={name}: {problem}; check the module and where it is looked for") from error
     for part in path.split("."):
         if not hasattr(found, part):
             refuse("subject", name, f"{module_name} has no {part!r}", "name a function that the module defines")
@@ -196,13 +248,50 @@ def _find(name: str) -> Any:
 
 def _form_of(name: str, call: Callable[..., Any]) -> Form:
     try:
-        parameters = list(inspect.signature(call).parameters)
-    except (TypeError, ValueError):
-        parameters = []
-    second = parameters[1] if len(parameters) == 3 else ""
+        signature = inspect.signature(call)
+        signature.bind(None, None, None)
+        second = list(signature.parameters)[1]
+    except (TypeError, ValueError, IndexError):
+        second = ""
     if second == "size":
         return "size"
     if second == "inputs":
         return "inputs"
-    problem = f"takes ({', '.join(parameters)})"
-    refuse("subject", name, problem, "make it (layer, size, rng) or (layer, inputs, rng), with these names")
+    refuse("subject", name, f"takes {_parameters(call)}", f"make it {_FORMS}, with these names")
+
+
+def _parameters(call: Callable[..., Any]) -> str:
+    try:
+        return f"({', '.join(inspect.signature(call).parameters)})"
+    except (TypeError, ValueError):
+        return "parameters that cannot be read"
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return what was raised and where in a person's own code, without the line breaks of its message."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    foreign = ("<", sys.prefix, sys.base_prefix)
+    frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(foreign)]
+    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return (text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…") + place
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    """Join samples that expose the same end to end."""
+    first = samples[0]
+    if len(samples) == 1:
+        return first
+    fields = [name for name in FIELDS if name in first.exposed]
+    joined: dict[str, Any] = {name: np.concatenate([part.need(name) for part in samples]) for name in fields}
+    return dataclasses.replace(first, **joined)
+
+
+def _same_digits(first: FloatArray, second: FloatArray) -> bool:
+    """Return whether two samples are the same ones: zeros, and a bound that all are clipped at, prove nothing."""
+    finite = first[np.isfinite(first) & (first != 0.0)]
+    return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
+
+
+def _alike(first: FloatArray, second: FloatArray) -> bool:
+    """Return whether two samples are the same but for the order in which sums were taken."""
+    return first.shape == second.shape and bool(np.abs(first - second).max() <= _WOBBLE * np.abs(first).max())

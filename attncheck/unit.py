@@ -171,7 +171,7 @@ def observe(
     pictures: dict[Check, dict[str, Any]] = {}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
-        sample = subject.draw(setting.layer, count, rng)
+        sample = subject.draw_as(setting, count, rng)
         reference = Reference(setting.layer, count, setting.coordinates, child)
         for check in checks:
             if start < size[check]:

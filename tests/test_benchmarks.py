@@ -119,12 +119,10 @@ def result_of(unit: str, check: str, seconds: float, **fields: Any) -> Result:
         "p_values": [0.5],
         "size": 100,
     }
-    types = {field.name: field.type for field in msgspec.structs.fields(Result)}
-    empty = {"str": "", "int": 0, "float": 0.0, "bool": False}
+    empty: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False, list[float]: []}
     for field in msgspec.structs.fields(Result):
-        if field.required and field.name not in blank:
-            blank[field.name] = empty.get(getattr(types[field.name], "__name__", ""), None)
-    blank["effects"] = [0.0]
+        if field.required:
+            blank.setdefault(field.name, empty.get(field.type))
     return msgspec.convert({**blank, **fields}, Result)
 
 
@@ -139,8 +137,9 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
     planned = [Planned(result.id, result.unit, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
     lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
-    page = main_job.report([main_job.Job("default", 300.0, 0, lines)])
+    page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
     assert "300 s (at most 240 s: missed)" in page
+    assert "500 processor seconds: 250 s of 2 cores" in page
     assert "5 of 5 planned results, 4 examined" in page
     assert re.search(r"\| scores \| 2 \| 3\.0 \|", page)
     assert re.search(r"\| outputs \| n=8 s=4 H=2 \| 200 \| 4\.0 \|", page)

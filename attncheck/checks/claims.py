@@ -31,6 +31,12 @@ CLAIMS = {
     claim.name: claim
     for claim in (
         Claim(
+            "inputs",
+            "Inputs are x = φ(W h), h and W Gaussian: at finite width the positions share the length of h.",
+            "Definition 1 (i)-(iii), Appendix A",
+            "Marginal law, length and tail are examined; given inputs, a subject that is handed X is right by itself.",
+        ),
+        Claim(
             "scores",
             "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν, and the key Grams "
             "are Wishart: formula (*) holds at every width.",

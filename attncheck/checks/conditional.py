@@ -10,8 +10,8 @@ from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import factor_entries, head_pairs, one_group
-from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.checks.scores import factor_entries, head_pairs, one_group, same_in_groups, ungrouped
+from attncheck.evidence.families import Association, Count, Scale, Uniform
 
 FloatArray = NDArray[np.float64]
 
@@ -169,5 +169,18 @@ CHECKS = (
         measure=lambda sample, reference: head_pairs(sample.value_factors),
         hint="W_V is shared between heads that should not share it",
         excluded=one_group,
+    ),
+    Check(
+        name="conditional.value_groups",
+        claim="heads",
+        kind="exact",
+        needs=frozenset({"outputs", "value_gram"}),
+        null="heads of one group have one value Gram",
+        departure=Departure.of("one draw in a hundred with different ones", 0.01),
+        reads="share of draws in which heads of a group differ in their value Gram:",
+        family=lambda setting: Count(0.0),
+        measure=lambda sample, reference: same_in_groups(sample.need("value_gram"), sample.layer),
+        hint="heads that should share W_V have their own",
+        excluded=ungrouped,
     ),
 )

@@ -15,8 +15,9 @@ from attncheck.evidence.families import Count
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
-# Nonzero numbers that must coincide for draws to count as repeated: fewer coincide by chance in float32.
-_WINDOW = 6
+# Draws in a run, and how many of them must not be 0, for a run to count as repeated: a draw may hold a single
+# number, as where all positions are equal, and two such numbers coincide by chance in float32.
+_RUN, _NONZERO = 6, 3
 # The chance that a float32 number lies on the float16 grid; a float64 one has far less.
 _HALF_GRID = 2.0**-13
 
@@ -44,21 +45,23 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _repeats(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many runs of draws, long enough for `_WINDOW` numbers, occur before in the sample."""
+    """Return how many runs of draws occur before in the sample."""
     values = sample.outputs.reshape(len(sample), -1)
-    run = -(-2 * _WINDOW // values.shape[1])
-    if run > len(values):
+    if len(values) < _RUN:
         return 0, 1
-    windows = np.lib.stride_tricks.sliding_window_view(values, run, axis=0).reshape(len(values) - run + 1, -1)
-    windows = windows[(windows != 0.0).sum(axis=1) >= _WINDOW]
-    return len(windows) - _distinct(windows), max(1, len(windows))
+    windows = np.lib.stride_tricks.sliding_window_view
+    runs = windows(_hashes(values.view(np.uint64)), _RUN)
+    nonzero = windows((values != 0.0).any(axis=1), _RUN).sum(axis=1)
+    runs = runs[nonzero >= _NONZERO]
+    return len(runs) - len(np.unique(_hashes(runs))), max(1, len(runs))
 
 
-def _distinct(rows: FloatArray) -> int:
-    """Return the number of distinct rows, by a hash in whole numbers: equal rows have equal hashes."""
-    bits = np.ascontiguousarray(rows).view(np.uint64)
+def _hashes(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a whole number for each row, the same for equal rows, and for others with a chance of about 2^-63."""
+    # The lower bits of float32 digits are 0; a product would never carry anything down there.
+    folded = rows ^ (rows >> np.uint64(32))
     odd = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    return len(np.unique((bits * odd).sum(axis=1, dtype=np.uint64)))
+    return np.asarray((folded * odd).sum(axis=1, dtype=np.uint64))
 
 
 def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:

@@ -15,6 +15,9 @@ from attncheck.attention_map import attention_weights, visible
 
 FloatArray = NDArray[np.float64]
 
+# Below this a clip leaves h as it is in all draws that anyone will see, at any width.
+_NEVER_CLIPPED = 40.0
+
 
 class Arrays(Protocol):
     """What `Draws` and `Sample` have in common."""
@@ -32,6 +35,11 @@ class Arrays(Protocol):
     @property
     def inputs(self) -> FloatArray | None:
         """x, (draws, s, coordinates)."""
+        ...
+
+    @property
+    def input_gram(self) -> FloatArray | None:
+        """X Xᵀ/n, (draws, s, s)."""
         ...
 
 
@@ -55,9 +63,23 @@ def _inputs(arrays: Arrays) -> FloatArray:
     return arrays.inputs
 
 
+def _gram(arrays: Arrays) -> FloatArray:
+    assert arrays.input_gram is not None
+    return arrays.input_gram
+
+
+def first_neurons(arrays: Arrays) -> FloatArray:
+    """Return the outputs of the neurons that the reference has too."""
+    return arrays.outputs[:, :, :2]
+
+
 def _log_energy(values: FloatArray) -> FloatArray:
     """Return log Σ values² per draw, with zeros kept finite."""
-    return np.asarray(np.log(np.maximum((values**2).sum(axis=tuple(range(1, values.ndim))), 1e-300)))
+    return _log((values**2).sum(axis=tuple(range(1, values.ndim))))
+
+
+def _log(values: FloatArray) -> FloatArray:
+    return np.asarray(np.log(np.maximum(values, 1e-300)))
 
 
 def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -68,6 +90,37 @@ def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the entropy of the last row of the first head's weights."""
     weights = attention_weights(layer, _scores(arrays)[:, 0])[:, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
+
+
+def _log_volumes(arrays: Arrays) -> FloatArray:
+    """Return log |det P| of every head, (draws, heads)."""
+    return np.maximum(np.linalg.slogdet(_scores(arrays))[1], -1e3)
+
+
+def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return log |det P| less what the size of P makes of it, averaged over heads: how correlated its entries are."""
+    sizes = _log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
+    return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
+
+
+def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return how far log |det P| differs between heads, on a logarithmic scale: less where they share keys."""
+    return _log(_log_volumes(arrays).std(axis=1))
+
+
+def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return the log of Σ P² over (Σ y²)²: the inputs' length drops out where both see the same inputs."""
+    return np.asarray(_score_energy(layer, arrays) - 2 * _log_energy(first_neurons(arrays)))
+
+
+def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return the log size of the outputs, whitened by what the weights make of uncorrelated equal values."""
+    weights = attention_weights(layer, _scores(arrays))
+    covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
+    # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
+    ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
+    root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
+    return _log_energy(np.linalg.solve(root, first_neurons(arrays)))
 
 
 def _heads(layer: AttentionLayer, coordinates: int) -> str:
@@ -86,11 +139,33 @@ def _softmax(layer: AttentionLayer, coordinates: int) -> str:
     return _positions(layer, coordinates)
 
 
+def linear(layer: AttentionLayer) -> bool:
+    """Return whether x = h for all that can be seen."""
+    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.input_std
+    return layer.activation in ("clip", "identity") and not clipped
+
+
+def _regular(layer: AttentionLayer, coordinates: int) -> str:
+    """Exclude layers whose score matrices are singular, or nearly so with a chance that matters."""
+    if min(layer.width, layer.head_width) < layer.seq_len or layer.input_correlation == 1.0:
+        return "" if layer.seq_len == 1 else "score matrices are singular"
+    return "" if linear(layer) else "score matrices may be singular"
+
+
+def _regular_heads(layer: AttentionLayer, coordinates: int) -> str:
+    return _heads(layer, coordinates) or _regular(layer, coordinates)
+
+
+def _regular_positions(layer: AttentionLayer, coordinates: int) -> str:
+    return _positions(layer, coordinates) or _regular(layer, coordinates)
+
+
 def _coordinates(layer: AttentionLayer, coordinates: int) -> str:
     return "" if coordinates > 1 else "the subject returns one neuron only"
 
 
 _OUTPUTS, _SCORES, _INPUTS = frozenset({"outputs"}), frozenset({"scores"}), frozenset({"inputs"})
+_MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 
 FUNCTIONALS: tuple[Functional, ...] = (
     Functional("score", _SCORES, lambda layer, a: _scores(a)[:, 0, 0, 0]),
@@ -101,7 +176,14 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional("output", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0]),
     Functional("output_positions", _OUTPUTS, lambda layer, a: a.outputs[:, 0, 0] * a.outputs[:, -1, 0], _positions),
     Functional("output_neurons", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0] * a.outputs[:, -1, 1], _coordinates),
-    Functional("output_energy", _OUTPUTS, lambda layer, a: _log_energy(a.outputs[:, :, 0])),
+    Functional("output_energy", _OUTPUTS, lambda layer, a: _log_energy(first_neurons(a))),
+    Functional("output_given_scores", _OUTPUTS | _SCORES, _output_given_scores),
+    Functional("score_shape", _SCORES | _MASKED, _score_shape, _regular_positions),
+    Functional("score_contrast", _SCORES | _MASKED, _score_contrast, _regular_heads),
+    Functional("score_output_size", _OUTPUTS | _SCORES, _score_output_size),
+    Functional("input", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
+    Functional("input_length", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
+    Functional("input_overlap", _GRAM, lambda layer, a: _gram(a)[:, 0, -1], _positions),
     Functional("input_output", _INPUTS, lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0]),
     Functional("input_output_squares", _INPUTS, lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2),
     Functional(

@@ -12,6 +12,7 @@ from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import factor_entries
+from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association
 
 FloatArray = NDArray[np.float64]
@@ -32,8 +33,21 @@ def _log(values: FloatArray) -> FloatArray:
 
 
 def _energy(values: FloatArray) -> FloatArray:
-    """Return the standardised log of a sum of squares per draw."""
-    return _standard(_log((values**2).sum(axis=tuple(range(1, values.ndim)))))
+    """Return the sum of squares per draw."""
+    return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
+
+
+def _sizes(residual: Residual, other: FloatArray) -> Pair:
+    """Pair each draw's size of a residual with the standardised log of another size.
+
+    Draws whose residual is empty, as where all inputs are 0, say nothing: they must not count as noise.
+    """
+    seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
+    return residual.energy_scores(1)[seen], _standard(_log(other[seen]))
+
+
+def _trace(sample: Sample) -> FloatArray:
+    return np.trace(sample.need("input_gram"), axis1=1, axis2=2)
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
@@ -46,7 +60,7 @@ def _output_scores(sample: Sample, reference: Reference) -> Pair:
 
 def _output_score_energy(sample: Sample, reference: Reference) -> Pair:
     scores = np.where(visible(sample.layer), sample.need("scores"), 0.0)
-    return sample.output_residual.energy_scores(1), _energy(scores)
+    return _sizes(sample.output_residual, _energy(scores))
 
 
 def _output_inputs(sample: Sample, reference: Reference) -> Pair:
@@ -55,12 +69,11 @@ def _output_inputs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _output_input_energy(sample: Sample, reference: Reference) -> Pair:
-    return sample.output_residual.energy_scores(1), _energy(sample.need("inputs"))
+    return _sizes(sample.output_residual, _energy(sample.need("inputs")))
 
 
 def _output_gram(sample: Sample, reference: Reference) -> Pair:
-    trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2)
-    return sample.output_residual.energy_scores(1), _standard(_log(trace))
+    return _sizes(sample.output_residual, _trace(sample))
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
@@ -71,12 +84,11 @@ def _score_inputs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_input_energy(sample: Sample, reference: Reference) -> Pair:
-    return sample.whitened_scores.energy_scores(1), _energy(sample.need("inputs"))
+    return _sizes(sample.whitened_scores, _energy(sample.need("inputs")))
 
 
 def _score_gram(sample: Sample, reference: Reference) -> Pair:
-    trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2)
-    return sample.whitened_scores.energy_scores(1), _standard(_log(trace))
+    return _sizes(sample.whitened_scores, _trace(sample))
 
 
 def _keys_values(sample: Sample, reference: Reference) -> Pair:

@@ -32,7 +32,9 @@ _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
 # Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-8 a point.
 _SPAN = 6.0
-_QUANTILES = np.linspace(0.5, 8.0, 31)
+# What may hide in variances too rare to be among N draws has a chance of at most this over N, but for e^-18.
+_UNSEEN = 18.0
+_POINTS = 128
 # For weights of another law nothing is normal given anything: draws of an empirical law, and what they may cost.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
@@ -102,15 +104,15 @@ class MarginalLaw:
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
-        """Return an upper bound of P(|y| > multiple · std): the computed value and `_SPAN` standard errors.
+        """Return an upper bound of P(|y| > multiple · std): the computed value, its error, and the unseen.
 
-        Far tails come from few of the variances, so that this error is no small part of the value.
+        Far tails come from few of the variances, so that `_SPAN` standard errors are no small part of the value.
         """
         tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
         spread = math.sqrt(max(0.0, second - mean**2))
-        return min(1.0, mean + _SPAN * spread / math.sqrt(self.size))
+        return min(1.0, mean + _SPAN * spread / math.sqrt(self.size) + _UNSEEN / self.size)
 
 
 def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
@@ -137,7 +139,7 @@ def marginal_law(layer: AttentionLayer, marginal: Marginal, reading: Reading = "
     while True:
         chunks = simulate_chunks(layer, size, 2_000, seed=0, reading=reading)
         mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
-        error = _SPAN * _standard_error(mixture) / size**0.5
+        error = _error(mixture, size)
         if error < LAW_ERROR or size >= _MOST_DRAWS:
             return MarginalLaw(mixture, error, size)
         size *= 4
@@ -150,18 +152,22 @@ def tail_law(layer: AttentionLayer, marginal: Marginal) -> MarginalLaw:
     size = max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
     chunks = simulate_chunks(layer, size, 2_000, seed=1)
     mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
-    return MarginalLaw(mixture, _SPAN * _standard_error(mixture) / size**0.5, size)
+    return MarginalLaw(mixture, _error(mixture, size), size)
 
 
-def _standard_error(mixture: ScaleMixture) -> float:
-    """Return the largest standard deviation of Φ(t/√v) over the law of v and over t."""
+def _error(mixture: ScaleMixture, size: int) -> float:
+    """Return `_SPAN` standard errors of the average of Φ(t/√v) over `size` draws of v, given v > 0, for the worst t.
+
+    The variances may span many orders of magnitude, as products of few normals do, and so must t.
+    """
+    positive = size * (1.0 - mixture.atom)
     if not mixture.variances.size:
         return 0.0
-    points = _QUANTILES * np.sqrt(mixture.mean() / _QUANTILES[-1])
-    values = special.ndtr(points[:, None] / np.sqrt(mixture.variances))
-    mean = values @ mixture.weights + mixture.atom
-    second = values**2 @ mixture.weights + mixture.atom
-    return float(np.sqrt(np.maximum(second - mean**2, 0.0)).max())
+    roots, weights = np.sqrt(mixture.variances), mixture.weights / (1.0 - mixture.atom)
+    points = np.geomspace(0.1 * roots.min(), 10.0 * roots.max(), _POINTS)
+    values = special.ndtr(points[:, None] / roots)
+    mean, second = values @ weights, values**2 @ weights
+    return _SPAN * float(np.sqrt(np.maximum(second - mean**2, 0.0)).max() / np.sqrt(positive))
 
 
 @functools.lru_cache(maxsize=256)
@@ -204,7 +210,7 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int) -> FloatA
     dof : int
         ν.
     """
-    nodes, node_weights = _chi_square_nodes(dof, weights.shape[1])
+    nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))
     step = max(1, 2**20 // len(nodes))
     for start in range(0, len(values), step):
@@ -215,7 +221,7 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int) -> FloatA
 
 
 @functools.lru_cache(maxsize=64)
-def _chi_square_nodes(dof: int, heads: int) -> tuple[FloatArray, FloatArray]:
+def chi_square_nodes(dof: int, heads: int) -> tuple[FloatArray, FloatArray]:
     """Return quadrature points (m, heads) of independent χ²_dof/dof variables and their weights (m,).
 
     One head: Gauss–Legendre in a power of the probability, which resolves the density's singularity at 0.

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from attncheck.attention import AttentionLayer
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.simulators import simulate_chunks
+from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]
 
 #: Reference draws per draw of the subject.
 RATIO = 4
 _CHUNK_ENTRIES = 2**20
+# Far from the numbers of the blocks that `functionals` spawns from the same seed.
+_SIZES_KEY = 2**31
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,3 +57,23 @@ class Reference:
             for functional in wanted:
                 parts[functional.name].append(functional.compute(self.layer, chunk_draws))
         return {name: np.concatenate(values) for name, values in parts.items()}
+
+    def score_sizes(self, rank: int) -> FloatArray:
+        """Return log Σ (N Tᵀ)²/ν, summed over a group's heads: F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν, whatever F.
+
+        Parameters
+        ----------
+        rank : int
+            Rows of N and of the Bartlett factor T.
+
+        Returns
+        -------
+        ndarray, shape (RATIO · size · kv_heads,)
+        """
+        layer = self.layer
+        key = (*self.seed.spawn_key, _SIZES_KEY)
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed.entropy, spawn_key=key))
+        factors = bartlett(rng, (RATIO * self.size, layer.kv_heads), rank, layer.head_width)
+        normals = rng.standard_normal((*factors.shape[:2], layer.group_size * rank, factors.shape[-1]))
+        squares = (normals @ factors.swapaxes(-1, -2)) ** 2
+        return np.asarray(np.log(squares.sum(axis=(2, 3)) / layer.head_width)).ravel()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from attncheck.checks import comparison, conditional, draws, independence, outputs, scores
+from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores
 from attncheck.checks.check import Check
 from attncheck.errors import refuse
 
 CHECKS: tuple[Check, ...] = (
     *comparison.CHECKS,
+    *inputs.CHECKS,
     *scores.CHECKS,
     *outputs.CHECKS,
     *conditional.CHECKS,

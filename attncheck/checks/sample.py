@@ -98,6 +98,11 @@ class Sample:
     def __len__(self) -> int:
         return len(self.outputs)
 
+    def first(self, size: int) -> Sample:
+        """Return the first draws, without what was derived from all of them."""
+        arrays = {name: value[:size] for name in FIELDS if (value := getattr(self, name)) is not None}
+        return Sample(self.layer, **arrays)
+
     @property
     def coordinates(self) -> int:
         """k: the neurons of the outputs that were returned."""
@@ -184,8 +189,10 @@ class Sample:
         return factor * (side.swapaxes(-1, -2) @ one_per_group @ side)
 
     def _factors(self, grams: FloatArray, std: float) -> Residual:
-        kept = np.broadcast_to(self._inputs_spectrum.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
-        return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width)
+        side = self._inputs_spectrum
+        kept = np.broadcast_to(side.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
+        rounding = 10 * self._precision * side.condition
+        return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
 
     def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
         energy = np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1)
@@ -234,8 +241,8 @@ def _as_array(name: str, value: Any) -> FloatArray:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"subject[{name!r}]: is not an array ({error}); return a numeric array") from None
-    if array.dtype.kind not in "fiu":
-        refuse(f"subject[{name!r}].dtype", str(array.dtype), "must be real numbers", "return a float array")
+    if array.dtype.kind != "f":
+        refuse(f"subject[{name!r}].dtype", str(array.dtype), "must be floating-point numbers", "return a float array")
     return array.astype(np.float64)
 
 

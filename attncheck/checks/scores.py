@@ -6,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck.attention import AttentionLayer
 from attncheck.attention_map import visible
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.laws import mixture_uniform
-from attncheck.checks.reference import Reference
+from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
-from attncheck.evidence.families import Association, Scale, Smooth, Uniform
+from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
 
 FloatArray = NDArray[np.float64]
 
@@ -75,6 +76,23 @@ def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, Flo
     return energy[:, 0 : 2 * pairs : 2], energy[:, 1 : 2 * pairs : 2]
 
 
+def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    """Return log sizes of the scores whitened by the inputs alone, one for each group of heads."""
+    layer, residual = sample.layer, sample.input_whitened_scores
+    rank = Setting(layer, sample.exposed).input_rank
+    # Inputs of a lower rank, as relu may give, have scores of another law.
+    full = residual.kept[:, 0].any(axis=-1).sum(axis=-1) == rank
+    squares = (residual.values[full] ** 2).reshape(int(full.sum()), layer.kv_heads, -1).sum(axis=-1)
+    return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
+
+
+def same_in_groups(grams: FloatArray, layer: AttentionLayer) -> tuple[int, int]:
+    """Return in how many draws heads of a group differ in their Gram matrix by more than rounding."""
+    grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
+    spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))
+    return int((spread > 1e-3 * np.abs(grouped).max(axis=(1, 2, 3))).sum()), len(grams)
+
+
 def _factors_law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (special.ndtr(sample.key_factors.flat()),)
 
@@ -82,6 +100,11 @@ def _factors_law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 def one_head(setting: Setting) -> str:
     """Exclude layers of one head."""
     return "there is one head only" if setting.layer.num_heads == 1 else ""
+
+
+def ungrouped(setting: Setting) -> str:
+    """Exclude layers whose heads share neither keys nor values."""
+    return "no heads share their keys and values" if setting.layer.group_size == 1 else ""
 
 
 def one_group(setting: Setting) -> str:
@@ -169,6 +192,18 @@ CHECKS = (
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
     ),
     Check(
+        name="scores.size",
+        claim="scores",
+        kind="exact",
+        needs=_GRAM | {"masked scores"},
+        null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
+        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of the log size of whitened scores from its law:",
+        family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads),
+        measure=_sizes,
+        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+    ),
+    Check(
         name="scores.spread",
         claim="scores",
         kind="exact",
@@ -231,5 +266,18 @@ CHECKS = (
         measure=lambda sample, reference: head_pairs(sample.key_factors),
         hint="W_K is shared between heads that should not share it",
         excluded=one_group,
+    ),
+    Check(
+        name="scores.key_groups",
+        claim="heads",
+        kind="exact",
+        needs=frozenset({"outputs", "key_gram"}),
+        null="heads of one group have one key Gram",
+        departure=Departure.of("one draw in a hundred with different ones", 0.01),
+        reads="share of draws in which heads of a group differ in their key Gram:",
+        family=lambda setting: Count(0.0),
+        measure=lambda sample, reference: same_in_groups(sample.need("key_gram"), sample.layer),
+        hint="heads that should share W_K have their own",
+        excluded=ungrouped,
     ),
 )

@@ -54,6 +54,13 @@ class Spectrum:
     inverse_root: FloatArray
     kept: BoolArray
 
+    @property
+    def condition(self) -> FloatArray:
+        """Return the largest eigenvalue over the smallest that was kept, (...); 1 where none was."""
+        values = (self.root**2).sum(axis=-2)
+        smallest = np.where(self.kept, values, np.inf).min(axis=-1)
+        return np.where(self.kept.any(axis=-1), values.max(axis=-1), 1.0) / np.where(np.isinf(smallest), 1.0, smallest)
+
     def spread(self, axis: int) -> Spectrum:
         """Return the same with a new batch axis, to be broadcast over heads."""
         return Spectrum(*(np.expand_dims(value, axis) for value in vars(self).values()))
@@ -104,7 +111,7 @@ def whiten_columns(factor: FloatArray, columns: FloatArray, eps: float) -> Resid
     return Residual(values, np.broadcast_to(kept[..., None], values.shape))
 
 
-def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int) -> Residual:
+def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: FloatArray) -> Residual:
     """Return the Bartlett factor of Wishart_r(dof, I) matrices as independent standard normals.
 
     The squared diagonal is χ² with dof - i + 1 degrees of freedom (i from 1) and becomes a normal score;
@@ -118,6 +125,9 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int) -> Residua
         Directions in ascending order of eigenvalues: the kept ones come last.
     dof : int
         ν.
+    rounding : ndarray, shape (draws,)
+        Rounding errors of the matrices' entries over ν. From the second on, a square of the diagonal is what
+        a subtraction leaves, and counts as no smaller than this.
 
     Returns
     -------
@@ -129,7 +139,8 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int) -> Residua
     ranks = kept.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof)
+        draws = np.nonzero(where)[0]
+        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, dof * rounding[draws, None])
         # Boolean indexing copies, so the block is written through an index of its own.
         index = np.ix_(*[np.arange(rank)] * 2)
         block_values, block_used = values[where], used[where]
@@ -138,13 +149,13 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int) -> Residua
     return Residual(values, used)
 
 
-def _factor(wishart: FloatArray, dof: int) -> tuple[FloatArray, BoolArray]:
+def _factor(wishart: FloatArray, dof: int, least: FloatArray) -> tuple[FloatArray, BoolArray]:
     """Return normal scores of the factor of (draws, r, r) matrices of rank min(r, dof), and where they are."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
     factor = _semi_cholesky(wishart, columns)
     diagonal = np.arange(columns)
-    squares = factor[:, diagonal, diagonal] ** 2
+    squares = np.maximum(factor[:, diagonal, diagonal] ** 2, np.where(diagonal > 0, least, 0.0))
     factor[:, diagonal, diagonal] = chi_square_scores(dof - diagonal, squares)
     used = np.tri(rank, dtype=bool) & (np.arange(rank) < columns)
     return factor, np.broadcast_to(used, factor.shape)

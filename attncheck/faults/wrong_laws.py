@@ -16,6 +16,7 @@ from attncheck.limits.kernel import input_kernel
 from attncheck.limits.law import draw_limit
 from attncheck.simulators import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
+from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 
 # Draws that the covariance of the matched Gaussian is averaged over.
@@ -79,6 +80,10 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
+def _student_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    return draw_with_weights(layer, size, min(layer.width, 2), rng, "student5").as_dict()
+
+
 FAULTS = (
     Fault(
         "gaussian_outputs",
@@ -92,6 +97,12 @@ FAULTS = (
         "Bartlett diagonals of keys and values have one degree of freedom too many",
         seen.small_width,
         Literal(project=_more_freedom),
+    ),
+    Fault(
+        "student_weights",
+        "the weights are Student variables of 5 degrees of freedom and the declared variance",
+        seen.small_width,
+        _student_weights,
     ),
     Fault(
         "repeated_stream",

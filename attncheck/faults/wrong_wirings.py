@@ -13,9 +13,6 @@ from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
 from attncheck.simulators.collapsed import draw_inputs
 
-# Student's t with these degrees of freedom has the variance 5/3 and infinite sixth moment.
-_STUDENT = 5
-
 
 def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     made = independent(layer, inputs, rng)
@@ -37,33 +34,6 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     made = independent(layer, inputs, rng)
     other = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
     return dataclasses.replace(made, queries=other.queries, keys=other.keys)
-
-
-def _student_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Multiply by literal matrices, since only Gaussian ones can be had through Gram matrices."""
-
-    def project(matrices: int, std: float) -> FloatArray:
-        shape = (len(inputs), matrices, layer.width, layer.head_width)
-        scale = std * layer.width**-0.5
-        return np.asarray(inputs[:, None] @ (scale * _student(rng, shape)))
-
-    def project_groups(std: float) -> FloatArray:
-        return np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1)
-
-    queries = project(layer.num_heads, layer.query_std)
-    return Projections(inputs, queries, project_groups(layer.key_std), project_groups(layer.value_std))
-
-
-def _student_outputs(
-    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
-) -> FloatArray:
-    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
-    return np.asarray(std * (mixed @ _student(rng, (*mixed.shape[:2], layer.head_width, coordinates))).sum(axis=1))
-
-
-def _student(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    """Return Student variables of unit variance."""
-    return rng.standard_t(_STUDENT, shape) * ((_STUDENT - 2) / _STUDENT) ** 0.5
 
 
 def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
@@ -109,12 +79,6 @@ FAULTS = (
         "the scores see inputs drawn apart from those that the values see",
         seen.everywhere,
         Literal(project=_inputs_apart),
-    ),
-    Fault(
-        "student_weights",
-        f"the weights are Student variables of {_STUDENT} degrees of freedom and the declared variance",
-        seen.small_width,
-        Literal(project=_student_weights, finish=_student_outputs),
     ),
     Fault(
         "independent_scores",

@@ -56,14 +56,16 @@ def stage(claim: str) -> tuple[int, str]:
 def violated(found: Gathered) -> list[Tally]:
     """Return the violated checks, the most telling first.
 
-    Checks that fail wherever they are examined come before those that fail here and there, then those that
-    look at an earlier stage of the computation, then those with the larger effect.
+    Checks of a law as a whole or of the limit come last: they see everything and name nothing. Of the others
+    those come first that fail wherever they are examined, then those that look at an earlier stage of the
+    computation, then those with the larger effect.
     """
     sharing = Counter(tally.hint for tally in found.tallies.values() if tally.examined)
 
     def key(tally: Tally) -> tuple[bool, int, tuple[int, str], float, str]:
+        broad = tally.kind == "limit" or sharing[tally.hint] >= _GENERIC
         share = tally.verdicts[Verdict.VIOLATED] / tally.examined
-        return sharing[tally.hint] >= _GENERIC, -round(4 * share), stage(tally.claim), -_strength(tally), tally.name
+        return broad, -round(4 * share), stage(tally.claim), -_strength(tally), tally.name
 
     return sorted((tally for tally in found.tallies.values() if tally.verdicts[Verdict.VIOLATED]), key=key)
 
@@ -94,7 +96,7 @@ def common(space: Space) -> list[str]:
     ['mask: causal']
     """
     bad = len(space.violated)
-    if bad < 2 or len(space.layers) - bad < 2:
+    if not bad or len(space.layers) - bad < 2:
         return []
     return [
         f"{name.replace('_', ' ')}: {value}"

@@ -9,7 +9,8 @@ from statistics import NormalDist
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from numpy.typing import NDArray
 
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Verdict
@@ -22,9 +23,10 @@ from attncheck.report.words import chance, counted, in_departures, layer_name, n
 _QUANTILE = NormalDist().inv_cdf(0.995)
 # The largest deviation that a forest plot shows, in units of what must be caught.
 _FARTHEST = 1e4
+# Labels of widths that fit.
+_MOST_WIDTHS = 8
 # Characters of a name that fit.
 _LABEL = 48
-_PLAIN = FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
 
 
 def of_result(result: Result) -> Drawing | None:
@@ -130,8 +132,10 @@ def _rate(picture: Rate, result: Result) -> Drawing:
         ratio = widths / centre
         axes.fill_between(widths, level * ratio**picture.low, level * ratio**picture.high, color=BAND, linewidth=0)
         axes.plot(widths, level * ratio**picture.slope, color=INK, linewidth=1.2)
-        axes.set(xscale="log", yscale="log", xlabel="width n", ylabel="distance")
-        _label_plainly(axes)
+        _widths(axes, widths)
+        axes.set(yscale="log", ylabel="distance")
+        axes.yaxis.set_major_formatter(_plain())
+        axes.yaxis.set_minor_formatter(_plain() if distances.max() < 10 * distances.min() else NullFormatter())
 
     slope = f"{number(picture.slope)} [{number(picture.low)}, {number(picture.high)}]"
     alt = (
@@ -162,13 +166,9 @@ def forest(claim: str, groups: Sequence[tuple[str, Sequence[Result]]]) -> Drawin
             axes.text(0.005, place - 0.34, row.name, transform=axes.get_yaxis_transform(), fontsize=11, va="center")
             for number_of, mark in enumerate(row.marks):
                 _whisker(axes, mark, place + 0.05 + 0.4 * number_of / max(1, len(row.marks) - 1))
-        axes.set_xscale("symlog", linthresh=2.0)
-        low, high = axes.get_xlim()
-        axes.set_xlim(min(low, -1.5), max(high, 1.5))
-        axes.set(ylim=(len(rows) - 0.35, -0.65), xlabel="deviation in units of what must be caught")
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(_PLAIN)
-        axes.set_yticks([])
+        values = [value for row in rows for mark in row.marks for value in (mark.low, mark.high)]
+        axes.set(xlim=_in_units(axes, "x", values), xlabel="deviation in units of what must be caught")
+        axes.set(ylim=(len(rows) - 0.35, -0.65), yticks=[])
         axes.spines["left"].set_visible(False)
 
     worst = max((mark for row in rows for mark in row.marks), key=lambda mark: abs(mark.effect))
@@ -229,10 +229,11 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
         axes.plot(widths[~bad], observed[~bad], linestyle="", marker="o", markersize=5, color=ACCENT, label="observed")
         if bad.any():
             axes.plot(widths[bad], observed[bad], linestyle="", marker="X", color=BAD, label="violated")
-        axes.set(xscale="log", yscale="log", xlabel="width n", ylabel="distance from the limit")
-        _label_plainly(axes)
-        axes.grid(True, which="major")
-        axes.legend(loc="lower left", fontsize=10.5, framealpha=0.9, facecolor=svg.PAPER, edgecolor=GRID)
+        _widths(axes, widths)
+        axes.set_ylim(0, 1.15 * max(observed.max(), allowed.max()))
+        axes.set_ylabel("distance from the limit")
+        axes.grid(True, axis="y")
+        axes.legend(loc="best", fontsize=10.5, framealpha=0.9, facecolor=svg.PAPER, edgecolor=GRID)
 
     farthest = int(np.argmax(observed / allowed))
     alt = (
@@ -274,9 +275,8 @@ def visited(shapes: Counter[tuple[int, int, int]]) -> Drawing | None:
     def paint(axes: Axes) -> None:
         axes.scatter(widths, positions, s=18 * np.sqrt(heads) + 4, color=ACCENT, alpha=0.55, linewidths=0)
         axes.plot([1, max(2.0, positions.max())], [1, max(2.0, positions.max())], color=MUTED, linewidth=0.8)
-        axes.set(xscale="log", xlabel="width n (logarithmic)", ylabel="positions s")
-        axes.set_ylim(0, positions.max() + 1)
-        axes.xaxis.set_major_formatter(_PLAIN)
+        _widths(axes, widths)
+        axes.set(ylim=(0, positions.max() + 1), ylabel="positions s")
         axes.grid(True)
 
     alt = (
@@ -294,13 +294,11 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
     before, after = (np.clip(np.array(column), -_FARTHEST, _FARTHEST) for column in zip(*points, strict=True))
 
     def paint(axes: Axes) -> None:
-        ends = [min(before.min(), after.min(), -1.2), max(before.max(), after.max(), 1.2)]
+        values = [*before, *after]
+        ends = _in_units(axes, "x", values)
         axes.plot(ends, ends, color=MUTED, linewidth=0.8)
         axes.plot(before, after, linestyle="", marker="o", markersize=3.5, color=ACCENT, alpha=0.6)
-        for set_scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
-            set_scale("symlog", linthresh=2.0)
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(_PLAIN)
+        axes.set(xlim=ends, ylim=_in_units(axes, "y", values))
         axes.set(xlabel="effect in the baseline", ylabel="effect in this run")
 
     farthest = int(np.argmax(np.abs(after - before)))
@@ -312,10 +310,30 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
     return draw(paint, alt, "Effects in both runs, in units of what must be caught", height=320)
 
 
-def _label_plainly(axes: Axes) -> None:
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(_PLAIN)
-        axis.set_minor_formatter(NullFormatter())
+def _in_units(axes: Axes, name: str, values: Sequence[float]) -> tuple[float, float]:
+    """Make an axis linear up to what must be caught and logarithmic beyond; return its limits."""
+    low, high = min(-1.4, 1.25 * min(values)), max(1.4, 1.25 * max(values))
+    ticks = [0.0, *(sign * 10.0**power for power in range(5) for sign in (-1, 1))]
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    (axes.set_xscale if name == "x" else axes.set_yscale)("symlog", linthresh=2.0)
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(_plain())
+    return low, high
+
+
+def _plain() -> FuncFormatter:
+    return FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
+
+
+def _widths(axes: Axes, widths: NDArray[np.float64]) -> None:
+    """Make the horizontal axis logarithmic, with labels at some of the widths."""
+    known = np.unique(widths)
+    step = -(-len(known) // _MOST_WIDTHS)
+    axes.set(xscale="log", xlabel="width n", xlim=(0.75 * known[0], known[-1] / 0.75))
+    axes.xaxis.set_major_locator(FixedLocator(list(known[::-1][::step][::-1])))
+    axes.xaxis.set_major_formatter(_plain())
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _where(result: Result) -> str:

@@ -21,7 +21,7 @@ from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records import Closing, Line, Manifest, Result, read
+from attncheck.records import Closing, Line, Manifest, Result, read_as
 from attncheck.report.bounded import Largest
 
 #: Results that are kept of each check, the most suspicious ones.
@@ -30,6 +30,16 @@ _Number = TypeVar("_Number", int, float)
 # Distinct texts that are counted, and ids that are named.
 _DISTINCT = 500
 _NAMED = 20
+
+
+class _Id(msgspec.Struct, frozen=True, gc=False):
+    id: str
+
+
+class _Manifest(Manifest, frozen=True, tag="manifest", tag_field="type"):
+    """A manifest of which only the ids of planned results are decoded."""
+
+    planned: list[_Id]  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(order=True)
@@ -189,13 +199,12 @@ def gather(path: Path) -> Gathered:
     InputError
         If the record cannot be read, or a line of it makes no sense.
     """
-    lines = read(path)
-    manifest = next(lines)
-    assert isinstance(manifest, Manifest)  # `read` refuses other records
+    lines = read_as(path, _Manifest | Result | Closing)
+    manifest: _Manifest = next(lines)
     owed = {planned.id: False for planned in manifest.planned}
     # The plan is the largest part of a long record, and `owed` holds what is needed of it.
-    found = Gathered(path, msgspec.structs.replace(manifest, planned=[]))
-    del manifest
+    manifest.planned.clear()
+    found = Gathered(path, manifest)
     p_values = keyed_p_values(_entries(found, owed, lines), found.manifest.seed)
     found.p_values = list(p_values.values())
     found.uniformity = Uniform().test(found.p_values) if found.p_values else None
@@ -275,6 +284,8 @@ def _plain(value: Any) -> str:
     """Return a layer's value as a person would write it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return "not set"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
+from attncheck.report.causes import violated
 from attncheck.report.gather import Gathered
 from attncheck.report.words import chance, counted, number
 
@@ -65,7 +66,7 @@ def _violations(found: Gathered) -> list[str]:
     count = found.count(Verdict.VIOLATED)
     if not count:
         return []
-    names = [name for name, tally in found.tallies.items() if tally.verdicts[Verdict.VIOLATED]]
+    names = [tally.name for tally in violated(found)]
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
     return [f"{counted(count, 'result')} of {counted(len(names), 'check')} violated: {shown}"]
 

@@ -14,7 +14,7 @@ from attncheck.report.compare import LEVEL, compare
 from attncheck.report.gather import gather
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
-from attncheck.report.view import View, looks, most_visited, reason_of
+from attncheck.report.view import View, looks, reason_of, visits
 
 
 def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None) -> Path:
@@ -86,5 +86,5 @@ _FILTERS: dict[str, Any] = {
     "printable": words.printable,
     "looks": looks,
     "reason": reason_of,
-    "visits": most_visited,
+    "visits": visits,
 }

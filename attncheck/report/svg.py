@@ -19,14 +19,14 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
-ACCENT, BAND, BAD = "#0b62c4", "#cfe0f5", "#b3261e"
+ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
 _DARK = {
     PAPER: "#161a20",
     INK: "#e6e9ed",
     MUTED: "#a3adb8",
     GRID: "#3a424d",
     ACCENT: "#6cb0ff",
-    BAND: "#25415f",
+    BAND: "#22374d",
     BAD: "#ff8a80",
 }
 _SETTINGS: dict[Any, Any] = {

@@ -8,15 +8,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections import Counter
 from functools import cached_property
 
+from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result
 from attncheck.report import causes, figures
 from attncheck.report.compare import Comparison
-from attncheck.report.gather import Gathered, Tally, suspicion
+from attncheck.report.gather import Gathered, Space, Tally, suspicion
 from attncheck.report.headline import Headline, headline, unseen_claims
 from attncheck.report.pictures import Rate, read_picture
 from attncheck.report.power import PowerTable
@@ -26,8 +26,15 @@ from attncheck.report.words import chance
 
 # Results of one check that its forest plot shows.
 _SHOWN = 16
-#: Values of a field that are listed.
-VALUES = 14
+# Values of a field that are listed, and those that there are.
+_VALUES = 14
+_CHOICES = {
+    "activation": ACTIVATIONS,
+    "attention_map": ATTENTION_MAPS,
+    "head_scaling": ("yes", "no"),
+    "mask": MASKS,
+    "score_scaling": SCORE_SCALINGS,
+}
 # Likely causes that the verdict names.
 _CAUSES = 5
 
@@ -156,9 +163,13 @@ class View:
         return unseen_claims(self.run)
 
     @cached_property
-    def idle(self) -> list[tuple[str, str]]:
-        """Checks that were examined on no layer, with the most common reason."""
-        return [(tally.name, reason_of(tally)) for tally in self.run.tallies.values() if not tally.examined]
+    def idle(self) -> list[tuple[str, list[str]]]:
+        """Reasons why checks were examined on no layer, and the names of these checks."""
+        found: dict[str, list[str]] = {}
+        for tally in self.run.tallies.values():
+            if not tally.examined:
+                found.setdefault(reason_of(tally), []).append(tally.name)
+        return sorted(found.items())
 
     @cached_property
     def causes(self) -> list[causes.Cause]:
@@ -252,10 +263,19 @@ def looks(result: Result) -> str:
     return ", ".join(chance(p_value) for p_value in result.p_values)
 
 
-def most_visited(counter: Counter[str]) -> list[tuple[str, int]]:
-    """Return the most frequent values of a field in their own order, numbers by size."""
-    frequent = sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:VALUES]
-    return sorted(frequent, key=lambda item: _place(item[0]))
+def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
+    """Return each field with how often its values were visited, and how many values are left out.
+
+    Choices that were not visited are listed with 0; the most frequent values come in their own order.
+    """
+    rows = []
+    for field, counter in sorted(space.values.items()):
+        counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter
+        frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_VALUES]
+        rows.append(
+            (field.replace("_", " "), sorted(frequent, key=lambda item: _place(item[0])), len(counts) - len(frequent))
+        )
+    return rows
 
 
 def _place(value: str) -> tuple[float, str]:

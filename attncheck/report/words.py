@@ -81,7 +81,7 @@ def interval(result: Result) -> str:
     """Return the effect with its interval."""
     if result.effect is None:
         return "–"
-    return f"{number(result.effect)} [{number(result.low)}, {number(result.high)}]"
+    return f"{number(result.effect)} [{number(result.low)},\N{NO-BREAK SPACE}{number(result.high)}]"
 
 
 def reads(result: Result) -> str:

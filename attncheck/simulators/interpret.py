@@ -108,11 +108,9 @@ def interpret(
         elif isinstance(first, Nonlin):
             array = first.function(*(values.get(parent) for parent in first.parents))[:, None]
         elif isinstance(first, Output):
-            vectors = values.stack(first.vectors)
-            if first in trimmed:
-                vectors = vectors[:, :, :coordinates]
+            cut = coordinates if first in trimmed else None
             scores = values.stack(first.scores) if first.scores else np.empty((size, 0))
-            array = first.function(vectors, scores)[:, None]
+            array = first.function(values.stack(first.vectors)[:, :, :cut], scores)[:, None]
         values.put(array, ((node, (k,)) for k, node in enumerate(step.nodes)))
     return values
 

@@ -66,8 +66,8 @@ def _gram(vectors: FloatArray) -> FloatArray:
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Bound the float64 entries that the layer's program itself takes: 480 bytes a line."""
-    return 60 * layer.seq_len * (4 + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
+    """Bound the float64 entries that the layer's program itself takes: 560 bytes a line."""
+    return 70 * layer.seq_len * (4 + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:

@@ -93,7 +93,8 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown reading, sizes below 1, or a layer whose single draw needs more than `memory`.
+        For an unknown reading, sizes below 1 or beyond what can be allocated, or a layer whose single
+        draw needs more than `memory`.
 
     Examples
     --------
@@ -179,11 +180,18 @@ def _chunks(
         used = 0
         while used < len(part):
             if chunk is None:
-                done = start + used
-                chunk, filled = part.empty(min(chunk_size, size - done)), 0
+                chunk, filled = _empty(part, min(chunk_size, size - start - used)), 0
             taken = min(len(part) - used, len(chunk) - filled)
             chunk.fill(filled, part[used : used + taken])
             used, filled = used + taken, filled + taken
             if filled == len(chunk):
                 yield chunk
                 chunk = None
+
+
+def _empty(part: Draws, size: int) -> Draws:
+    try:
+        return part.empty(size)
+    except (MemoryError, ValueError):
+        remedy = "draw fewer, or use simulate_chunks with a chunk_size that fits"
+        refuse("size", size, "is more draws than memory holds at once", remedy)

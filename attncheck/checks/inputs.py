@@ -1,0 +1,124 @@
+"""Inputs: x = φ(h), h a normal times √(χ²_n/n), because the positions share the initial vector's length."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck import nonlinearity
+from attncheck.attention import AttentionLayer
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.functionals import linear
+from attncheck.checks.laws import chi_square_nodes, mixture_uniform
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.evidence.families import Count, Uniform
+
+FloatArray = NDArray[np.float64]
+
+_INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
+# Standard deviations of h beyond which inputs are counted.
+_FAR = 4.0
+
+
+def _nonlinear(setting: Setting) -> str:
+    return "" if linear(setting.layer) else "the inputs are a nonlinear function of a normal times a length"
+
+
+def _correlated(setting: Setting) -> str:
+    mixed = 0.0 < setting.layer.input_correlation < 1.0 and setting.layer.seq_len > 1
+    return _nonlinear(setting) or ("the positions are correlated" if mixed else "")
+
+
+def _far_value(layer: AttentionLayer) -> float:
+    """Return φ(4σ): what x exceeds where h exceeds four standard deviations."""
+    return float(nonlinearity.from_layer(layer)(np.array([_FAR * layer.input_std]))[0])
+
+
+def _far_probability(setting: Setting) -> float:
+    """Return P(|x| > φ(4σ)): both tails of h where φ is odd, the upper one where it is relu."""
+    upper = float(mixture_uniform(np.array([-_FAR]), np.ones((1, 1)), setting.layer.width)[0])
+    return upper if setting.layer.activation == "relu" else 2 * upper
+
+
+def _saturated(setting: Setting) -> str:
+    layer = setting.layer
+    bounded = layer.activation in ("tanh", "erf") and 1.0 - _far_value(layer) < 1e-4
+    if bounded or (layer.activation == "clip" and layer.clip <= _FAR * layer.input_std):
+        return "the activation hides how far inputs reach"
+    return ""
+
+
+def _one_entry(sample: Sample) -> FloatArray:
+    """Return one input per draw, over positions and neurons in turn: those of one draw share a length."""
+    values = sample.need("inputs").reshape(len(sample), -1)
+    draw = np.arange(len(sample))
+    return values[draw, draw % values.shape[1]]
+
+
+def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    layer = sample.layer
+    variances = np.full((len(sample), 1), layer.input_std**2)
+    return (mixture_uniform(_one_entry(sample), variances, layer.width),)
+
+
+def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n where all positions are equal."""
+    layer = sample.layer
+    nodes, weights = chi_square_nodes(layer.width, 1)
+    equal = layer.input_correlation == 1.0
+    dof = layer.width * (1 if equal else layer.seq_len)
+    trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2) * layer.width / layer.input_std**2
+    values = trace / layer.seq_len if equal else trace
+    return (special.chdtr(dof, values[:, None] / nodes[:, 0]) @ weights,)
+
+
+def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
+    return int((np.abs(_one_entry(sample)) > _far_value(sample.layer)).sum()), len(sample)
+
+
+_SUP = "a law at Kolmogorov distance 0.05"
+_HINT = "the inputs have another law than the declared one: initial vector, W, activation, or a normalisation"
+
+CHECKS = (
+    Check(
+        name="inputs.law",
+        claim="inputs",
+        kind="exact",
+        needs=_INPUTS,
+        null="an input is a normal times √(χ²_n/n)",
+        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of inputs from their law:",
+        family=lambda setting: Uniform(),
+        measure=_law,
+        hint=_HINT,
+        excluded=_nonlinear,
+    ),
+    Check(
+        name="inputs.lengths",
+        claim="inputs",
+        kind="exact",
+        needs=_GRAM,
+        null="n tr G/σ² is χ²_n/n times an independent χ²_{ns}",
+        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of the inputs' squared length from its law:",
+        family=lambda setting: Uniform(),
+        measure=_lengths,
+        hint=_HINT,
+        excluded=_correlated,
+    ),
+    Check(
+        name="inputs.tail_4",
+        claim="inputs",
+        kind="exact",
+        needs=_INPUTS,
+        null="inputs come from beyond 4 standard deviations of h as often as a normal times √(χ²_n/n) does",
+        departure=Departure.of("no input from beyond 4 standard deviations", 0.0),
+        reads="share of inputs from beyond 4 standard deviations:",
+        family=lambda setting: Count(_far_probability(setting), tail="two-sided"),
+        measure=_exceedances,
+        hint="the inputs are clipped or truncated, or their tails are too heavy",
+        excluded=_saturated,
+    ),
+)

@@ -1,0 +1,122 @@
+"""What a person sees while the properties run: a bar on a terminal, and what goes wrong as it does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from attncheck.messages import explain
+from attncheck.pytest_plugin import shipped
+from attncheck.records import Result
+from attncheck.run import RunReport
+
+# What pytest-xdist says of an item that took its worker down.
+_CRASH = "crashed while running"
+
+
+class Live:
+    """A pytest plugin in the place of pytest's terminal: it shows progress and collects what is not in a record.
+
+    Attributes
+    ----------
+    report : RunReport or None
+        The plugin's report, once the run has ended.
+    unusable : list of str
+        Input errors of the subject, each once.
+    failed : list of str
+        Tests without results in the ledger that failed, and workers that crashed.
+    interrupted : bool
+        Whether somebody pressed Ctrl-C.
+    """
+
+    def __init__(self, progress: Progress, record: Path) -> None:
+        self.report: RunReport | None = None
+        self.unusable: list[str] = []
+        self.failed: list[str] = []
+        self.interrupted = False
+        self._progress = progress
+        self._record = record
+        self._task: TaskID = progress.add_task("collecting", total=None)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Learn how much there is to do, where this process does it."""
+        if session.items:
+            self._progress.update(self._task, total=len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Learn how much there is to do, where workers do it."""
+        self._progress.update(self._task, total=len(ids))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what kept properties from being collected."""
+        if report.failed:
+            self._failure(report.nodeid, report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a finished item, and show what it has to say."""
+        came = shipped(report)
+        message = explain([msgspec.convert(fields, Result) for fields in came["results"]], self._record)
+        if message:
+            self._show(message)
+        elif came["unusable"]:
+            self._add(self.unusable, came["unusable"])
+        elif report.failed:
+            self._failure(report.nodeid, report)
+        if report.when != "teardown":
+            name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")
+            self._progress.update(self._task, description=name, advance=report.when == "call")
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Tell Ctrl-C from pytest's own ways to end early."""
+        self.interrupted = not isinstance(excinfo.value, pytest.Session.Interrupted)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Keep the report, concluded by now."""
+        reporter = session.config.pluginmanager.get_plugin("attncheck-reporter")
+        self.report = getattr(reporter, "report", None)
+
+    def _failure(self, name: str, report: pytest.TestReport | pytest.CollectReport) -> None:
+        text = report.longreprtext.strip()
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = str(getattr(crash, "message", "") or text.rpartition("\n")[2]) or "failed"
+        said = "the process that examined it crashed" if _CRASH in reason else reason.splitlines()[0]
+        self._add(self.failed, f"{name}: {said}")
+
+    def _show(self, text: str) -> None:
+        """Print a message above the bar, or on standard output where there is no bar."""
+        if self._progress.console.is_terminal:
+            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    def _add(self, texts: list[str], text: str) -> None:
+        if text not in texts:
+            texts.append(text)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Return a progress bar on standard error, silent unless that is a terminal.
+
+    pytest captures the streams of this process while it examines, so the bar has a copy of its own.
+    """
+    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as stream:
+        console = Console(file=stream)
+        columns: tuple[Any, ...] = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            yield progress

@@ -1,0 +1,121 @@
+"""`attncheck replay`: one result of a record, repeated to the digit."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.registry import PROPERTIES
+from attncheck.errors import InputError, refuse
+from attncheck.exit_codes import ExitCode
+from attncheck.manifest import installed_versions
+from attncheck.records import Manifest, Result, read, result_digest
+from attncheck.subject import Subject
+from attncheck.unit import Cost, Unit, run_unit
+
+
+def replay_result(record: Path, id: str, subject: str | None = None) -> int:
+    """Repeat a result and print both; the arguments are those of `attncheck replay`.
+
+    Returns
+    -------
+    int
+        The exit code of the repeated verdict.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read, has no such result, or the subject cannot be called.
+    """
+    manifest, recorded = find_result(record, id)
+    if recorded.property not in PROPERTIES:
+        refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
+    named = subject or manifest.subject
+    if ":" not in named:
+        refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
+    repeated = repeat(recorded, Subject.of(named), manifest.seed)
+    same = result_digest(recorded) == result_digest(repeated)
+    for line in _comparison(manifest, recorded, repeated, named, same):
+        print(line)
+    return ExitCode.of(repeated.verdict)
+
+
+def repeat(recorded: Result, subject: Subject, seed: int) -> Result:
+    """Examine again what a result examined, on the same draws.
+
+    Parameters
+    ----------
+    recorded : Result
+        Says what was examined and what it could cost.
+    subject : Subject
+    seed : int
+        The run seed.
+    """
+    unit = Unit(recorded.property, AttentionLayer.from_dict(recorded.layer))
+    cost = Cost(recorded.affordable, recorded.level, recorded.power)
+    with threadpool_limits(1):
+        results = run_unit(unit, subject, seed, cost)
+    for result in results:
+        if result.check == recorded.check:
+            return result
+    refuse("check", recorded.check, "is not one of this version", "replay with the version of the record")
+
+
+def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
+    """Return the manifest of a record and the result with this id.
+
+    Raises
+    ------
+    InputError
+        If there is none, with those that are nearly called so.
+    """
+    lines = read(record)
+    manifest = next(lines)
+    assert isinstance(manifest, Manifest)
+    for line in lines:
+        if isinstance(line, Result) and line.id == id:
+            return manifest, line
+    planned = [each.id for each in manifest.planned]
+    if id in planned:
+        remedy = "make the record again"
+        raise InputError(f"id={id}: was planned and not reported, the run did not get there; {remedy}")
+    close = difflib.get_close_matches(id, planned, n=3, cutoff=0.5) or planned[:3]
+    raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
+
+
+def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject: str, same: bool) -> Iterator[str]:
+    yield f"{recorded.id} on {AttentionLayer.from_dict(recorded.layer).describe()}, seed {manifest.seed}"
+    yield f"  recorded: {_line(recorded)}"
+    yield f"  repeated: {_line(repeated)}"
+    if same:
+        yield "The digits agree."
+        return
+    changed = _changed(manifest, subject)
+    yield "The digits differ" + (
+        f": {'; '.join(changed)}." if changed else ", with the same versions and subject name."
+    )
+    if not changed:
+        yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
+
+
+def _line(result: Result) -> str:
+    if not result.p_values:
+        return f"{result.verdict} ({result.reason})"
+    looks = ", ".join(f"{p:.17g}" for p in result.p_values)
+    effects = ", ".join(f"{effect:.17g}" for effect in result.effects)
+    return f"{result.verdict}; {result.text}; {result.size} draws a look; effects {effects}; p = {looks}"
+
+
+def _changed(manifest: Manifest, subject: str) -> list[str]:
+    """Return what differs between the record's run and this one."""
+    changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
+    installed = installed_versions()
+    return changed + [
+        f"{name} was {version}, now {installed.get(name, 'not installed')}"
+        for name, version in sorted(manifest.versions.items())
+        if installed.get(name) != version
+    ]

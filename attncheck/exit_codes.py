@@ -1,0 +1,27 @@
+"""Exit codes of the command line, the same for every command."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command came to.
+
+    Examples
+    --------
+    >>> int(ExitCode.of("inconclusive"))
+    3
+    """
+
+    CONSISTENT = 0
+    VIOLATED = 1
+    UNUSABLE = 2
+    INCONCLUSIVE = 3
+    INCOMPLETE = 4
+    INTERRUPTED = 130
+
+    @classmethod
+    def of(cls, verdict: str) -> ExitCode:
+        """Return the exit code of a verdict; what was not examined settles nothing."""
+        return cls.INCONCLUSIVE if verdict == "not examined" else cls[verdict.upper()]

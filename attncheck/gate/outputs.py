@@ -1,0 +1,197 @@
+"""The gate's answer for machines and for pull requests: JUnit XML, JSON, Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+from xml.sax.saxutils import quoteattr
+
+import msgspec
+
+from attncheck.checks.claims import CLAIMS
+from attncheck.errors import InputError
+from attncheck.evidence.verdicts import Verdict
+from attncheck.gate import Judgement
+from attncheck.gate.account import Account
+from attncheck.gate.cases import PARTS, Case, cases, describe, sentence
+
+# Results that a summary shows; a report shows them all.
+_SHOWN = 10
+_TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
+# What XML 1.0 does not allow.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What Markdown would take for its own.
+_MARKS = re.compile(r"([\\`*_\[\]#|~])")
+
+
+def write_junit(judgement: Judgement, path: Path) -> None:
+    """Write one case per property and layer, and one per part of the judgement, as JUnit XML.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    _write(path, "junit", _junit(judgement))
+
+
+def write_json(judgement: Judgement, path: Path) -> None:
+    """Write everything that was found as JSON.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(_document(judgement)).decode(), indent=2)
+    _write(path, "json", iter([text, "\n"]))
+
+
+def write_summary(judgement: Judgement, path: Path) -> None:
+    """Write a summary in Markdown, as a step summary of GitHub shows it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    _write(path, "summary", (f"{line}\n" for line in _markdown(judgement)))
+
+
+def _write(path: Path, option: str, parts: Iterator[str]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            _all(file, parts)
+    except OSError as error:
+        remedy = "choose another path"
+        raise InputError(f"{option}={path}: cannot be written ({error.strerror}); {remedy}") from None
+
+
+def _all(file: IO[str], parts: Iterator[str]) -> None:
+    for part in parts:
+        file.write(part)
+
+
+def _junit(judgement: Judgement) -> Iterator[str]:
+    totals = {outcome: 0 for outcome in ("passed", *_TAGS)}
+    for case in cases(judgement):
+        totals[case.outcome] += 1
+    yield '<?xml version="1.0" encoding="utf-8"?>\n'
+    yield (
+        f'<testsuites><testsuite name="attncheck" tests="{sum(totals.values())}" failures="{totals["failed"]}" '
+        f'errors="{totals["error"]}" skipped="{totals["skipped"]}">\n'
+    )
+    for case in cases(judgement):
+        yield _element(case)
+    yield "</testsuite></testsuites>\n"
+
+
+def _element(case: Case) -> str:
+    opening = f'<testcase classname={_quoted(case.group)} name={_quoted(case.name)} time="{case.seconds:.3f}"'
+    if case.outcome not in _TAGS:
+        return f"{opening}/>\n"
+    tag = _TAGS[case.outcome]
+    details = html.escape(_FORBIDDEN.sub("�", case.details), quote=False)
+    return f"{opening}><{tag} message={_quoted(case.message)}>{details}</{tag}></testcase>\n"
+
+
+def _quoted(text: str) -> str:
+    return quoteattr(_FORBIDDEN.sub("�", text))
+
+
+def _document(judgement: Judgement) -> dict[str, object]:
+    run = judgement.run
+    return {
+        "schema": 1,
+        "verdict": judgement.verdict,
+        "exit_code": int(judgement.exit_code),
+        "findings": [
+            {"part": finding.part, "verdict": finding.verdict, "text": finding.text} for finding in judgement.findings
+        ],
+        "notes": list(judgement.notes),
+        "run": _record(run),
+        "baseline": None if judgement.baseline is None else _record(judgement.baseline),
+        "claims": {
+            name: {str(verdict): counts[verdict] for verdict in Verdict} for name, counts in sorted(run.claims.items())
+        },
+        "results": [
+            {
+                "id": line.id,
+                "claim": line.claim,
+                "layer": line.layer,
+                "verdict": line.verdict,
+                "text": line.text,
+                "p_values": line.p_values,
+                "effect": line.effect,
+                "low": line.low,
+                "high": line.high,
+                "expected": line.null_effect,
+            }
+            for line in run.notable
+        ],
+    }
+
+
+def _record(account: Account) -> dict[str, object]:
+    head, closing = account.head, account.closing
+    return {
+        "path": str(account.path),
+        "subject": head.subject,
+        "seed": head.seed,
+        "profile": head.profile,
+        "false_alarm": head.false_alarm,
+        "versions": head.versions,
+        "planned": int(account.planned.size),
+        "reported": int(account.keys.size),
+        "examined": int(account.examined.sum()),
+        "verdict": None if closing is None else closing.verdict,
+        "digest": None if closing is None else closing.digest,
+    }
+
+
+def _markdown(judgement: Judgement) -> Iterator[str]:
+    run = judgement.run
+    yield f"## attncheck: {judgement.verdict}"
+    yield ""
+    yield _plain(sentence(judgement))
+    for part, what in PARTS.items():
+        texts = [finding.text for finding in judgement.findings if finding.part == part]
+        if texts:
+            yield from ("", f"**{part.capitalize()}** ({what}):", "", *(f"- {_plain(text)}" for text in texts))
+    if run.notable:
+        yield from ("", "| result | layer | what was seen | repeat it |", "|---|---|---|---|")
+        yield from (_row(run, index) for index in range(min(_SHOWN, len(run.notable))))
+    yield from _claims(run)
+    if judgement.notes:
+        yield from ("", *(f"- {_plain(note)}" for note in judgement.notes))
+    yield ""
+    yield _plain(
+        f"Seed {run.head.seed}, profile {run.head.profile}, "
+        f"digest {'none' if run.closing is None else run.closing.digest}."
+    )
+
+
+def _row(run: Account, index: int) -> str:
+    line = run.notable[index]
+    command = shlex.join(["attncheck", "replay", str(run.path), line.id])
+    cells = (f"{line.verdict}: {line.id}", run.layers[line.unit], describe(line), command)
+    return "| " + " | ".join(map(_plain, cells)) + " |"
+
+
+def _claims(run: Account) -> Iterator[str]:
+    columns = (Verdict.CONSISTENT, Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.NOT_EXAMINED)
+    yield from ("", "| claim | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns))
+    for name, counts in sorted(run.claims.items()):
+        statement = CLAIMS[name].statement if name in CLAIMS else ""
+        cells = (f"{name}: {statement}".rstrip(": "), *(str(counts[column]) for column in columns))
+        yield "| " + " | ".join(map(_plain, cells)) + " |"
+
+
+def _plain(text: str) -> str:
+    """Return text in one line that Markdown and HTML show as it is."""
+    return _MARKS.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))

@@ -1,0 +1,12 @@
+"""Inputs: normals times a shared length, seen through the activation (Definition 1 (i)-(iii))."""
+
+from __future__ import annotations
+
+from attncheck.attention import AttentionLayer
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import layers
+
+
+@examines("inputs", layers())
+def test_inputs(layer: AttentionLayer, hold: Hold) -> None:
+    hold(layer)

@@ -1,0 +1,177 @@
+"""Records made by hand for the report's tests: every verdict, every picture, any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from attncheck.attention import AttentionLayer
+from attncheck.evidence.pictures import cdf_of_uniform, covariances, histogram_of_residuals
+from attncheck.evidence.streams import digest
+from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
+
+LAYERS = (
+    AttentionLayer(width=16, seq_len=4, num_heads=2),
+    AttentionLayer(width=8, seq_len=3, num_heads=1, mask="causal"),
+    AttentionLayer(width=2, seq_len=5, num_heads=1, mask="causal"),
+)
+
+MakeResult = Callable[..., Result]
+WriteRecord = Callable[..., Path]
+
+
+def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any = LAYERS[0], **changes: Any) -> Result:
+    """Return a consistent result, with some fields changed."""
+    fields = layer.to_dict() if isinstance(layer, AttentionLayer) else layer
+    effect = changes.get("effect", 1.001) or 1.0
+    low, high = effect - 0.02, effect + 0.02
+    usual: dict[str, Any] = {
+        "id": f"{check}@{digest(fields)}",
+        "unit": f"{check.partition('.')[0]}@{digest(fields)}",
+        "property": check.partition(".")[0],
+        "check": check,
+        "claim": claim,
+        "kind": "exact",
+        "layer": fields,
+        "verdict": "consistent",
+        "reason": "",
+        "size": 1000,
+        "affordable": 60_000,
+        "level": 5e-4,
+        "power": 0.99,
+        "p_values": [0.4],
+        "effects": [effect],
+        "effect": effect,
+        "low": low,
+        "high": high,
+        "null_effect": 1.0,
+        "gap": 1.03,
+        "departure": 1.0404,
+        "combined": 1.0,
+        "continuous": True,
+        "text": f"variance, observed over declared: {effect:.4g} [{low:.4g}, {high:.4g}], expected 1",
+        "hint": "the standard deviation of W_Q differs",
+        "seconds": 0.5,
+    }
+    return Result(**(usual | changes))
+
+
+def violated_result(check: str = "scores.scale", layer: AttentionLayer = LAYERS[1], **changes: Any) -> Result:
+    """Return a violated result with everything that a person needs."""
+    usual: dict[str, Any] = {
+        "verdict": "violated",
+        "p_values": [1e-9, 1e-8, 1e-9],
+        "effects": [0.25, 0.26, 0.25],
+        "effect": 0.25,
+        "combined": 1e-24,
+        "diagnosis": ["score variance 0.25 [0.24, 0.26], declared 1"],
+        "illustration": "n=1 s=1 H=1",
+    }
+    return make_result(check, layer=layer, **(usual | changes))
+
+
+def idle_result(check: str = "conditional.law", claim: str = "conditional", **changes: Any) -> Result:
+    """Return a result that was not examined."""
+    usual: dict[str, Any] = {
+        "verdict": "not examined",
+        "reason": "the subject does not expose value_gram",
+        "p_values": [],
+        "effects": [],
+        "effect": None,
+        "low": None,
+        "high": None,
+        "null_effect": None,
+        "gap": None,
+        "departure": None,
+        "continuous": False,
+        "text": "",
+        "hint": "",
+        "size": 0,
+    }
+    return make_result(check, claim, **(usual | changes))
+
+
+def pictured_results() -> list[Result]:
+    """Return results with every kind of picture."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((500, 3))
+    rate = {
+        "kind": "rate",
+        "widths": [8, 16, 32],
+        "distances": [0.04, 0.02, 0.01],
+        "errors": [1e-3, 1e-3, 1e-3],
+        "slope": -1.0,
+        "low": -1.1,
+        "high": -0.9,
+    }
+    distance = {"null_effect": 0.0, "departure": 0.05, "effect": 0.02}
+    return [
+        make_result("scores.law", picture=cdf_of_uniform(np.sort(rng.random(500)), 0.07, 0.0), **distance),
+        make_result("scores.spread", picture=covariances(np.ones((500, 3)), values**2)),
+        make_result("conditional.scale", "conditional", picture=histogram_of_residuals(values.ravel())),
+        make_result("outputs.limit", "limit", picture=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),
+    ]
+
+
+def write_record(path: Path, results: Iterable[Result], *, close: bool = True, **changes: Any) -> Path:
+    """Write a record of results; `planned` are theirs unless given."""
+    results = list(results)
+    manifest: dict[str, Any] = {
+        "schema": SCHEMA,
+        "versions": {"attncheck": "0.1.0", "numpy": "2.1.0"},
+        "seed": 7,
+        "profile": "smoke",
+        "false_alarm": 1e-6,
+        "level": 5e-4,
+        "subject": "mine:simulate",
+        "planned": [Planned(result.id, result.unit, result.check) for result in results],
+        "machine": {"python": "3.11.7"},
+        "started": "2026-01-02T03:04:05+00:00",
+    }
+    closing = changes.pop("closing", {})
+    writer = Writer(path)
+    writer.write(Manifest(**(manifest | changes)))
+    for result in results:
+        writer.write(result)
+    if close:
+        verdict = "violated" if any(result.verdict == "violated" for result in results) else "consistent"
+        ending: dict[str, Any] = {"verdict": verdict, "reasons": [], "reported": len(results), "seconds": 12.5}
+        writer.write(Closing(digest=run_digest(results), **(ending | closing)))
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def clean_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a record in which nothing is wrong."""
+    results = [make_result(layer=layer) for layer in LAYERS] + pictured_results() + [idle_result()]
+    return write_record(tmp_path_factory.mktemp("records") / "clean.jsonl", results)
+
+
+@pytest.fixture(scope="session")
+def faulty_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a record in which scores are wrong on causal layers."""
+    results = [make_result(), *(violated_result(layer=layer) for layer in LAYERS[1:]), idle_result()]
+    results += [make_result("draws.signs", "draws", layer=layer) for layer in LAYERS]
+    results += pictured_results()
+    return write_record(tmp_path_factory.mktemp("records") / "faulty.jsonl", results)
+
+
+def long_record(path: Path, lines: int) -> Path:
+    """Write a record of very many results, as fast as that goes."""
+    template = msgspec.to_builtins(make_result())
+    template["type"] = "result"
+    names = [f"scores.scale@{number:012x}" for number in range(lines)]
+    planned = [Planned(name, f"scores@{number // 8:012x}", "scores.scale") for number, name in enumerate(names)]
+    write_record(path, [], close=False, planned=planned)
+    before, _, after = msgspec.json.encode(template).partition(template["id"].encode())
+    middle, _, after = after.partition(template["unit"].encode())
+    with open(path, "ab") as file:
+        for number, name in enumerate(names):
+            file.write(before + name.encode() + middle + planned[number].unit.encode() + after + b"\n")
+    return path

@@ -1,0 +1,349 @@
+"""The page: what it says, that it says it safely, and that the same record gives the same bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from attncheck.checks.registry import CHECKS
+from attncheck.errors import InputError
+from attncheck.profiles import ANCHORS
+from attncheck.records import Planned, read
+from attncheck.report import render_report
+
+from .conftest import LAYERS, idle_result, long_record, make_result, pictured_results, violated_result, write_record
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&{{7*7}}$\\frac$\x00\x1b[31m"
+
+
+class Parsed(HTMLParser):
+    """A page as elements and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._text: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self._text).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def render(record: Path, **options: object) -> Parsed:
+    out = record.with_suffix(".html")
+    render_report(record, out=out, **options)  # type: ignore[arg-type]
+    return Parsed(out.read_text(encoding="utf-8"))
+
+
+# What it says ------------------------------------------------------------------------------------
+
+
+def test_clean_run_says_so_with_its_budget_and_what_was_not_examined(clean_record: Path) -> None:
+    text = render(clean_record).text
+    assert "mine:simulate behaves as the theorem says" in text
+    assert "was set to 1e-06 before the run" in text
+    assert "the subject does not expose value_gram: conditional.law" in text
+    assert "Nothing failed." in text
+    assert "numpy 2.1.0" in text
+    assert "12.5 s" in text
+
+
+def test_fault_can_be_named_from_the_verdict_alone(faulty_record: Path) -> None:
+    verdict = render(faulty_record).text.partition("What was not examined")[0]
+    assert "mine:simulate departs from the theorem" in verdict
+    assert "score variance 0.25 [0.24, 0.26], declared 1" in verdict
+    assert "the standard deviation of W_Q differs" in verdict
+    assert "All 2 configurations with a violation, and none of the others, have" in verdict
+    assert "mask: causal" in verdict
+    assert "the claims before the first violated one are consistent: draws" in verdict
+
+
+def test_failures_have_smallest_layer_diagnosis_and_replay(faulty_record: Path) -> None:
+    text = render(faulty_record).text.partition("What failed")[2]
+    smallest = violated_result(layer=LAYERS[2])
+    assert f"attncheck replay {faulty_record} {smallest.id}" in text
+    assert "Smallest of them n=2 s=5 H=1 causal" in text
+    assert "n=1 s=1 H=1 (on fresh draws: an illustration, not a verdict)" in text
+    assert "1e-09, 1e-08, 1e-09, each below the level 0.0005" in text
+
+
+def test_claims_table_has_all_columns(clean_record: Path) -> None:
+    page = render(clean_record)
+    for title in ("Claim", "Checks", "Configurations", "Draws", "Effect", "Detectable gap", "Verdict"):
+        assert title in page.text
+    assert "1.001 [0.981, 1.021] , expected 1" in page.text
+
+
+def test_sections_come_in_reading_order(clean_record: Path) -> None:
+    ids = [attributes["id"] for attributes in render(clean_record).all("section")]
+    assert ids == ["verdict", "claims", "details", "uniformity", "power", "space", "failures", "provenance"]
+
+
+def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
+    images = render(faulty_record).all("img")
+    assert len(images) >= 8
+    for image in images:
+        assert len(str(image["alt"])) > 80
+        assert re.search(r"\d", str(image["alt"]))
+        assert str(image["src"]).startswith("data:image/svg+xml;base64,")
+
+
+def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
+    alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
+    for words in ("distribution function", "Histogram", "covariances", "fitted slope is -1", "Distance from the limit"):
+        assert words in alternatives
+
+
+def test_unvisited_choices_are_listed(clean_record: Path) -> None:
+    assert "relu not visited" in render(clean_record).text
+
+
+def test_inconclusive_and_not_uniform_runs_are_not_passes(tmp_path: Path) -> None:
+    doubtful = make_result(verdict="inconclusive", p_values=[1e-5, 1e-5, 0.3])
+    text = render(write_record(tmp_path / "doubt.jsonl", [doubtful])).text
+    assert "settles nothing, which is not a pass" in text
+    assert "the looks disagree" in text
+    skewed = [
+        make_result(p_values=[0.02], layer=LAYERS[0].replace(width=width), unit=f"scores@{width:012x}")
+        for width in range(16, 56)
+    ]
+    text = render(write_record(tmp_path / "skew.jsonl", skewed)).text
+    assert "departs from the theorem" in text
+    assert "40 units are not uniform" in text
+
+
+def test_verdict_is_never_better_than_the_closing_line(tmp_path: Path) -> None:
+    closing = {"verdict": "inconclusive", "reasons": ["blocks are too small"]}
+    text = render(write_record(tmp_path / "few.jsonl", [make_result()], closing=closing)).text
+    assert "settles nothing" in text
+    assert "blocks are too small" in text
+    better = write_record(tmp_path / "better.jsonl", [violated_result()], closing={"verdict": "consistent"})
+    assert "departs from the theorem" in render(better).text
+
+
+# Hostile and broken input ------------------------------------------------------------------------
+
+
+def hostile_record(path: Path) -> Path:
+    """Write a record in which every text is hostile."""
+    layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
+    texts = {"text": HOSTILE, "hint": HOSTILE, "unit": HOSTILE, "property": HOSTILE}
+    bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], illustration=HOSTILE, **texts)
+    results = [
+        msgspec.structs.replace(bad, layer=layer),
+        idle_result(HOSTILE * 40, HOSTILE, reason=HOSTILE),
+        *pictured_results(),
+    ]
+    named = {HOSTILE: HOSTILE}
+    owed = [Planned(HOSTILE + "missing", HOSTILE, HOSTILE)]
+    return write_record(path, results, subject=HOSTILE, versions=named, machine=named, profile=HOSTILE, planned=owed)
+
+
+@pytest.mark.parametrize("recipe", ["validation", "gate", "paper"])
+def test_hostile_names_are_text(tmp_path: Path, recipe: str) -> None:
+    record = hostile_record(tmp_path / "hostile.jsonl")
+    page = render(record, recipe=recipe, baseline=record)
+    assert not page.all("script")
+    assert all(str(image["src"]).startswith("data:") for image in page.all("img"))
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "<script>alert(1)</script>" in page.text
+    assert "{{7*7}}" in page.text
+    assert "\x00" not in page.text
+
+
+def test_page_holds_no_address(faulty_record: Path) -> None:
+    page = render(faulty_record)
+    for _, attributes in page.elements:
+        for name in ("href", "src"):
+            assert re.match(r"#|data:", attributes.get(name) or "#"), attributes
+
+
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_killed_runs_are_incomplete(tmp_path: Path, clean_record: Path, kept: int) -> None:
+    lines = clean_record.read_bytes().splitlines(keepends=True)
+    killed = tmp_path / "killed.jsonl"
+    killed.write_bytes(b"".join(lines[:kept]) + lines[kept][:50])
+    text = render(killed).text
+    assert "is incomplete, which is not a pass" in text
+    assert "the run did not finish" in text
+    assert f"{len(lines) - 1 - kept} planned results, missing" in text
+
+
+def test_duplicated_and_unplanned_results_are_told(tmp_path: Path) -> None:
+    result, other = make_result(), make_result(layer=LAYERS[1])
+    planned = [Planned(result.id, result.unit, result.check)]
+    text = render(write_record(tmp_path / "odd.jsonl", [result, result, other], planned=planned)).text
+    assert "1 repeated result" in text
+    assert f"1 unplanned result, {other.id}" in text
+
+
+def test_broken_and_edited_records_are_refused(tmp_path: Path, clean_record: Path) -> None:
+    lines = clean_record.read_bytes().splitlines(keepends=True)
+    broken, edited = tmp_path / "broken.jsonl", tmp_path / "edited.jsonl"
+    broken.write_bytes(b"".join([lines[0], b"{]\n", *lines[1:]]))
+    edited.write_bytes(b"".join(lines).replace(b"0.4", b"0.5"))
+    for path in (broken, edited):
+        with pytest.raises(InputError, match=r"line 2 is broken|was edited"):
+            render(path)
+
+
+def test_impossible_p_value_is_refused(tmp_path: Path) -> None:
+    record = write_record(tmp_path / "p.jsonl", [make_result(p_values=[2.0])])
+    with pytest.raises(InputError, match=r"p_values=2\.0"):
+        render(record)
+
+
+def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
+    pictures: list[dict[str, object]] = [
+        {"kind": "hologram"},
+        {"kind": "cdf", "difference": [], "band": 0.1, "count": 3},
+        {"kind": "cdf", "difference": [1e300], "band": 0.1, "count": 3},
+        {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
+        {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},
+    ]
+    results = [make_result(f"scores.{number}", picture=picture) for number, picture in enumerate(pictures)]
+    assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 3
+
+
+def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        render_report(clean_record, out=tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+# The same bytes, few of them, in little memory ---------------------------------------------------
+
+
+def test_same_record_gives_the_same_bytes_in_any_process(tmp_path: Path, faulty_record: Path) -> None:
+    pages = []
+    for seed in ("1", "2"):
+        out = tmp_path / f"{seed}.html"
+        code = (
+            "import sys; from pathlib import Path; from attncheck.report import render_report;"
+            "render_report(Path(sys.argv[1]), Path(sys.argv[1]), out=Path(sys.argv[2]))"
+        )
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC{seed}", "MPLCONFIGDIR": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", code, str(faulty_record), str(out)], env=environment, check=True)
+        pages.append(out.read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_order_of_lines_does_not_show(tmp_path: Path, faulty_record: Path) -> None:
+    manifest, *results = list(read(faulty_record))[:-1]
+    pages = []
+    for ordered in (results, results[::-1]):
+        record = write_record(tmp_path / "record.jsonl", ordered, planned=manifest.planned)  # type: ignore[union-attr, arg-type]
+        pages.append(render_report(record, out=tmp_path / "page.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_page_of_a_run_of_default_size_is_small(tmp_path: Path) -> None:
+    picture = next(result.picture for result in pictured_results() if result.check == "scores.law")
+    layers = [*ANCHORS, *(LAYERS[0].replace(width=width) for width in range(2, 12))]
+    results = [
+        make_result(check.name, check.claim, layer, picture=picture, kind=check.kind)
+        for layer in layers
+        for check in CHECKS
+    ]
+    record = write_record(tmp_path / "default.jsonl", results)
+    page = render_report(record, record, out=tmp_path / "page.html")
+    assert page.stat().st_size < 3_000_000
+
+
+def test_long_records_are_streamed(tmp_path: Path) -> None:
+    record = long_record(tmp_path / "long.jsonl", 100_000)
+    code = (
+        "import resource, sys; from pathlib import Path; from attncheck.report import render_report;"
+        "render_report(Path(sys.argv[1]), Path(sys.argv[1]), out=Path(sys.argv[2]));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-c", code, str(record), str(page)]
+    peak = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    assert peak < 400 * 1024  # KiB, of which the libraries take about 130 MiB
+    assert "100,000 results on 1 claim" in page.read_text(encoding="utf-8")
+
+
+# Two runs ----------------------------------------------------------------------------------------
+
+
+def test_baseline_shows_what_moved(clean_record: Path, faulty_record: Path) -> None:
+    page = render(faulty_record, baseline=clean_record)
+    text = page.text.partition("Compared with the baseline")[2]
+    assert "7 results examined in both runs; 0 results only in the baseline, 3 results only in this run" in text
+    assert "The verdict changed on 2; 2 moved" in text
+    assert "✓ consistent → ✗ violated" in text
+    assert any("in this run against those in the baseline" in str(image["alt"]) for image in page.all("img"))
+
+
+def test_run_against_itself_shows_no_change(faulty_record: Path) -> None:
+    assert "The verdict changed on 0; 0 moved" in render(faulty_record, baseline=faulty_record).text
+
+
+# Recipes and the power table ---------------------------------------------------------------------
+
+
+def test_paper_recipe_says_what_it_does_not_hold(faulty_record: Path) -> None:
+    text = render(write_record(faulty_record.with_name("one.jsonl"), [make_result()]), recipe="paper").text
+    for heading in ("Rates in the width", "Neighbouring regimes", "Published experiments at full size"):
+        assert f"{heading} Not part of this record." in text
+    assert "fitted slope" in " ".join(str(i["alt"]) for i in render(faulty_record, recipe="paper").all("img"))
+
+
+def test_own_recipe_with_own_section(tmp_path: Path, faulty_record: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('sections = ["verdict", "contact"]\n[titles]\ncontact = "Whom to ask"\n', encoding="utf-8")
+    section = tmp_path / "templates" / "sections" / "contact.html.j2"
+    section.parent.mkdir(parents=True)
+    section.write_text("<p>{{ run.manifest.subject }} is {{ view.headline.verdict }}.</p>", encoding="utf-8")
+    text = render(faulty_record, recipe=recipe).text
+    assert "Whom to ask mine:simulate is violated." in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sections = [", "cannot be read"),
+        ("sections = []", "must be a list of names"),
+        ('sections = ["verdcit"]', "has no template"),
+        ('sections = ["verdict"]\ncolour = 1', "is not known in a recipe"),
+        ('sections = ["verdict"]\npictures = "many"', "must be a whole number"),
+        ('sections = ["verdict"]\ntemplate = "none.html.j2"', "none.html.j2"),
+        ('sections = ["broken"]', "mend the template"),
+        ('sections = ["undefined"]', "mend the template"),
+    ],
+)
+def test_unusable_recipes_are_refused(tmp_path: Path, clean_record: Path, content: str, message: str) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(content, encoding="utf-8")
+    sections = tmp_path / "templates" / "sections"
+    sections.mkdir(parents=True)
+    (sections / "broken.html.j2").write_text("{% if %}", encoding="utf-8")
+    (sections / "undefined.html.j2").write_text("{{ view.nothing.at.all }}", encoding="utf-8")
+    with pytest.raises(InputError, match=message) as refused:
+        render(clean_record, recipe=recipe)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("recipe", ["validatoin", "nowhere/mine.toml"])
+def test_missing_recipes_are_refused(clean_record: Path, recipe: str) -> None:
+    with pytest.raises(InputError, match=r"use one of gate, paper, validation|is not a file"):
+        render(clean_record, recipe=recipe)

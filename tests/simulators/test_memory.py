@@ -1,0 +1,120 @@
+"""Working memory beyond the returned arrays, as numpy reports it to tracemalloc, is bounded and does not grow."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from attncheck import AttentionLayer, InputError, simulate, simulate_chunks
+
+MIB = 2**20
+# Far below the 512 MiB that are promised: a block of draws works on 16 MiB.
+BOUND = 40 * MIB
+
+
+def working_memory(layer: AttentionLayer, size: int, reading: Any, coordinates: int = 1) -> int:
+    """Return the bytes that a simulation takes at its peak, beyond the returned arrays."""
+    tracemalloc.start()
+    try:
+        draws = simulate(layer, size, 1, reading, coordinates)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return peak - sum(value.nbytes for value in draws.as_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("layer", "reading", "coordinates", "sizes"),
+    [
+        (AttentionLayer(width=256, seq_len=1, num_heads=1), "direct", 1, (70, 160)),
+        (AttentionLayer(width=256, seq_len=1, num_heads=1), "matrix-free", 256, (2_000, 8_000)),
+        (AttentionLayer(width=8, seq_len=12, num_heads=4), "direct", 1, (600, 1_500)),
+        (AttentionLayer(width=4, seq_len=4, num_heads=2, head_dim=512), "direct", 4, (300, 1_000)),
+        (AttentionLayer(width=1024, seq_len=12, num_heads=2, input_correlation=0.5), "matrix-free", 1, (20, 80)),
+        (AttentionLayer(width=4096, seq_len=12, num_heads=16), "collapsed", 1, (100, 300)),
+        (AttentionLayer(width=512, seq_len=12, num_heads=16), "collapsed", 512, (20, 80)),
+        (AttentionLayer(width=1, seq_len=1, num_heads=1), "collapsed", 1, (150_000, 300_000)),
+        (AttentionLayer(width=8, seq_len=12, num_heads=16), "limit", 500, (20, 80)),
+    ],
+    ids=lambda x: x.describe() if isinstance(x, AttentionLayer) else str(x),
+)
+def test_working_memory_does_not_grow_with_the_draws(
+    layer: AttentionLayer, reading: Any, coordinates: int, sizes: tuple[int, int]
+) -> None:
+    simulate(layer, 1, reading=reading)
+    few, many = (working_memory(layer, size, reading, coordinates) for size in sizes)
+    assert few <= BOUND
+    assert many <= BOUND
+    assert many <= few + MIB
+
+
+@pytest.mark.parametrize("chunk_size", [7, 50])
+def test_chunks_need_no_more_than_a_block(chunk_size: int) -> None:
+    layer = AttentionLayer(width=2048, seq_len=8, num_heads=2)
+    tracemalloc.start()
+    try:
+        for _ in simulate_chunks(layer, 500, chunk_size, coordinates=64):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= BOUND
+
+
+def needed(layer: AttentionLayer, reading: Any, coordinates: int) -> int:
+    """Return the bytes that the refusal of too little memory names."""
+    with pytest.raises(InputError) as caught:
+        simulate(layer, 1, reading=reading, coordinates=coordinates, memory=1)
+    found = re.search(r", (\d+) bytes; ", str(caught.value))
+    assert found is not None
+    return int(found[1])
+
+
+# Layers that no other test uses, so that their programs are written anew.
+@pytest.mark.parametrize(
+    ("layer", "coordinates"),
+    [
+        (AttentionLayer(width=700, seq_len=2, num_heads=2), 1),
+        (AttentionLayer(width=700, seq_len=2, num_heads=3, input_correlation=0.5, activation="erf"), 700),
+        (AttentionLayer(width=5, seq_len=40, num_heads=12, mask="causal"), 1),
+        (AttentionLayer(width=9, seq_len=3, num_heads=2, head_dim=9_000), 9),
+        (AttentionLayer(width=3_000, seq_len=3, num_heads=16, head_dim=3, activation="erf"), 3_000),
+        (AttentionLayer(width=50_000, seq_len=6, num_heads=2, head_dim=4, input_correlation=1.0), 50_000),
+    ],
+    ids=lambda x: x.describe() if isinstance(x, AttentionLayer) else str(x),
+)
+@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed", "limit"])
+def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coordinates: int, reading: Any) -> None:
+    reckoned = needed(layer, reading, coordinates)
+    if reckoned > 512 * MIB:
+        with pytest.raises(InputError, match="memory=536870912: allows less"):
+            simulate(layer, 1, reading=reading, coordinates=coordinates)
+        return
+    assert working_memory(layer, 1, reading, coordinates) <= reckoned + MIB / 4
+    with pytest.raises(InputError, match=f"memory={reckoned - 1}: allows less"):
+        simulate(layer, 1, reading=reading, coordinates=coordinates, memory=reckoned - 1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "reading"),
+    [
+        (AttentionLayer(width=8, seq_len=10**6), "direct"),
+        (AttentionLayer(width=8, num_heads=10**9), "matrix-free"),
+        (AttentionLayer(width=10**9), "collapsed"),
+        (AttentionLayer(width=8, seq_len=10**9), "limit"),
+        (AttentionLayer(width=10**400, head_dim=10**30), "direct"),
+    ],
+    ids=["positions", "heads", "width", "limit", "absurd"],
+)
+def test_what_is_too_large_is_refused_before_anything_is_made(layer: AttentionLayer, reading: Any) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"^memory=536870912: allows less than one .* draw"):
+            simulate(layer, 1, reading=reading)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MIB
