@@ -141,6 +141,34 @@ def explain(name: str | None = None, /) -> int:
 
 
 @app.command
+def power(
+    *fault: str,
+    profile: Profile = "default",
+    quick: bool = False,
+    seed: str = "0",
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+) -> int:
+    """Measure which known-wrong simulators are seen, and how surely.
+
+    Parameters
+    ----------
+    fault
+        Names in attncheck.faults; without any, all are measured.
+    profile
+        What a look may cost.
+    quick
+        Say what is planned, without the looks that verify it.
+    seed
+        A whole number: the same seed gives the same digits.
+    out
+        Write the table as JSON to this file, for attncheck report --power.
+    """
+    from attncheck.commands.power import print_power
+
+    return print_power(profile, quick=quick, faults=fault, seed=seed, out=out)
+
+
+@app.command
 def gate(
     run: Path,
     /,

@@ -68,7 +68,7 @@ class Run:
         settled = profile_named(profile)
         if draws is not None and settled.draws is None:
             refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
-        most = settled.draws if draws is None else check_whole("draws", _typed(draws, int), 1, "pass e.g. 1000000")
+        most = settled.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
         return cls(
             subject=Subject.of(subject or DEFAULT_SUBJECT),
@@ -225,6 +225,12 @@ class RunReport:
             self._writer.write(line)
         except InputError as error:
             self.failure = str(error)
+
+
+def _count(text: str) -> int | float:
+    """Read a count as people write large ones, 1000000 or 1e6."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _typed(value: Any, kind: Callable[[str], Any]) -> Any:

@@ -144,3 +144,18 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
     assert re.search(r"\| scores \| 2 \| 3\.0 \|", page)
     assert re.search(r"\| outputs \| n=8 s=4 H=2 \| 200 \| 4\.0 \|", page)
     assert re.search(r"\| together \| 3 \| 7\.0 \|", page)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "processor", "verdict"),
+    [
+        (239.0, 400.0, "met"),
+        (241.0, 470.0, "missed"),
+        (900.0, 300.0, "not settled"),
+        (900.0, 0.0, "missed"),
+    ],
+)
+def test_main_job_is_not_blamed_for_others(
+    main_job: ModuleType, seconds: float, processor: float, verdict: str
+) -> None:
+    assert f": {verdict}" in main_job.judged(main_job.Job("default", seconds, processor, 0, []))

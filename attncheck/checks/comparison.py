@@ -94,7 +94,7 @@ CHECKS = (
         claim="non_gaussianity",
         kind="exact",
         needs=frozenset({"outputs"}),
-        null="log Σ y² over positions and neurons has the law of the exact reading, which is not that of the matched Gaussian",
+        null="log Σ y² has the law of the exact reading, which is not that of the Gaussian of the same covariance",
         departure=Departure(
             "the Gaussian of the same covariance in place of the hierarchical law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, 2)),

@@ -94,7 +94,7 @@ def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _log_volumes(arrays: Arrays) -> FloatArray:
     """Return log |det P| of every head, (draws, heads)."""
-    return np.maximum(np.linalg.slogdet(_scores(arrays))[1], -1e3)
+    return np.asarray(np.maximum(np.linalg.slogdet(_scores(arrays))[1], -1e3))
 
 
 def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -120,7 +120,7 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
-    return _log_energy(np.linalg.solve(root, first_neurons(arrays)))
+    return _log_energy(np.asarray(np.linalg.solve(root, first_neurons(arrays)), dtype=np.float64))
 
 
 def _heads(layer: AttentionLayer, coordinates: int) -> str:

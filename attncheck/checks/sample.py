@@ -191,7 +191,7 @@ class Sample:
     def _factors(self, grams: FloatArray, std: float) -> Residual:
         side = self._inputs_spectrum
         kept = np.broadcast_to(side.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
-        rounding = 10 * self._precision * side.condition
+        rounding = self._precision * side.condition
         return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
 
     def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:

@@ -17,6 +17,8 @@ BoolArray = NDArray[np.bool_]
 
 # About where Φ reaches the smallest float: scores beyond are infinite, and no right subject has them.
 _LARGEST_SCORE = 37.0
+# Rounding errors of whitened Gram matrices above which their factors are not read beyond the first column.
+_LEGIBLE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,8 +128,8 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     dof : int
         ν.
     rounding : ndarray, shape (draws,)
-        Rounding errors of the matrices' entries over ν. From the second on, a square of the diagonal is what
-        a subtraction leaves, and counts as no smaller than this.
+        Rounding errors of the matrices' entries over ν. Columns after the first are what subtractions leave:
+        they are read where these errors are small, and squares of the diagonal count as no smaller.
 
     Returns
     -------
@@ -139,8 +141,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     ranks = kept.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        draws = np.nonzero(where)[0]
-        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, dof * rounding[draws, None])
+        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, rounding[np.nonzero(where)[0]])
         # Boolean indexing copies, so the block is written through an index of its own.
         index = np.ix_(*[np.arange(rank)] * 2)
         block_values, block_used = values[where], used[where]
@@ -149,29 +150,29 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     return Residual(values, used)
 
 
-def _factor(wishart: FloatArray, dof: int, least: FloatArray) -> tuple[FloatArray, BoolArray]:
+def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatArray, BoolArray]:
     """Return normal scores of the factor of (draws, r, r) matrices of rank min(r, dof), and where they are."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
-    factor = _semi_cholesky(wishart, columns)
+    factor = _semi_cholesky(wishart, columns, dof * rounding)
     diagonal = np.arange(columns)
-    squares = np.maximum(factor[:, diagonal, diagonal] ** 2, np.where(diagonal > 0, least, 0.0))
-    factor[:, diagonal, diagonal] = chi_square_scores(dof - diagonal, squares)
-    used = np.tri(rank, dtype=bool) & (np.arange(rank) < columns)
-    return factor, np.broadcast_to(used, factor.shape)
+    factor[:, diagonal, diagonal] = chi_square_scores(dof - diagonal, factor[:, diagonal, diagonal] ** 2)
+    legible = np.where(rounding < _LEGIBLE, columns, 1)
+    return factor, np.tri(rank, dtype=bool) & (np.arange(rank) < legible[:, None, None])
 
 
-def _semi_cholesky(matrices: FloatArray, columns: int) -> FloatArray:
+def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> FloatArray:
     """Return the first `columns` columns of the Cholesky factors of (draws, r, r), others 0.
 
-    Unlike LAPACK's it stops at a given rank, and goes on where a wrong subject gives a matrix that has no
-    factor: pivots below 0 count as 0, which no right subject has.
+    Unlike LAPACK's it stops at a given rank, and goes on where rounding or a wrong subject leaves a matrix
+    without a factor: squares on the diagonal count as no smaller than `rounding`.
     """
     factor = np.zeros_like(matrices)
     for j in range(columns):
         column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
-        pivot = np.sqrt(np.maximum(column[:, :1], 0.0))
+        pivot = np.sqrt(np.maximum(column[:, 0], rounding if j else 0.0))[:, None]
         factor[:, j:, j] = np.divide(column, pivot, out=np.zeros_like(column), where=pivot > 0)
+        factor[:, j, j] = pivot[:, 0]
     return factor
 
 

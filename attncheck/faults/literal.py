@@ -47,7 +47,7 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 
 def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
     """Return the scores, (draws, heads, s, s)."""
-    return layer.score_factor * layer.head_width**-0.5 * (made.queries @ made.keys.swapaxes(-1, -2))
+    return np.asarray(layer.score_factor * layer.head_width**-0.5 * (made.queries @ made.keys.swapaxes(-1, -2)))
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:

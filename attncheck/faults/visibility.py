@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from attncheck.attention import AttentionLayer
 from attncheck.faults.fault import Visible
+from attncheck.limits.kernel import input_kernel
 
 #: Widths at which finite-width effects are large.
 SMALL_WIDTH = 16
@@ -17,6 +20,15 @@ def everywhere(layer: AttentionLayer) -> bool | str:
 def several_positions(layer: AttentionLayer) -> bool | str:
     """See it where there is more than one position."""
     return layer.seq_len > 1 or "there is one position only"
+
+
+def correlated_positions(layer: AttentionLayer) -> bool | str:
+    """See it where the inputs of different positions overlap: by chance at small widths, else by declaration."""
+    kernel = input_kernel(layer).matrix
+    overlap = bool((kernel != np.diag(np.diagonal(kernel))).any())
+    if overlap or layer.width <= SMALL_WIDTH:
+        return several_positions(layer)
+    return f"positions are uncorrelated, but for less than 1/√{SMALL_WIDTH} by chance"
 
 
 def several_heads(layer: AttentionLayer) -> bool | str:

@@ -40,7 +40,8 @@ def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random
     """Draw every score alone, with its variance given its own query position and key."""
     queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
     keys = (made.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
-    return np.asarray(layer.score_factor * queries * keys * rng.standard_normal((*keys.shape[:2], *[layer.seq_len] * 2)))
+    spread = layer.score_factor * queries * keys
+    return np.asarray(spread * rng.standard_normal(spread.shape))
 
 
 def _half_precision(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
@@ -83,7 +84,7 @@ FAULTS = (
     Fault(
         "independent_scores",
         "scores are drawn independently where a shared query or key correlates them",
-        seen.several_positions,
+        seen.correlated_positions,
         Literal(score=_independent_scores),
     ),
     Fault(
@@ -104,6 +105,8 @@ FAULTS = (
         seen.causal,
         Literal(weigh=_leaking_mask),
     ),
-    Fault("dropped_head", "the last head is left out of the sum", seen.several_heads, Literal(weigh=_without_last_head)),
+    Fault(
+        "dropped_head", "the last head is left out of the sum", seen.several_heads, Literal(weigh=_without_last_head)
+    ),
     Fault("shifted_outputs", "0.02 is added to all outputs", seen.everywhere, Literal(finish=_shifted)),
 )

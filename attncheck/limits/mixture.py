@@ -16,8 +16,8 @@ from scipy import special
 FloatArray = NDArray[np.float64]
 
 _CELLS = 256
-# Variances this far (in log) below the largest share one cell.
-_LOG_REACH = 40.0
+# Variances this far (in log) below the largest share one cell: squared products of several normals reach far.
+_LOG_REACH = 128.0
 # Entries of a block of (t, variance) pairs: 2 MiB, so that memory is bounded and the cache is used.
 _BLOCK = 2**18
 

@@ -164,8 +164,9 @@ def forest(claim: str, groups: Sequence[tuple[str, Sequence[Result]]]) -> Drawin
         axes.axvline(0, color=MUTED, linewidth=0.8)
         for place, row in enumerate(rows):
             axes.text(0.005, place - 0.34, row.name, transform=axes.get_yaxis_transform(), fontsize=11, va="center")
-            for number_of, mark in enumerate(row.marks):
-                _whisker(axes, mark, place + 0.05 + 0.4 * number_of / max(1, len(row.marks) - 1))
+        placed = [(place + height, mark) for place, row in enumerate(rows) for height, mark in row.placed]
+        for bad in (False, True):
+            _whiskers(axes, [(height, mark) for height, mark in placed if mark.violated == bad], bad)
         values = [value for row in rows for mark in row.marks for value in (mark.low, mark.high)]
         axes.set(xlim=_in_units(axes, "x", values), xlabel="deviation in units of what must be caught")
         axes.set(ylim=(len(rows) - 0.35, -0.65), yticks=[])
@@ -190,11 +191,23 @@ class _Mark:
     low: float
     high: float
 
+    @property
+    def violated(self) -> bool:
+        return self.result.verdict == Verdict.VIOLATED
+
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
+    """The effects of one check."""
+
     name: str
     marks: tuple[_Mark, ...]
+
+    @property
+    def placed(self) -> list[tuple[float, _Mark]]:
+        """Marks with their heights below the name, the first one highest."""
+        step = 0.4 / max(1, len(self.marks) - 1)
+        return [(0.05 + step * place, mark) for place, mark in enumerate(self.marks)]
 
 
 def _row(name: str, results: Sequence[Result]) -> _Row:
@@ -207,11 +220,14 @@ def _row(name: str, results: Sequence[Result]) -> _Row:
     return _Row(printable(name, _LABEL), tuple(marks))
 
 
-def _whisker(axes: Axes, mark: _Mark, height: float) -> None:
-    bad = mark.result.verdict == Verdict.VIOLATED
+def _whiskers(axes: Axes, placed: Sequence[tuple[float, _Mark]], bad: bool) -> None:
+    if not placed:
+        return
+    heights, marks = [height for height, _ in placed], [mark for _, mark in placed]
     color = BAD if bad else ACCENT
-    axes.plot([mark.low, mark.high], [height, height], color=color, linewidth=0.9, alpha=0.75)
-    axes.plot([mark.effect], [height], marker="X" if bad else "o", color=color, markersize=5 if bad else 3)
+    axes.hlines(heights, [m.low for m in marks], [m.high for m in marks], color=color, linewidth=0.9, alpha=0.75)
+    effects = [mark.effect for mark in marks]
+    axes.plot(effects, heights, "X" if bad else "o", color=color, markersize=5 if bad else 3, markeredgewidth=0)
 
 
 def limit_distances(results: Sequence[Result]) -> Drawing | None:

@@ -109,7 +109,7 @@ def pictured_results() -> list[Result]:
         "low": -1.1,
         "high": -0.9,
     }
-    distance = {"null_effect": 0.0, "departure": 0.05, "effect": 0.02}
+    distance: dict[str, Any] = {"null_effect": 0.0, "departure": 0.05, "effect": 0.02}
     return [
         make_result("scores.law", picture=cdf_of_uniform(np.sort(rng.random(500)), 0.07, 0.0), **distance),
         make_result("scores.spread", picture=covariances(np.ones((500, 3)), values**2)),
@@ -156,7 +156,8 @@ def clean_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def faulty_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a record in which scores are wrong on causal layers."""
-    results = [make_result(), *(violated_result(layer=layer) for layer in LAYERS[1:]), idle_result()]
+    results = [make_result(), make_result(layer=LAYERS[0].replace(width=32)), idle_result()]
+    results += [violated_result(layer=layer) for layer in LAYERS[1:]]
     results += [make_result("draws.signs", "draws", layer=layer) for layer in LAYERS]
     results += pictured_results()
     return write_record(tmp_path_factory.mktemp("records") / "faulty.jsonl", results)

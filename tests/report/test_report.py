@@ -8,6 +8,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -144,7 +145,7 @@ def test_verdict_is_never_better_than_the_closing_line(tmp_path: Path) -> None:
 def hostile_record(path: Path) -> Path:
     """Write a record in which every text is hostile."""
     layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
-    texts = {"text": HOSTILE, "hint": HOSTILE, "unit": HOSTILE, "property": HOSTILE}
+    texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "unit": HOSTILE, "property": HOSTILE}
     bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], illustration=HOSTILE, **texts)
     results = [
         msgspec.structs.replace(bad, layer=layer),
@@ -288,7 +289,7 @@ def test_long_records_are_streamed(tmp_path: Path) -> None:
 def test_baseline_shows_what_moved(clean_record: Path, faulty_record: Path) -> None:
     page = render(faulty_record, baseline=clean_record)
     text = page.text.partition("Compared with the baseline")[2]
-    assert "7 results examined in both runs; 0 results only in the baseline, 3 results only in this run" in text
+    assert "7 results examined in both runs; 0 results only in the baseline, 4 results only in this run" in text
     assert "The verdict changed on 2; 2 moved" in text
     assert "✓ consistent → ✗ violated" in text
     assert any("in this run against those in the baseline" in str(image["alt"]) for image in page.all("img"))

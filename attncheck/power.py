@@ -1,0 +1,327 @@
+"""The power of the checks, measured on known-wrong simulators.
+
+A pilot sample on a stream of its own measures the effect that a fault has on every check. The check's own
+family turns that effect into the chance that a run says "violated", for any exposure and profile, and into
+the draws that a look would take. A sample of real looks then says whether that chance is true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.registry import CHECKS, PROPERTIES
+from attncheck.errors import check_choice
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.families import Association, Family, Scale
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import detection, per_look_power
+from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
+from attncheck.profiles import ANCHORS, Profile, profile_named
+from attncheck.subject import Subject
+from attncheck.unit import Cost, Plan, Unit, chunk_of, observe, plan
+
+#: Draws that a look is imagined to take at most, to say how many would do.
+MOST_DRAWS = 100_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What one check makes of a fault in one layer, on a pilot sample.
+
+    Attributes
+    ----------
+    fault : Fault
+    check : Check
+    setting : Setting
+        Layer and neurons, with everything exposed that the fault's simulator can expose.
+    outcome : Outcome
+        With the effect and its interval.
+    """
+
+    fault: Fault
+    check: Check
+    setting: Setting
+    outcome: Outcome
+
+    def draws(self, profile: Profile, effect: float) -> int | None:
+        """Return the draws of a look that an effect takes with the profile's power; None if beyond all bounds."""
+        family = self.check.family(self.setting)
+        level, power = level_of(profile), per_look_power(profile.power)
+        size = family.size(_possible(family, effect), level, power, MOST_DRAWS)
+        return None if size is None else size * self.check.draws_per_unit
+
+    def chance(self, profile: Profile, size: int, effect: float) -> float:
+        """Return the chance of a violated verdict in looks of `size` draws, if `effect` is the true one."""
+        per_look = self._power(profile, size, effect)
+        return detection(per_look, self._power(profile, 8 * size, effect))
+
+    def _power(self, profile: Profile, size: int, effect: float) -> float:
+        family = self.check.family(self.setting)
+        units = max(1, size // self.check.draws_per_unit)
+        return family.power(_possible(family, effect), units, level_of(profile))
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether what the null expects lies outside the effect's interval."""
+        return not self.outcome.low <= self.outcome.null_effect <= self.outcome.high
+
+    @property
+    def least_effect(self) -> float:
+        """The end of the effect's interval that is nearer to what the null expects."""
+        return min(self.outcome.low, self.outcome.high, key=self._distance)
+
+    @property
+    def most_effect(self) -> float:
+        """The end of the effect's interval that is farther from what the null expects."""
+        return max(self.outcome.low, self.outcome.high, key=self._distance)
+
+    def _distance(self, effect: float) -> float:
+        return abs(effect - self.outcome.null_effect)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How well a fault is seen in one layer with one exposure, by the check that sees it best.
+
+    Attributes
+    ----------
+    exposure : str
+    sight : Sight
+    size : int
+        Draws of a look that the profile plans for the check; 0 where it plans none.
+    chance, least_chance : float
+        Chance of a violated verdict at the measured effect, and at the end of its interval that is nearest
+        to what the null expects; 0 where the effect was not told apart from chance.
+    needed, needed_at_least : int or None
+        Draws of a look that the measured effect takes with the profile's power, None where it was not told
+        apart from chance; and that the far end of its interval takes.
+    looks, seen : int
+        Looks that were taken to verify, and how many of them were suspicious.
+    """
+
+    exposure: str
+    sight: Sight
+    size: int = 0
+    chance: float = 0.0
+    least_chance: float = 0.0
+    needed: int | None = None
+    needed_at_least: int | None = None
+    looks: int = 0
+    seen: int = 0
+
+    @property
+    def layer(self) -> AttentionLayer:
+        """The layer."""
+        return self.sight.setting.layer
+
+    @property
+    def look_draws(self) -> int:
+        """Draws of a verifying look: those that the effect takes, or all that are planned if it takes more."""
+        return self.size if self.needed is None else min(self.size, self.needed)
+
+    @property
+    def merit(self) -> tuple[float, float, float]:
+        """What rows are compared by: the chance, then the fewest draws, then how few it might take."""
+        return round(self.chance, 4), -_or_infinite(self.needed), -_or_infinite(self.needed_at_least)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One fault with one exposure: a row per layer for each profile, the best of the last one verified.
+
+    Attributes
+    ----------
+    fault, exposure : str
+    rows : mapping of str to tuple of Row
+        By profile; a layer without a check that could say anything has no row.
+    """
+
+    fault: str
+    exposure: str
+    rows: Mapping[str, tuple[Row, ...]]
+
+    def best(self, profile: str) -> Row | None:
+        """Return the row in which the profile sees the fault best."""
+        return max(self.rows[profile], key=lambda row: row.merit, default=None)
+
+    def chance(self, profile: str) -> float:
+        """Return the chance of a violated verdict by the best check alone: a run has at least this one."""
+        row = self.best(profile)
+        return 0.0 if row is None else row.chance
+
+
+def level_of(profile: Profile) -> float:
+    """Return the level of one look in a run of the profile with the usual budget."""
+    return Budget().level((profile.anchors + profile.examples) * len(CHECKS))
+
+
+def measure(fault: Fault, layers: Iterable[AttentionLayer], profile: Profile, seed: int = 0) -> list[Sight]:
+    """Take one pilot sample per layer and property, with everything exposed, and measure every check on it.
+
+    Parameters
+    ----------
+    fault : Fault
+    layers : iterable of AttentionLayer
+        Those in which it cannot be seen are left out.
+    profile : Profile
+        What the pilot may cost: one look.
+    seed : int
+        Keys streams that no run uses.
+    """
+    subject = Subject.of(fault.subject)
+    sights = []
+    for layer in layers:
+        if fault.reason_hidden(layer):
+            continue
+        for name in PROPERTIES:
+            key = (fault.name, name, layer.to_dict())
+            setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
+            planned = plan(Unit(name, layer), setting, _cost(profile, layer))
+            if planned.sizes:
+                outcomes = _look(planned, subject, seed, key, "power/pilot")
+                sights += [Sight(fault, check, setting, outcomes[check.name]) for check in planned.sizes]
+    return [sight for sight in sights if sight.outcome.count]
+
+
+def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[Row, ...]:
+    """Return one row per layer of the profile, by the check that sees the fault best with what is exposed.
+
+    Parameters
+    ----------
+    sights : iterable of Sight
+        Of one fault.
+    exposure : str
+        Name in `attncheck.faults.EXPOSURES`.
+    profile : Profile
+    """
+    units: dict[Unit, list[Sight]] = {}
+    for sight in sights:
+        if sight.setting.layer in ANCHORS[: profile.anchors]:
+            units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
+    by_layer: dict[AttentionLayer, list[Row]] = {}
+    for unit, members in units.items():
+        by_layer.setdefault(unit.layer, []).extend(_rows_of_unit(unit, members, exposure, profile))
+    return tuple(max(rows, key=lambda row: row.merit) for rows in by_layer.values() if rows)
+
+
+def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
+    fields = {*EXPOSURES[exposure], *(["masked scores"] if "scores" in EXPOSURES[exposure] else [])}
+    whole = sights[0].setting
+    setting = dataclasses.replace(whole, exposed=whole.exposed & fields)
+    planned = plan(unit, setting, _cost(profile, unit.layer))
+    return [
+        _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
+        for sight in sights
+        if not sight.check.reason_not_examined(setting)
+    ]
+
+
+def _row(sight: Sight, exposure: str, size: int, profile: Profile) -> Row:
+    if not sight.told_apart:
+        return Row(exposure, sight, size, needed_at_least=sight.draws(profile, sight.most_effect))
+    chance, least = (
+        sight.chance(profile, size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
+    )
+    return Row(
+        exposure,
+        sight,
+        size,
+        chance,
+        least,
+        sight.draws(profile, sight.outcome.effect),
+        sight.draws(profile, sight.most_effect),
+    )
+
+
+def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
+    """Take `seeds` single looks of the row's check, and count the suspicious ones."""
+    if not row.look_draws or not seeds:
+        return row
+    check, fault = row.sight.check, row.sight.fault
+    subject = Subject.of(exposing(fault, EXPOSURES[row.exposure]))
+    setting = subject.probe(row.layer, stream(seed, fault.name, role="power/probe"))
+    chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
+    planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
+    keys = [(fault.name, row.exposure, check.name, row.layer.to_dict(), number) for number in range(seeds)]
+    outcomes = [_look(planned, subject, seed, key, "power/verify")[check.name] for key in keys]
+    return dataclasses.replace(row, looks=seeds, seen=sum(outcome.p_value < level for outcome in outcomes))
+
+
+def power_table(
+    faults: Iterable[str] = tuple(FAULTS),
+    exposures: Sequence[str] = tuple(EXPOSURES),
+    profiles: Sequence[str] = ("smoke", "default"),
+    seeds: int = 30,
+    seed: int = 0,
+    report: Callable[[Entry], None] = lambda entry: None,
+) -> list[Entry]:
+    """Measure every fault, plan for every exposure and profile, and verify what is planned.
+
+    Parameters
+    ----------
+    faults : iterable of str
+        Names in `attncheck.faults.FAULTS`.
+    exposures : sequence of str
+        Names in `attncheck.faults.EXPOSURES`.
+    profiles : sequence of str
+        Profiles to plan for. The last one also says what a pilot may cost, and is verified.
+    seeds : int
+        Looks that verify each of the best rows; 0 for none.
+    seed : int
+    report : callable Entry -> None
+        Told each entry as it is done.
+
+    Returns
+    -------
+    list of Entry
+        One per fault and exposure, faults in the order given.
+    """
+    known = [FAULTS[check_choice("faults", name, tuple(FAULTS))] for name in faults]
+    for exposure in exposures:
+        check_choice("exposures", exposure, tuple(EXPOSURES))
+    settled = {name: profile_named(name) for name in profiles}
+    last = profiles[-1]
+    table = []
+    for fault in known:
+        sights = measure(fault, ANCHORS[: settled[last].anchors], settled[last], seed)
+        for exposure in exposures:
+            rows = {name: rows_of(sights, exposure, profile) for name, profile in settled.items()}
+            entry = _verified(Entry(fault.name, exposure, rows), last, settled[last], seeds, seed)
+            table.append(entry)
+            report(entry)
+    return table
+
+
+def _verified(entry: Entry, name: str, profile: Profile, seeds: int, seed: int) -> Entry:
+    best = entry.best(name)
+    if best is None:
+        return entry
+    after = verify(best, profile, seeds, seed)
+    rows = tuple(after if row is best else row for row in entry.rows[name])
+    return dataclasses.replace(entry, rows={**entry.rows, name: rows})
+
+
+def _cost(profile: Profile, layer: AttentionLayer) -> Cost:
+    return Cost(profile.affordable(layer), level_of(profile), profile.power)
+
+
+def _look(planned: Plan, subject: Subject, seed: int, key: Sequence[Any], role: str) -> dict[str, Outcome]:
+    rng = stream(seed, *key, role=role)
+    return observe(planned, list(planned.sizes), 1, subject, rng, seed_sequence(seed, *key, role=f"{role}/reference"))
+
+
+def _or_infinite(draws: int | None) -> float:
+    return math.inf if draws is None else float(draws)
+
+
+def _possible(family: Family, effect: float) -> float:
+    """Return the nearest effect that the family can plan for: measured ones may lie beyond."""
+    if isinstance(family, Association):
+        return min(1.0, max(-1.0, effect))
+    return max(effect, 1e-9) if isinstance(family, Scale) else effect

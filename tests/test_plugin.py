@@ -1,0 +1,394 @@
+"""The pytest front end: options, seeds and workers, what is refused, what is incomplete, and what leaves others alone."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import statsmodels.stats.multitest  # noqa: F401
+
+# Imported here, so that runs inside this process find them.
+from attncheck.records import Closing, Manifest, Result, read
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PROPERTY = """
+from attncheck.pytest_plugin import examines
+from attncheck.strategies import layers
+
+@examines("draws", layers(max_entries=300))
+def test_draws(layer, hold):
+    hold(layer)
+"""
+
+SUBJECTS = """
+import os, time
+import numpy as np
+from attncheck.subject import collapsed
+
+def right(layer, size, rng):
+    return collapsed(layer, size, rng)
+
+def nans(layer, size, rng):
+    drawn = collapsed(layer, size, rng)
+    if layer.width == 8:
+        drawn["outputs"][0, 0, 0] = np.nan
+    return drawn
+
+def crashes(layer, size, rng):
+    if layer.width == 8:
+        os._exit(3)
+    return collapsed(layer, size, rng)
+
+def hangs(layer, size, rng):
+    if layer.width == 8:
+        open("hanging", "w").close()
+        time.sleep(600)
+    return collapsed(layer, size, rng)
+
+def shifted(layer, size, rng):
+    drawn = collapsed(layer, size, rng)
+    return {**drawn, "outputs": np.repeat(drawn["outputs"][: -(-size // 2)], 2, axis=0)[:size]}
+
+def outputs_alone(layer, size, rng):
+    return {"outputs": collapsed(layer, size, rng)["outputs"]}
+
+def narrow(layer, size, rng):
+    return collapsed(layer, size, rng)
+
+narrow.supports = lambda layer: layer.width < 16 or "only narrow layers"
+"""
+
+
+@pytest.fixture
+def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return a folder with a property and subjects, and no setting of the person who runs this."""
+    for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.syspath_prepend(pytester.path)
+    pytester.makepyfile(test_it=PROPERTY, subjects=SUBJECTS)
+    return pytester
+
+
+def smoke(place: pytest.Pytester, *options: str, here: bool = True) -> pytest.RunResult:
+    """Run the property at the smoke profile, in this process or in one of its own."""
+    arguments = ["-p", "no:cacheprovider", "--attncheck-profile=smoke", "--attncheck-record=record.jsonl", *options]
+    return place.runpytest_inprocess(*arguments) if here else place.runpytest_subprocess(*arguments)
+
+
+def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifest, list[Result], Closing]:
+    """Return what a record holds."""
+    manifest, *results, closing = read(place.path / record)
+    assert isinstance(manifest, Manifest)
+    assert isinstance(closing, Closing)
+    return manifest, [line for line in results if isinstance(line, Result)], closing
+
+
+def printed(result: pytest.RunResult) -> str:
+    return "\n".join([*result.outlines, *result.errlines])
+
+
+class TestSeeds:
+    def test_workers_do_not_change_a_digit(self, place: pytest.Pytester) -> None:
+        runs = []
+        for workers in ("0", "1", "2", "8"):
+            result = smoke(place, "-n", workers, "--attncheck-seed=7", here=workers == "0")
+            assert result.ret == 0, printed(result)
+            manifest, results, closing = lines(place)
+            digits = {result.id: (result.layer, result.p_values, result.effects) for result in results}
+            runs.append((manifest.planned, manifest.level, digits, closing.digest))
+        assert all(run == runs[0] for run in runs)
+
+    def test_seed_works_in_ci_and_beside_that_of_hypothesis(
+        self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        digests = []
+        for seed, ci, options in (
+            ("1", "", ()),
+            ("1", "true", ("--hypothesis-seed=5",)),
+            ("2", "true", ()),
+        ):
+            monkeypatch.setenv("CI", ci)
+            # A process of its own, since hypothesis looks for CI when it is imported.
+            smoke(place, f"--attncheck-seed={seed}", *options, here=False)
+            digests.append(lines(place)[2].digest)
+        assert digests[0] == digests[1] != digests[2]
+
+    def test_default_is_fixed(self, place: pytest.Pytester) -> None:
+        smoke(place)
+        default = lines(place)
+        assert default[0].seed == 0
+        smoke(place, "--attncheck-seed=0")
+        assert lines(place)[2].digest == default[2].digest
+
+    def test_random_seed_is_drawn_once_printed_and_used_by_all(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-seed=random", "-n2", here=False)
+        drawn = re.search(r"seed (\d+), profile smoke", printed(result))
+        assert drawn
+        manifest, _, closing = lines(place)
+        assert manifest.seed == int(drawn[1])
+        smoke(place, f"--attncheck-seed={drawn[1]}")
+        assert lines(place)[2].digest == closing.digest
+
+    def test_order_of_items_does_not_matter(self, place: pytest.Pytester) -> None:
+        smoke(place)
+        digest = lines(place)[2].digest
+        place.makeconftest("def pytest_collection_modifyitems(items): items.reverse()")
+        smoke(place)
+        assert lines(place)[2].digest == digest
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--attncheck-seed=-1"], "seed=-1: must be at least 0; pass a whole number, or random"),
+            (["--attncheck-seed=abc"], "seed='abc': must be a whole number; pass a whole number, or random"),
+            (["--attncheck-profile=smok"], "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
+            (["--attncheck-false-alarm=0"], "false_alarm=0.0: must be greater than 0; pass a chance such as 1e-6"),
+            (["--attncheck-false-alarm=2"], "false_alarm=2.0: must be less than 1; pass the budget"),
+            (["--attncheck-false-alarm=nan"], "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
+            (
+                ["--attncheck-draws=1000"],
+                "draws='1000': has no effect with the profile smoke; use the profile thorough",
+            ),
+            (["--attncheck-profile=thorough", "--attncheck-draws=0"], "draws=0: must be at least 1"),
+            (["--attncheck-record=test_it.py/record"], "record=test_it.py/record: cannot be written"),
+            (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
+            (["--attncheck-subject=subjects:wrong"], "subject='subjects:wrong': subjects has no 'wrong'; name a"),
+            (["--attncheck-subject=subjects"], "subject='subjects': is not of the form module:callable; write"),
+        ],
+    )
+    @pytest.mark.parametrize("quiet", ["-v", "-q"])
+    def test_unusable_one_is_a_usage_error_in_a_line(
+        self, place: pytest.Pytester, options: Sequence[str], words: str, quiet: str
+    ) -> None:
+        result = smoke(place, *options, quiet)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert [line for line in result.errlines if line] == [line for line in result.errlines if words in line]
+        assert "Traceback" not in printed(result)
+        assert not (place.path / "record.jsonl").exists()
+
+    def test_unwritable_record_is_a_usage_error_with_workers(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-record=test_it.py/record", "-n1", here=False)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "record=test_it.py/record: cannot be written" in printed(result)
+        assert "Traceback" not in printed(result)
+
+    def test_draws_of_the_thorough_profile_are_shared_out(self, place: pytest.Pytester) -> None:
+        few = ["-k", "ce30bb2a5e65 or 607cec51346c"]
+        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=1e5", *few)
+        _, results, closing = lines(place)
+        assert closing.verdict == "consistent"
+        assert {result.affordable for result in results} == {60_000}
+        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=300000", *few)
+        assert {result.affordable for result in lines(place)[1]} == {150_000}
+
+    def test_subject_is_named_by_option_and_environment(
+        self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ATTNCHECK_SUBJECT", "subjects:right")
+        result = smoke(place, "-k", "607cec51346c")
+        result.stdout.fnmatch_lines(["attncheck: subject subjects:right, seed 0, profile smoke, *1e-06"])
+        assert lines(place)[0].subject == "subjects:right"
+        smoke(place, "-k", "607cec51346c", "--attncheck-subject=subjects:outputs_alone")
+        assert lines(place)[0].subject == "subjects:outputs_alone"
+
+    def test_environment_that_names_no_subject_is_refused(
+        self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ATTNCHECK_SUBJECT", "subjects:typo")
+        result = place.runpytest_inprocess("-q")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "subjects has no 'typo'" in printed(result)
+
+    def test_unknown_property_is_an_error_of_collection_in_a_line(self, place: pytest.Pytester) -> None:
+        place.makepyfile(test_it=PROPERTY.replace('"draws"', '"drawn"'))
+        result = smoke(place)
+        assert result.ret == pytest.ExitCode.INTERRUPTED
+        assert "property='drawn': is not known; use one of" in printed(result)
+        assert "Traceback" not in printed(result)
+        assert "registry.py" not in printed(result)
+
+
+class TestPlan:
+    def test_selection_is_the_plan(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "-k", "607cec51346c")
+        assert result.ret == 0
+        manifest, results, closing = lines(place)
+        assert {planned.unit for planned in manifest.planned} == {"draws@607cec51346c"}
+        assert [planned.id for planned in manifest.planned] == [result.id for result in results]
+        assert closing.reported == len(results)
+
+    def test_record_goes_to_the_reports_of_the_current_folder(self, place: pytest.Pytester) -> None:
+        place.runpytest_inprocess("--attncheck-profile=smoke", "-k", "607cec51346c", "-p", "no:cacheprovider")
+        assert lines(place, "reports/output/record.jsonl")[2].verdict == "consistent"
+
+    @pytest.mark.parametrize("options", [["--collect-only"], ["-k", "nothing_of_that_name"], ["-k", "("]])
+    def test_without_a_run_the_last_record_stays(self, place: pytest.Pytester, options: Sequence[str]) -> None:
+        record = place.path / "record.jsonl"
+        record.write_text("the last one")
+        result = smoke(place, *options)
+        assert record.read_text() == "the last one"
+        assert "attncheck ===" not in printed(result)
+
+    def test_not_examined_is_neither_failed_nor_passed(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-subject=subjects:outputs_alone")
+        assert result.ret == 0
+        _, results, closing = lines(place)
+        assert closing.verdict == "consistent"
+        missing = [result for result in results if result.check == "draws.precision_scores"]
+        assert {(each.verdict, each.reason) for each in missing} == {
+            ("not examined", "the subject does not expose scores")
+        }
+        result.stdout.fnmatch_lines(["CONSISTENT: *", "Not examined on any layer:", "*does not expose scores*"])
+
+    def test_unsupported_layers_are_not_examined(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-subject=subjects:narrow")
+        assert result.ret == 0
+        wide = [result for result in lines(place)[1] if result.layer["width"] >= 16]
+        assert {(each.verdict, each.reason) for each in wide} == {("not examined", "only narrow layers")}
+
+    def test_a_run_that_examines_nothing_is_no_pass(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-subject=subjects:narrow", "-k", "ce30bb2a5e65")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert lines(place)[2].verdict == "inconclusive"
+
+
+class TestIncomplete:
+    def test_subject_that_returns_nonsense(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-subject=subjects:nans", "--tb=long")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        said = [line for line in result.outlines if "is not finite" in line and not line.startswith("FAILED")]
+        assert said == [
+            "subject['outputs'][0, 0, 0]=nan: is not finite; mend the simulator (subject subjects:nans on n=8 s=4 H=2)"
+        ]
+        assert "Traceback" not in printed(result)
+        _, results, closing = lines(place)
+        assert closing.verdict == "incomplete"
+        assert all(result.layer["width"] != 8 for result in results)
+        assert len(results) >= 15
+        assert "planned results are missing: draws.precision_outputs@607cec51346c" in closing.reasons[0]
+
+    @pytest.mark.parametrize("fate", ["pytest.skip('not today')", "raise RuntimeError"])
+    def test_item_that_is_skipped_or_fails_before_it_examines(self, place: pytest.Pytester, fate: str) -> None:
+        place.makeconftest(f"""
+            import pytest
+
+            @pytest.fixture(autouse=True)
+            def sometimes(request):
+                if "607cec51346c" in request.node.name:
+                    {fate}
+        """)
+        result = smoke(place)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        _, results, closing = lines(place)
+        assert closing.verdict == "incomplete"
+        assert results
+
+    def test_worker_that_crashes(self, place: pytest.Pytester) -> None:
+        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n2", here=False)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        manifest, results, closing = lines(place)
+        assert closing.verdict == "incomplete"
+        lost = {planned.unit for planned in manifest.planned} - {result.unit for result in results}
+        assert lost == {"draws@607cec51346c"}
+
+    @pytest.mark.parametrize("workers", ["0", "2"])
+    def test_interrupt(self, place: pytest.Pytester, workers: str) -> None:
+        command = [sys.executable, "-m", "pytest", "-n", workers, "--attncheck-profile=smoke"]
+        command += ["--attncheck-record=record.jsonl", "--attncheck-subject=subjects:hangs", "-p", "no:cacheprovider"]
+        with subprocess.Popen(command, cwd=place.path, stdout=subprocess.PIPE, text=True) as process:
+            _wait_for(place.path / "hanging", process)
+            if workers == "2":
+                _wait_for_results(place.path / "record.jsonl", process)
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        assert process.returncode == pytest.ExitCode.INTERRUPTED
+        _, results, closing = lines(place)
+        assert closing.verdict == "incomplete"
+        assert results
+        assert "INCOMPLETE: subjects:hangs" in said
+
+
+def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def _wait_for_results(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists() or not any(isinstance(line, Result) for line in read(path)):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+class TestOthers:
+    def test_plugin_is_light_and_silent(self, place: pytest.Pytester) -> None:
+        place.makepyfile(
+            test_it="""
+            import sys
+            import pytest
+
+            @pytest.mark.parametrize("address", ["somebody@example.org", "scores@0123456789ab"])
+            def test_modules(address):
+                ours = {name for name in sys.modules if name.partition(".")[0] == "attncheck"}
+                assert ours == {"attncheck", "attncheck.pytest_plugin"}
+                assert not {"numpy", "scipy", "rich", "msgspec"} & set(sys.modules)
+
+            @pytest.mark.parametrize("layer", [1])
+            def test_layer(layer):
+                pass
+            """
+        )
+        for workers in ("0", "1"):
+            result = place.runpytest_subprocess("-n", workers, "-p", "no:hypothesispytest", "-p", "no:cov")
+            assert result.ret == 0, printed(result)
+            body = [line for line in result.outlines if not line.startswith("plugins:")]
+            assert not any("attncheck" in line for line in body)
+            assert sorted(path.name for path in place.path.glob("*.jsonl")) == []
+            assert not (place.path / "reports").exists()
+
+    def test_help_shows_the_options(self, place: pytest.Pytester) -> None:
+        text = printed(place.runpytest_inprocess("--help"))
+        for option in ("subject", "seed", "profile", "false-alarm", "draws", "record"):
+            assert f"--attncheck-{option}=" in text
+
+    def test_junit_file_holds_no_results(self, place: pytest.Pytester) -> None:
+        smoke(place, "--junit-xml=junit.xml", "-k", "607cec51346c")
+        assert "p_values" not in (place.path / "junit.xml").read_text()
+        assert lines(place)[1]
+
+    def test_test_of_its_own_on_drawn_layers(self, place: pytest.Pytester) -> None:
+        place.makepyfile(
+            test_it="""
+            from attncheck.pytest_plugin import drawn
+            from attncheck.strategies import layers
+
+            @drawn(layers(max_entries=300))
+            def test_layers(layer, run_seed):
+                assert layer.weight_entries <= 300
+                assert run_seed == 3
+            """
+        )
+        result = smoke(place, "--attncheck-seed=3")
+        result.assert_outcomes(passed=2)
+        assert not (place.path / "record.jsonl").exists()
+
+    def test_properties_run_from_another_folder(self, place: pytest.Pytester) -> None:
+        scores = ROOT / "properties" / "test_draws.py"
+        result = place.runpytest_subprocess(
+            str(scores), "-n", "auto", "--attncheck-profile=smoke", "-p", "no:cacheprovider", "-k", "607cec51346c"
+        )
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["attncheck: subject attncheck.subject:direct, seed 0, profile smoke, *"])
+        assert lines(place, "reports/output/record.jsonl")[2].verdict == "consistent"
