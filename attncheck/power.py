@@ -28,6 +28,8 @@ from attncheck.unit import Cost, Plan, Unit, chunk_of, observe, plan
 
 #: Draws that a look is imagined to take at most, to say how many would do.
 MOST_DRAWS = 100_000_000
+# Where no effect is told apart from chance: a second, larger pilot in layers where draws cost little.
+_CHEAP, _DEEP, _FACTOR = ANCHORS[:4], ("exactness",), 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Sight:
     check : Check
     setting : Setting
         Layer and neurons, with everything exposed that the fault's simulator can expose.
+    size : int
+        Draws of the pilot.
     outcome : Outcome
         With the effect and its interval.
     """
@@ -47,6 +51,7 @@ class Sight:
     fault: Fault
     check: Check
     setting: Setting
+    size: int
     outcome: Outcome
 
     def draws(self, profile: Profile, effect: float) -> int | None:
@@ -74,15 +79,8 @@ class Sight:
     @property
     def least_effect(self) -> float:
         """The end of the effect's interval that is nearer to what the null expects."""
-        return min(self.outcome.low, self.outcome.high, key=self._distance)
-
-    @property
-    def most_effect(self) -> float:
-        """The end of the effect's interval that is farther from what the null expects."""
-        return max(self.outcome.low, self.outcome.high, key=self._distance)
-
-    def _distance(self, effect: float) -> float:
-        return abs(effect - self.outcome.null_effect)
+        null = self.outcome.null_effect
+        return self.outcome.low if abs(self.outcome.low - null) < abs(self.outcome.high - null) else self.outcome.high
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +96,9 @@ class Row:
     chance, least_chance : float
         Chance of a violated verdict at the measured effect, and at the end of its interval that is nearest
         to what the null expects; 0 where the effect was not told apart from chance.
-    needed, needed_at_least : int or None
-        Draws of a look that the measured effect takes with the profile's power, None where it was not told
-        apart from chance; and that the far end of its interval takes.
+    needed : int or None
+        Draws of a look that the measured effect takes with the profile's power; None where it was not told
+        apart from chance.
     looks, seen : int
         Looks that were taken to verify, and how many of them were suspicious.
     """
@@ -111,7 +109,6 @@ class Row:
     chance: float = 0.0
     least_chance: float = 0.0
     needed: int | None = None
-    needed_at_least: int | None = None
     looks: int = 0
     seen: int = 0
 
@@ -127,8 +124,8 @@ class Row:
 
     @property
     def merit(self) -> tuple[float, float, float]:
-        """What rows are compared by: the chance, then the fewest draws, then how few it might take."""
-        return round(self.chance, 4), -_or_infinite(self.needed), -_or_infinite(self.needed_at_least)
+        """What rows are compared by: the chance, then the fewest draws, then the size of the pilot."""
+        return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +147,10 @@ class Entry:
         """Return the row in which the profile sees the fault best."""
         return max(self.rows[profile], key=lambda row: row.merit, default=None)
 
+    def told_apart(self, profile: str) -> bool:
+        """Return whether any check sees an effect beyond chance."""
+        return any(row.sight.told_apart for row in self.rows[profile])
+
     def chance(self, profile: str) -> float:
         """Return the chance of a violated verdict by the best check alone: a run has at least this one."""
         row = self.best(profile)
@@ -161,7 +162,14 @@ def level_of(profile: Profile) -> float:
     return Budget().level((profile.anchors + profile.examples) * len(CHECKS))
 
 
-def measure(fault: Fault, layers: Iterable[AttentionLayer], profile: Profile, seed: int = 0) -> list[Sight]:
+def measure(
+    fault: Fault,
+    layers: Iterable[AttentionLayer],
+    profile: Profile,
+    seed: int = 0,
+    properties: Iterable[str] = PROPERTIES,
+    factor: int = 1,
+) -> list[Sight]:
     """Take one pilot sample per layer and property, with everything exposed, and measure every check on it.
 
     Parameters
@@ -170,22 +178,28 @@ def measure(fault: Fault, layers: Iterable[AttentionLayer], profile: Profile, se
     layers : iterable of AttentionLayer
         Those in which it cannot be seen are left out.
     profile : Profile
-        What the pilot may cost: one look.
+        What a look may cost.
     seed : int
         Keys streams that no run uses.
+    properties : iterable of str
+    factor : int
+        Size of the pilot, in looks.
     """
     subject = Subject.of(fault.subject)
     sights = []
     for layer in layers:
         if fault.reason_hidden(layer):
             continue
-        for name in PROPERTIES:
-            key = (fault.name, name, layer.to_dict())
+        for name in properties:
+            key = (fault.name, name, layer.to_dict(), factor)
             setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
             planned = plan(Unit(name, layer), setting, _cost(profile, layer))
             if planned.sizes:
-                outcomes = _look(planned, subject, seed, key, "power/pilot")
-                sights += [Sight(fault, check, setting, outcomes[check.name]) for check in planned.sizes]
+                outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
+                sights += [
+                    Sight(fault, check, setting, factor * size, outcomes[check.name])
+                    for check, size in planned.sizes.items()
+                ]
     return [sight for sight in sights if sight.outcome.count]
 
 
@@ -224,19 +238,11 @@ def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: P
 
 def _row(sight: Sight, exposure: str, size: int, profile: Profile) -> Row:
     if not sight.told_apart:
-        return Row(exposure, sight, size, needed_at_least=sight.draws(profile, sight.most_effect))
+        return Row(exposure, sight, size)
     chance, least = (
         sight.chance(profile, size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
     )
-    return Row(
-        exposure,
-        sight,
-        size,
-        chance,
-        least,
-        sight.draws(profile, sight.outcome.effect),
-        sight.draws(profile, sight.most_effect),
-    )
+    return Row(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))
 
 
 def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
@@ -290,12 +296,20 @@ def power_table(
     table = []
     for fault in known:
         sights = measure(fault, ANCHORS[: settled[last].anchors], settled[last], seed)
+        deeper: list[Sight] = []
         for exposure in exposures:
-            rows = {name: rows_of(sights, exposure, profile) for name, profile in settled.items()}
-            entry = _verified(Entry(fault.name, exposure, rows), last, settled[last], seeds, seed)
+            entry = _entry(fault, exposure, [*deeper, *sights], settled)
+            if not entry.told_apart(last) and not deeper:
+                deeper = measure(fault, _CHEAP, settled[last], seed, _DEEP, _FACTOR)
+                entry = _entry(fault, exposure, [*deeper, *sights], settled)
+            entry = _verified(entry, last, settled[last], seeds, seed)
             table.append(entry)
             report(entry)
     return table
+
+
+def _entry(fault: Fault, exposure: str, sights: Iterable[Sight], profiles: Mapping[str, Profile]) -> Entry:
+    return Entry(fault.name, exposure, {name: rows_of(sights, exposure, p) for name, p in profiles.items()})
 
 
 def _verified(entry: Entry, name: str, profile: Profile, seeds: int, seed: int) -> Entry:
@@ -311,13 +325,11 @@ def _cost(profile: Profile, layer: AttentionLayer) -> Cost:
     return Cost(profile.affordable(layer), level_of(profile), profile.power)
 
 
-def _look(planned: Plan, subject: Subject, seed: int, key: Sequence[Any], role: str) -> dict[str, Outcome]:
-    rng = stream(seed, *key, role=role)
-    return observe(planned, list(planned.sizes), 1, subject, rng, seed_sequence(seed, *key, role=f"{role}/reference"))
-
-
-def _or_infinite(draws: int | None) -> float:
-    return math.inf if draws is None else float(draws)
+def _look(
+    planned: Plan, subject: Subject, seed: int, key: Sequence[Any], role: str, factor: int = 1
+) -> dict[str, Outcome]:
+    rng, reference = stream(seed, *key, role=role), seed_sequence(seed, *key, role=f"{role}/reference")
+    return observe(planned, list(planned.sizes), factor, subject, rng, reference)
 
 
 def _possible(family: Family, effect: float) -> float:

@@ -47,7 +47,7 @@ def _sizes(residual: Residual, other: FloatArray) -> Pair:
 
 
 def _trace(sample: Sample) -> FloatArray:
-    return np.trace(sample.need("input_gram"), axis1=1, axis2=2)
+    return np.asarray(np.trace(sample.need("input_gram"), axis1=1, axis2=2))
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
