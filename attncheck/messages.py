@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.records import Result
 from attncheck.unit import violated
 
-# Violated checks of one unit that a message shows.
+# Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6
+_CAUSES = 2
 
 
 def explain(results: Sequence[Result], record: Path | None) -> str:
-    """Return what a person needs to know of a unit's violated results, the worst first; empty if none is."""
+    """Return what a person needs to know of a unit's violated results, the most telling first; empty if none is."""
     bad = violated(results)
     if not bad:
         return ""
@@ -28,7 +30,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
         f"VIOLATED: {claim.statement} ({claim.source})",
         f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
-        *(f"  likely:   {hint}" for hint in dict.fromkeys(result.hint for result in shown)),
+        *(f"  likely:   {hint}" for hint in list(dict.fromkeys(result.hint for result in shown))[:_CAUSES]),
         f"  {len(bad)} of {examined} checks are violated at level {worst.level:.2g}:",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
@@ -37,7 +39,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
     if worst.illustration:
         lines.append(f"  smaller:  {worst.illustration} (an illustration on fresh draws, not a verdict)")
     if record is not None:
-        lines.append(f"  replay:   attncheck replay {record} {worst.id}")
+        lines.append(f"  replay:   attncheck replay {shlex.quote(str(record))} {worst.id}")
     return "\n".join(lines)
 
 

@@ -7,9 +7,13 @@ the draws that a look would take. A sample of real looks then says whether that 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from attncheck.attention import AttentionLayer
@@ -28,6 +32,9 @@ from attncheck.unit import Cost, Plan, Unit, chunk_of, observe, plan
 
 #: Draws that a look is imagined to take at most, to say how many would do.
 MOST_DRAWS = 100_000_000
+# A pilot's p-value below which an effect is taken for real: among 500 checks that see nothing, one in 200 pilots.
+_CHANCE = 1e-5
+_CHECKS = {check.name: check for check in CHECKS}
 # Where no effect is told apart from chance: a second, larger pilot in layers where draws cost little.
 _CHEAP, _DEEP, _FACTOR = ANCHORS[:4], ("exactness",), 8
 
@@ -38,8 +45,8 @@ class Sight:
 
     Attributes
     ----------
-    fault : Fault
-    check : Check
+    fault, check_name : str
+        Names, so that a sight can travel between processes.
     setting : Setting
         Layer and neurons, with everything exposed that the fault's simulator can expose.
     size : int
@@ -48,11 +55,16 @@ class Sight:
         With the effect and its interval.
     """
 
-    fault: Fault
-    check: Check
+    fault: str
+    check_name: str
     setting: Setting
     size: int
     outcome: Outcome
+
+    @property
+    def check(self) -> Check:
+        """The check."""
+        return _CHECKS[self.check_name]
 
     def draws(self, profile: Profile, effect: float) -> int | None:
         """Return the draws of a look that an effect takes with the profile's power; None if beyond all bounds."""
@@ -73,8 +85,9 @@ class Sight:
 
     @property
     def told_apart(self) -> bool:
-        """Whether what the null expects lies outside the effect's interval."""
-        return not self.outcome.low <= self.outcome.null_effect <= self.outcome.high
+        """Whether the effect is more than chance, though hundreds of checks were measured."""
+        inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
+        return self.outcome.p_value < _CHANCE and not inside
 
     @property
     def least_effect(self) -> float:
@@ -197,7 +210,7 @@ def measure(
             if planned.sizes:
                 outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
                 sights += [
-                    Sight(fault, check, setting, factor * size, outcomes[check.name])
+                    Sight(fault.name, check.name, setting, factor * size, outcomes[check.name])
                     for check, size in planned.sizes.items()
                 ]
     return [sight for sight in sights if sight.outcome.count]
@@ -250,11 +263,11 @@ def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
     if not row.look_draws or not seeds:
         return row
     check, fault = row.sight.check, row.sight.fault
-    subject = Subject.of(exposing(fault, EXPOSURES[row.exposure]))
-    setting = subject.probe(row.layer, stream(seed, fault.name, role="power/probe"))
+    subject = Subject.of(exposing(FAULTS[fault], EXPOSURES[row.exposure]))
+    setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
     chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
     planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
-    keys = [(fault.name, row.exposure, check.name, row.layer.to_dict(), number) for number in range(seeds)]
+    keys = [(fault, row.exposure, check.name, row.layer.to_dict(), number) for number in range(seeds)]
     outcomes = [_look(planned, subject, seed, key, "power/verify")[check.name] for key in keys]
     return dataclasses.replace(row, looks=seeds, seen=sum(outcome.p_value < level for outcome in outcomes))
 
@@ -265,7 +278,8 @@ def power_table(
     profiles: Sequence[str] = ("smoke", "default"),
     seeds: int = 30,
     seed: int = 0,
-    report: Callable[[Entry], None] = lambda entry: None,
+    workers: int = 1,
+    report: Callable[[str], None] = lambda fault: None,
 ) -> list[Entry]:
     """Measure every fault, plan for every exposure and profile, and verify what is planned.
 
@@ -280,36 +294,54 @@ def power_table(
     seeds : int
         Looks that verify each of the best rows; 0 for none.
     seed : int
-    report : callable Entry -> None
-        Told each entry as it is done.
+        The table is the same for the same seed, whatever the number of workers.
+    workers : int
+        Processes.
+    report : callable str -> None
+        Told each fault as it is done.
 
     Returns
     -------
     list of Entry
         One per fault and exposure, faults in the order given.
     """
-    known = [FAULTS[check_choice("faults", name, tuple(FAULTS))] for name in faults]
+    names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
     for exposure in exposures:
         check_choice("exposures", exposure, tuple(EXPOSURES))
-    settled = {name: profile_named(name) for name in profiles}
-    last = profiles[-1]
-    table = []
-    for fault in known:
-        sights = measure(fault, ANCHORS[: settled[last].anchors], settled[last], seed)
-        deeper: list[Sight] = []
-        for exposure in exposures:
-            entry = _entry(fault, exposure, [*deeper, *sights], settled)
-            if not entry.told_apart(last) and not deeper:
-                deeper = measure(fault, _CHEAP, settled[last], seed, _DEEP, _FACTOR)
-                entry = _entry(fault, exposure, [*deeper, *sights], settled)
-            entry = _verified(entry, last, settled[last], seeds, seed)
-            table.append(entry)
-            report(entry)
+    for name in profiles:
+        profile_named(name)
+    one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
+    table: list[Entry] = []
+    with contextlib.ExitStack() as stack:
+        each: Iterable[list[Entry]] = map(one, names)
+        if workers > 1:
+            # Fresh processes: a fork of one that runs threads may hang.
+            pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+            each = stack.enter_context(pool).map(one, names)
+        for name, entries in zip(names, each, strict=True):
+            table += entries
+            report(name)
     return table
 
 
-def _entry(fault: Fault, exposure: str, sights: Iterable[Sight], profiles: Mapping[str, Profile]) -> Entry:
-    return Entry(fault.name, exposure, {name: rows_of(sights, exposure, p) for name, p in profiles.items()})
+def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int) -> list[Entry]:
+    """Return the entries of one fault, as for `power_table`."""
+    settled = {name: profile_named(name) for name in profiles}
+    last = profiles[-1]
+    sights = measure(FAULTS[fault], ANCHORS[: settled[last].anchors], settled[last], seed)
+    deeper: list[Sight] = []
+    entries = []
+    for exposure in exposures:
+        entry = _entry(fault, exposure, sights, settled)
+        if not entry.told_apart(last):
+            deeper = deeper or measure(FAULTS[fault], _CHEAP, settled[last], seed, _DEEP, _FACTOR)
+            entry = _entry(fault, exposure, [*sights, *deeper], settled)
+        entries.append(_verified(entry, last, settled[last], seeds, seed))
+    return entries
+
+
+def _entry(fault: str, exposure: str, sights: Iterable[Sight], profiles: Mapping[str, Profile]) -> Entry:
+    return Entry(fault, exposure, {name: rows_of(sights, exposure, p) for name, p in profiles.items()})
 
 
 def _verified(entry: Entry, name: str, profile: Profile, seeds: int, seed: int) -> Entry:

@@ -29,8 +29,9 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     color : bool
         Whether the terminal understands escape codes.
     """
-    parts = [verdict_sentence(run, results, conclusion), render_table(_table(results), color)]
-    parts += unseen(results)
+    parts = [verdict_sentence(run, results, conclusion)]
+    if results:
+        parts += [render_table(_table(results), color), *unseen(results)]
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
@@ -47,7 +48,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     """Return the verdict with its false-alarm budget, and the reasons where it is not a pass."""
     examined = [result for result in results if result.p_values]
     claims = len({result.claim for result in examined})
-    layers = len({str(result.layer) for result in results})
+    layers = len({str(result.layer) for result in examined})
     text = (
         f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined)} results on {claims} claims and {layers} "
         f"layers; the chance of a false alarm was set to {run.budget.false_alarm:g} before the run."

@@ -11,6 +11,7 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.claims import CLAIMS
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
 from attncheck.evidence.family import Outcome
@@ -23,6 +24,8 @@ from attncheck.subject import Subject
 # Entries of the arrays of a chunk: 16 MiB each.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS = 64
+# Departures that an effect must amount to for it to be more than the trace of another one.
+_CLEAR = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +241,7 @@ def examined_result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: 
         kind=check.kind,
         layer=unit.layer.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
-        reason="the draws held nothing that the check could use" if empty else "",
+        reason="the draws held too little that the check could use" if empty else "",
         size=planned.sizes[check],
         affordable=cost.affordable,
         level=cost.level,
@@ -293,6 +296,21 @@ def excused_result(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
 
 
 def violated(results: Sequence[Result]) -> list[Result]:
-    """Return the violated results, the most suspicious first."""
-    found = [result for result in results if result.verdict == Verdict.VIOLATED]
-    return sorted(found, key=lambda result: (result.combined, result.p_values[0], result.check))
+    """Return the violated results, the most telling first.
+
+    A fault shows in everything that is computed after it, so the earliest claim that is clearly violated says
+    most about it; among the checks of a claim, the one with the largest effect does.
+    """
+    return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
+
+
+def _telling(result: Result) -> tuple[bool, bool, int, float, str]:
+    strength = _strength(result)
+    return result.kind == "limit", strength < _CLEAR, list(CLAIMS).index(result.claim), -strength, result.check
+
+
+def _strength(result: Result) -> float:
+    """Return the effect in units of the departure that the check must catch."""
+    if result.effect is None or result.departure is None or result.null_effect is None:
+        return 0.0
+    return abs(result.effect - result.null_effect) / max(abs(result.departure - result.null_effect), 1e-300)

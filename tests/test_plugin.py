@@ -1,4 +1,4 @@
-"""The pytest front end: options, seeds and workers, what is refused, what is incomplete, and what leaves others alone."""
+"""The pytest front end: options, seeds and workers, what is refused or incomplete, and other people's tests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ narrow.supports = lambda layer: layer.width < 16 or "only narrow layers"
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Return a folder with a property and subjects, and no setting of the person who runs this."""
-    for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS", "CI"):
+    # Without its cache, pytest would rewrite the assertions of hypothesis again in every process.
+    for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS", "CI", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(pytester.path)

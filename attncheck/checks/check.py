@@ -165,10 +165,13 @@ class Check:
         return self.family(setting).gap(max(1, size // self.draws_per_unit), level, power)
 
     def test(self, setting: Setting, data: tuple[Any, ...]) -> Outcome:
-        """Return the outcome on what `measure` gave; an outcome of count 0 where it gave nothing."""
+        """Return the outcome on what `measure` gave; an outcome of count 0 where that is too little for a test.
+
+        A draw may hold nothing, as where all inputs are 0, so that there may be less than was planned.
+        """
         family = self.family(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
-        if no_trials or any(np.size(part) == 0 for part in data):
+        if no_trials or any(np.size(part) < family.minimum_count for part in data):
             null = family.null_effect
             return Outcome(1.0, null, null, null, null, 0)
         return family.test(*data)

@@ -27,14 +27,27 @@ class Claim:
     unseen: str
 
 
+#: In the order in which a simulator computes: a fault shows in its own claim and in those that follow.
 CLAIMS = {
     claim.name: claim
     for claim in (
+        Claim(
+            "draws",
+            "Draws are independent of each other and carry their digits.",
+            "Corollary 2 (independent weights in every draw)",
+            "Dependence between draws that are neither neighbours nor repeats.",
+        ),
         Claim(
             "inputs",
             "Inputs are x = φ(W h), h and W Gaussian: at finite width the positions share the length of h.",
             "Definition 1 (i)-(iii), Appendix A",
             "Marginal law, length and tail are examined; given inputs, a subject that is handed X is right by itself.",
+        ),
+        Claim(
+            "assumption",
+            "W_Q, W_K and W_V are different matrices.",
+            "Assumption 1 (a), (b)",
+            "Sharing that leaves no linear trace in scores and Gram matrices.",
         ),
         Claim(
             "scores",
@@ -44,22 +57,22 @@ CLAIMS = {
             "A constant added to all scores of a row leaves softmax outputs as they are; only the scores show it.",
         ),
         Claim(
+            "values",
+            "The value Grams are Wishart given the inputs.",
+            "Example 1",
+            "W_V enters through its Gram matrix; its individual entries are not looked at.",
+        ),
+        Claim(
             "heads",
             "Scores, keys and values of different heads are independent given the inputs, but for declared groups.",
             "Example 1, Assumption 1",
             "Heads are compared with their neighbours only.",
         ),
         Claim(
-            "assumption",
-            "W_Q, W_K and W_V are different matrices.",
-            "Assumption 1 (a), (b)",
-            "Sharing that leaves no linear trace in scores and Gram matrices.",
-        ),
-        Claim(
-            "values",
-            "The value Grams are Wishart given the inputs.",
-            "Example 1",
-            "W_V enters through its Gram matrix; its individual entries are not looked at.",
+            "conditional",
+            "Given the scores (and the values) the outputs are Gaussian, independently over neurons.",
+            "Theorem 1, Example 1",
+            "Needs W_O Gaussian; with another law it holds in the limit only.",
         ),
         Claim(
             "outputs",
@@ -74,22 +87,10 @@ CLAIMS = {
             "One fixed random projection per layer is examined, not every direction.",
         ),
         Claim(
-            "conditional",
-            "Given the scores (and the values) the outputs are Gaussian, independently over neurons.",
-            "Theorem 1, Example 1",
-            "Needs W_O Gaussian; with another law it holds in the limit only.",
-        ),
-        Claim(
             "independence",
             "The Gaussian parts of scores and outputs are independent of everything that they are conditioned on.",
             "Definition 1 (iv)",
             "Linear and size dependence are examined; a dependence that shows in neither is not seen.",
-        ),
-        Claim(
-            "limit",
-            "The law of an output is no further from the hierarchical limit than computed for the width.",
-            "Corollary 2",
-            "Departures smaller than the finite-width distance hide behind it.",
         ),
         Claim(
             "non_gaussianity",
@@ -98,10 +99,10 @@ CLAIMS = {
             "Planned only on layers where the two laws are far enough apart for the draws that can be afforded.",
         ),
         Claim(
-            "draws",
-            "Draws are independent of each other and carry their digits.",
-            "Corollary 2 (independent weights in every draw)",
-            "Dependence between draws that are neither neighbours nor repeats.",
+            "limit",
+            "The law of an output is no further from the hierarchical limit than computed for the width.",
+            "Corollary 2",
+            "Departures smaller than the finite-width distance hide behind it.",
         ),
     )
 }

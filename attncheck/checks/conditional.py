@@ -66,7 +66,7 @@ CHECKS = (
         reads="output variance given scores and values, observed over declared:",
         family=lambda setting: Scale(_entries(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
-        hint="W_O or H^{-1/2} differ from the declared ones, or outputs do not use these scores",
+        hint="W_O, H^{-1/2}, the attention map, its axis or the mask differ from the declared ones",
         picture=portraits.whitened_outputs,
     ),
     Check(

@@ -170,7 +170,8 @@ def conclude(planned: Iterable[str], records: Sequence[Mapping[str, Any]], budge
     >>> conclude(["a/scale", "a/shift"], [record], Budget(), run_seed=0).reasons
     ('1 planned result is missing: a/shift',)
     """
-    entries = [Entry.from_record(record) for record in records]
+    # Results come in any order; what is said of them has one.
+    entries = sorted(map(Entry.from_record, records), key=lambda entry: (entry.combined, entry.id))
     completeness = compare(planned, (entry.id for entry in entries))
     p_values = keyed_p_values(entries, run_seed)
     uniformity = Uniform().test(list(p_values.values())) if p_values else None

@@ -114,15 +114,12 @@ class ClaimView:
 
     @cached_property
     def pictures(self) -> list[Drawing]:
-        """The pictures of single results: of each check the most suspicious one, violated ones first."""
-        found: list[Drawing] = []
-        leading = sorted((tally.worst for tally in self.examined), key=lambda kept: suspicion(kept[0]), reverse=True)
-        for kept in leading:
-            drawings = (figures.of_result(result) for result in kept)
-            found += [drawing for drawing in [next((each for each in drawings if each is not None), None)] if drawing]
-            if len(found) >= self.most:
-                break
-        return found[: self.most]
+        """The pictures of single results: one of each kind, then of further checks, the most suspicious first."""
+        pictured = [_pictured(tally) for tally in self.examined]
+        results = sorted((result for result in pictured if result is not None), key=suspicion, reverse=True)
+        first = {type(read_picture(result.picture)): result for result in reversed(results)}
+        chosen = sorted(results, key=lambda result: result not in first.values())[: self.most]
+        return [drawing for drawing in map(figures.of_result, chosen) if drawing is not None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,6 +227,11 @@ class View:
     def replay(self, result: Result) -> str:
         """Return the command that repeats a result."""
         return f"attncheck replay {shlex.quote(str(self.run.path))} {shlex.quote(result.id)}"
+
+
+def _pictured(tally: Tally) -> Result | None:
+    """Return the most suspicious result that has a picture."""
+    return next((result for result in tally.worst if read_picture(result.picture) is not None), None)
 
 
 def claims_of(found: Gathered, most: int) -> list[ClaimView]:

@@ -63,13 +63,13 @@ def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
         if reason:
             excused[check] = reason
             continue
-        needed = check.size(setting, level, per_look_power(_POWER), DRAWS_CAP)
-        if needed is not None and needed <= block:
+        power = per_look_power(_POWER)
+        if block and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
         elif size >= check.draws_per_unit and _tail_exact(check.family(setting)):
             in_one.append(check)
         else:
-            excused[check] = _too_small(check, needed, size)
+            excused[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
     return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), excused)
 
 
@@ -175,7 +175,7 @@ def _result(
 
 def _powerless(check: Check, file: FilePlan, size: int) -> bool:
     """Return whether one look at the whole file could have missed the departure that the check states."""
-    return check.size(file.setting, file.single_level, _POWER, size) is None
+    return check.look_size(file.setting, file.single_level, _POWER, size) is None
 
 
 def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ LAYERS = (
     AttentionLayer(width=2, seq_len=5, num_heads=1, mask="causal"),
 )
 
-MakeResult = Callable[..., Result]
-WriteRecord = Callable[..., Path]
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&{{7*7}}$\\frac$\x00\x1b[31m"
 
 
 def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any = LAYERS[0], **changes: Any) -> Result:
@@ -144,6 +143,23 @@ def write_record(path: Path, results: Iterable[Result], *, close: bool = True, *
         writer.write(Closing(digest=run_digest(results), **(ending | closing)))
     writer.close()
     return path
+
+
+@pytest.fixture(scope="session")
+def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a record in which every text is hostile."""
+    path = tmp_path_factory.mktemp("records") / "hostile.jsonl"
+    layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
+    texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "unit": HOSTILE, "property": HOSTILE}
+    bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], illustration=HOSTILE, **texts)
+    results = [
+        msgspec.structs.replace(bad, layer=layer),
+        idle_result(HOSTILE * 40, HOSTILE, reason=HOSTILE),
+        *pictured_results(),
+    ]
+    named = {HOSTILE: HOSTILE}
+    owed = [Planned(HOSTILE + "missing", HOSTILE, HOSTILE)]
+    return write_record(path, results, subject=HOSTILE, versions=named, machine=named, profile=HOSTILE, planned=owed)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,204 @@
+"""False alarms, measured: the p-values of checks on many small samples of a right simulator.
+
+The small samples are slices of large ones, so that what takes linear algebra is computed once for all of
+them; every other step is the one that a look takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, kstwo
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.errors import check_whole
+from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.subject import Subject, collapsed
+
+FloatArray = NDArray[np.float64]
+
+#: Levels at which false alarms are counted; the last one is about that of a look.
+LEVELS = (0.05, 0.01, 0.001, 5e-4)
+#: Draws of a small sample where a check's family is content with them.
+DRAWS = 64
+# Entries of the arrays of a large sample: 8 MiB each.
+_ENTRIES = 2**20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+    """First-look p-values of one check on right samples.
+
+    Attributes
+    ----------
+    check : str
+    uniform : bool
+        Whether the p-values must be uniform; otherwise they may be too large, never too small.
+    p_values : ndarray, shape (replications,)
+        Of the samples in which the check found something to test.
+    """
+
+    check: str
+    uniform: bool
+    p_values: FloatArray
+
+    def joined(self, other: Calibration) -> Calibration:
+        """Return the same over both sets of replications."""
+        uniform = self.uniform and other.uniform
+        return Calibration(self.check, uniform, np.concatenate([self.p_values, other.p_values]))
+
+    def alarms(self, level: float) -> int:
+        """Return how many p-values are below `level`."""
+        return int((self.p_values < level).sum())
+
+    def surprise(self, level: float) -> float:
+        """Return the chance, under the null, of so many alarms, or of so few where p-values must be uniform."""
+        count, alarms = len(self.p_values), self.alarms(level)
+        many = float(binom.sf(alarms - 1, count, level))
+        few = float(binom.cdf(alarms, count, level)) if self.uniform else 1.0
+        return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
+
+    def distance_p(self) -> float:
+        """Return the Kolmogorov–Smirnov p-value against uniform, or 1 where p-values need not be uniform."""
+        count = len(self.p_values)
+        if not self.uniform or count == 0:
+            return 1.0
+        ordered, steps = np.sort(self.p_values), np.arange(count + 1) / count
+        distance = max(float((steps[1:] - ordered).max()), float((ordered - steps[:-1]).max()))
+        return float(kstwo.sf(distance, count))
+
+    @property
+    def comparisons(self) -> int:
+        """How many chances `least` looks at."""
+        return len(LEVELS) + self.uniform
+
+    def least(self) -> float:
+        """Return the smallest of the chances above; times the number of all comparisons, it is a p-value."""
+        return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
+
+
+def draws_for(check: Check, setting: Setting) -> int:
+    """Return the draws of a small sample: `DRAWS`, or more where the check's family or pairing asks for them.
+
+    Some draws may hold nothing to test, so that a family gets a fifth more than it asks for.
+    """
+    return max(DRAWS, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
+
+
+def calibrate(
+    layer: AttentionLayer,
+    checks: Iterable[Check],
+    replications: int,
+    seed: int = 0,
+    subject: Any = collapsed,
+) -> dict[str, Calibration]:
+    """Return the p-values that checks give to small samples of a subject that is known to be right.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    checks : iterable of Check
+        Those that say nothing on this layer are left out.
+    replications : int
+        Small samples, each with a reference of its own.
+    seed : int
+        Keys every stream, together with the layer.
+    subject : callable, str or Subject
+        By default the collapsed reading.
+
+    Returns
+    -------
+    dict of str to Calibration
+
+    Examples
+    --------
+    >>> from attncheck.checks.registry import checks_of
+    >>> found = calibrate(AttentionLayer(width=4), checks_of("draws"), 50)
+    >>> len(found["draws.signs"].p_values), found["draws.signs"].uniform
+    (50, False)
+    """
+    check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
+    settled = Subject.of(subject)
+    setting = settled.probe(layer, stream(seed, "calibration", layer.to_dict(), role="probe"))
+    examined = [check for check in checks if not check.reason_not_examined(setting)]
+    found: dict[str, Calibration] = {}
+    for size in sorted({draws_for(check, setting) for check in examined}):
+        group = [check for check in examined if draws_for(check, setting) == size]
+        p_values: dict[str, list[float]] = {check.name: [] for check in group}
+        for sample, reference in _small_samples(settled, setting, group, size, replications, seed):
+            for check in group:
+                outcome = check.test(setting, check.measure(sample, reference))
+                if outcome.count:
+                    p_values[check.name].append(outcome.p_value)
+        for check in group:
+            uniform = check.kind == "exact" and check.family(setting).continuous
+            found[check.name] = Calibration(check.name, uniform, np.array(p_values[check.name]))
+    return found
+
+
+def _small_samples(
+    subject: Subject, setting: Setting, checks: Iterable[Check], size: int, replications: int, seed: int
+) -> Iterator[tuple[Sample, Reference]]:
+    """Draw large samples and hand out their slices of `size` draws, with what the checks derive from them."""
+    layer = setting.layer
+    key = ("calibration", layer.to_dict(), size, subject.name)
+    rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
+    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
+    most = max(1, _ENTRIES // (stored * size))
+    derived: list[str] | None = None
+    for start in range(0, replications, most):
+        count = min(most, replications - start)
+        sample = subject.draw_as(setting, count * size, rng)
+        reference = Reference(layer, count * size, setting.coordinates, root.spawn(1)[0])
+        references = _references_of(reference, size)
+        if derived is None:
+            derived = _derived_by(checks, next(slices_of(sample, size)), reference)
+        yield from zip(slices_of(sample, size, derived), references, strict=True)
+
+
+def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterator[Sample]:
+    """Yield a sample's draws in samples of `size`, which take over what is `derived` draw by draw."""
+    ready = {name: getattr(sample, name) for name in derived}
+    for start in range(0, len(sample), size):
+        part = slice(start, start + size)
+        arrays = {name: value[part] for name in FIELDS if (value := getattr(sample, name)) is not None}
+        small = dataclasses.replace(sample, **arrays)
+        vars(small).update({name: _cut(value, part) for name, value in ready.items()})
+        yield small
+
+
+def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -> list[str]:
+    """Return the names of the properties of `Sample` that the checks' measures use."""
+    for check in checks:
+        check.measure(sample, reference)
+    return [name for name, value in vars(Sample).items() if isinstance(value, cached_property) and name in vars(sample)]
+
+
+def _cut(value: Any, part: slice) -> Any:
+    """Return the draws `part` of something derived; a number belongs to all draws."""
+    if isinstance(value, np.ndarray):
+        return value[part]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{field.name: getattr(value, field.name)[part] for field in dataclasses.fields(value)})
+    return value
+
+
+def _references_of(reference: Reference, size: int) -> Iterator[Reference]:
+    """Yield the reference's draws in references of `RATIO` times `size`."""
+    values = reference.functionals
+    for start, seed in zip(
+        range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True
+    ):
+        small = dataclasses.replace(reference, size=min(size, reference.size - start), seed=seed)
+        part = slice(RATIO * start, RATIO * (start + size))
+        vars(small)["functionals"] = {name: array[part] for name, array in values.items()}
+        yield small

@@ -1,0 +1,188 @@
+"""The page in a browser: it asks for nothing, complains of nothing, and can be read on any screen and by anyone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncheck.report import render_report
+
+from .conftest import make_result, write_record
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+axe_module = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+)
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Without these a browser in a closed network looks for Google's hosts at every start.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PAGES = ("clean", "faulty", "hostile", "killed", "gate", "paper")
+SCREENS = {"phone": (360, 740), "tablet": (820, 1180), "desktop": (1280, 900)}
+
+
+def browser_path() -> str | None:
+    """Return the browser of this machine; ATTNCHECK_BROWSER names it, and then it must be there."""
+    return os.environ.get("ATTNCHECK_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+pytestmark = pytest.mark.skipif(
+    browser_path() is None, reason=f"no browser: install one of {', '.join(NAMES)}, e.g. apt-get install chromium"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def pages(
+    tmp_path_factory: pytest.TempPathFactory, clean_record: Path, faulty_record: Path, hostile_record: Path
+) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    killed = write_record(folder / "killed.jsonl", [make_result()], close=False)
+    made = {
+        "clean": (clean_record, None, "validation"),
+        "faulty": (faulty_record, clean_record, "validation"),
+        "hostile": (hostile_record, hostile_record, "validation"),
+        "killed": (killed, None, "validation"),
+        "gate": (faulty_record, clean_record, "gate"),
+        "paper": (clean_record, None, "paper"),
+    }
+    power = folder / "power.json"
+    cells = [
+        {"fault": "tied", "exposure": "grams", "power": 1.0, "check": "scores.tied"},
+        {"fault": "tied", "exposure": "outputs", "power": 0.4},
+        {"fault": "mask", "exposure": "grams", "power": 0.93},
+    ]
+    power.write_text(json.dumps({"profile": "smoke", "cells": cells}), encoding="utf-8")
+    return {
+        name: render_report(record, baseline, recipe, folder / f"{name}.html", power=power)
+        for name, (record, baseline, recipe) in made.items()
+    }
+
+
+class Opened:
+    """A page that is open, with what it asked for and what it complained of."""
+
+    def __init__(self, browser: Any, path: Path, screen: str = "desktop", **options: Any) -> None:
+        width, height = SCREENS[screen]
+        self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        self.page = self.context.new_page()
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(path.as_uri(), wait_until="load")
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_asks_for_nothing_and_complains_of_nothing(browser: Any, pages: dict[str, Path], name: str) -> None:
+    with Opened(browser, pages[name]) as opened:
+        asked = [url for url in opened.requests if not url.startswith("data:")]
+        assert asked == [pages[name].as_uri()]
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Any, pages: dict[str, Path], name: str, scheme: str) -> None:
+    with Opened(browser, pages[name], color_scheme=scheme, bypass_csp=True) as opened:
+        found = axe_module.Axe().run(opened.page).response["violations"]
+    bad = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert bad == [], [(each["id"], [node["html"][:120] for node in each["nodes"][:3]]) for each in bad]
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("screen", SCREENS)
+def test_fits_the_screen(browser: Any, pages: dict[str, Path], name: str, screen: str) -> None:
+    with Opened(browser, pages[name], screen) as opened:
+        overflow = opened.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0
+
+
+@pytest.mark.parametrize("name", ["clean", "faulty", "hostile"])
+def test_pictures_load_and_speak(browser: Any, pages: dict[str, Path], name: str) -> None:
+    with Opened(browser, pages[name]) as opened:
+        decoded = "i.decode().then(() => [i.alt, i.naturalWidth], () => [i.alt, 0])"
+        images = opened.page.evaluate(f"Promise.all([...document.images].map(i => {decoded}))")
+    assert len(images) >= 3
+    assert all(len(alt) > 80 and width > 0 for alt, width in images)
+
+
+def test_pictures_follow_the_colour_scheme(browser: Any, pages: dict[str, Path]) -> None:
+    shots = []
+    for scheme in ("light", "dark"):
+        with Opened(browser, pages["clean"], color_scheme=scheme) as opened:
+            clip = opened.page.locator("figure img").first.bounding_box()
+            shots.append(opened.page.screenshot(clip={**clip, "width": 3, "height": 3}, full_page=True))
+    assert shots[0] != shots[1]
+
+
+def test_reads_without_scripts(browser: Any, pages: dict[str, Path]) -> None:
+    with Opened(browser, pages["faulty"], java_script_enabled=False) as opened:
+        assert "departs from the theorem" in opened.page.inner_text("main")
+        assert opened.page.locator("figure img").first.is_visible()
+
+
+def test_keyboard_reaches_the_verdict_first(browser: Any, pages: dict[str, Path]) -> None:
+    with Opened(browser, pages["clean"]) as opened:
+        opened.page.keyboard.press("Tab")
+        assert opened.page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+        opened.page.keyboard.press("Enter")
+        assert opened.page.evaluate("document.activeElement.id") == "content"
+
+
+def test_has_landmarks_and_headings_in_order(browser: Any, pages: dict[str, Path]) -> None:
+    with Opened(browser, pages["faulty"]) as opened:
+        levels = opened.page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => Number(h.tagName[1]))")
+        for tag in ("header", "nav", "main", "footer"):
+            assert opened.page.locator(f"body > {tag}").count() == 1
+        unnamed = opened.page.locator("table:not(:has(caption))").count()
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert unnamed == 0
+
+
+def test_links_lead_somewhere(browser: Any, pages: dict[str, Path]) -> None:
+    for name in PAGES:
+        with Opened(browser, pages[name]) as opened:
+            dead = opened.page.evaluate(
+                "[...document.querySelectorAll('a[href]')].map(a => a.getAttribute('href'))"
+                ".filter(h => !document.getElementById(h.slice(1)))"
+            )
+            assert dead == []
+
+
+def test_prints_everything(browser: Any, pages: dict[str, Path]) -> None:
+    with Opened(browser, pages["faulty"], color_scheme="dark") as opened:
+        opened.page.emulate_media(media="print")
+        assert not opened.page.locator("nav").is_visible()
+        assert opened.page.locator("details ul").first.is_visible()
+        assert opened.page.pdf().startswith(b"%PDF")

@@ -1,0 +1,88 @@
+"""Reports of real runs: through the plugin, of faults, and when the page cannot be made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncheck.attention import AttentionLayer
+from attncheck.report import render_report
+from attncheck.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = [AttentionLayer(width=8, seq_len=3, num_heads=2), AttentionLayer(width=4, seq_len=2, num_heads=1)]
+
+
+def record_of(path: Path, subject: str, *properties: str) -> Path:
+    """Examine some properties of a subject on small layers, and return the record."""
+    run = Run.of(subject=subject, seed=3, profile="smoke", false_alarm=1e-6, record=path)
+    units = [unit for name in properties for unit in run.units_on(name, LAYERS)]
+    report = run.settled([unit.id for unit in units]).open_report()
+    for unit in units:
+        report.take(report.run.examine(unit.property_name, unit.layer)[0])
+    report.finish()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fault", "properties", "words"),
+    [
+        ("scores_over_n", ["scores"], ["the standard deviation of W_Q or the score scaling differs", "declared 1"]),
+        ("tied_query_key", ["scores"], ["W_Q and W_K are not independent"]),
+        ("value_std_10", ["conditional"], ["the standard deviation of W_V differs from the declared one"]),
+        ("half_precision_scores", ["draws"], ["scores were rounded to half precision"]),
+        ("repeated_stream", ["draws"], ["random streams repeat"]),
+    ],
+)
+def test_fault_is_named_first(tmp_path: Path, fault: str, properties: list[str], words: list[str]) -> None:
+    record = record_of(tmp_path / "record.jsonl", f"attncheck.faults:{fault}", *properties)
+    page = render_report(record, recipe="gate", out=tmp_path / "page.html").read_text(encoding="utf-8")
+    first = page.partition("What usually causes this")[2].partition("</li>")[0]
+    assert words[0] in first
+    for word in words[1:]:
+        assert word in page.partition("What usually causes this")[0]
+
+
+def test_right_simulator_gets_pictures_of_its_draws(tmp_path: Path) -> None:
+    record = record_of(tmp_path / "record.jsonl", "attncheck.subject:collapsed", "scores", "conditional", "outputs")
+    page = render_report(record, out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "behaves as the theorem says" in page
+    for words in ("stays inside the band", "Histogram of", "covariances of"):
+        assert words in page
+    assert record.stat().st_size < 200_000
+
+
+def run_pytest(tmp_path: Path, page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", str(ROOT / "properties" / "test_draws.py"), "-p", "no:cacheprovider"]
+    command += ["--attncheck-profile", "smoke", "--attncheck-record", str(tmp_path / "record.jsonl")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    return subprocess.run(
+        [*command, "--attncheck-report", str(page), *options],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_plugin_renders_the_page_at_the_end(tmp_path: Path) -> None:
+    page = tmp_path / "out" / "page.html"
+    finished = run_pytest(tmp_path, page)
+    assert finished.returncode == 0, finished.stdout
+    assert f"Report: {page}" in finished.stdout
+    assert "behaves as the theorem says" in page.read_text(encoding="utf-8")
+
+
+def test_page_that_cannot_be_made_does_not_hide_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "page.html").mkdir()
+    subject = "attncheck.faults:half_precision_scores"
+    finished = run_pytest(tmp_path, tmp_path / "page.html", "--attncheck-subject", subject)
+    assert finished.returncode == 1
+    assert "VIOLATED: attncheck.faults:half_precision_scores" in finished.stdout
+    assert "Report: not written, InputError" in finished.stdout
