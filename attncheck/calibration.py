@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 #: Levels at which false alarms are counted; the last one is about that of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)
 #: Draws of a small sample where a check's family is content with them.
-DRAWS = 64
+DRAWS = 40
 # Entries of the arrays of a large sample: 8 MiB each.
 _ENTRIES = 2**20
 
@@ -159,15 +159,14 @@ def _small_samples(
         count = min(most, replications - start)
         sample = subject.draw_as(setting, count * size, rng)
         reference = Reference(layer, count * size, setting.coordinates, root.spawn(1)[0])
-        references = _references_of(reference, size)
         if derived is None:
-            derived = _derived_by(checks, next(slices_of(sample, size)), reference)
-        yield from zip(slices_of(sample, size, derived), references, strict=True)
+            derived = _derived_by(checks, next(slices_of(sample, size)), next(references_of(reference, size)))
+        yield from zip(slices_of(sample, size, derived), references_of(reference, size, derived), strict=True)
 
 
 def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterator[Sample]:
     """Yield a sample's draws in samples of `size`, which take over what is `derived` draw by draw."""
-    ready = {name: getattr(sample, name) for name in derived}
+    ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
     for start in range(0, len(sample), size):
         part = slice(start, start + size)
         arrays = {name: value[part] for name in FIELDS if (value := getattr(sample, name)) is not None}
@@ -177,10 +176,15 @@ def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterato
 
 
 def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -> list[str]:
-    """Return the names of the properties of `Sample` that the checks' measures use."""
+    """Return the names of the properties of `Sample` and `Reference` that the checks' measures use."""
     for check in checks:
         check.measure(sample, reference)
-    return [name for name, value in vars(Sample).items() if isinstance(value, cached_property) and name in vars(sample)]
+    return [
+        name
+        for each in (sample, reference)
+        for name, value in vars(type(each)).items()
+        if isinstance(value, cached_property) and name in vars(each)
+    ]
 
 
 def _cut(value: Any, part: slice) -> Any:
@@ -192,13 +196,14 @@ def _cut(value: Any, part: slice) -> Any:
     return value
 
 
-def _references_of(reference: Reference, size: int) -> Iterator[Reference]:
-    """Yield the reference's draws in references of `RATIO` times `size`."""
-    values = reference.functionals
+def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
+    """Yield references for samples of `size`, which take over the draws of a large one if these are `derived`."""
+    values = reference.functionals if "functionals" in derived else {}
     for start, seed in zip(
         range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True
     ):
         small = dataclasses.replace(reference, size=min(size, reference.size - start), seed=seed)
         part = slice(RATIO * start, RATIO * (start + size))
-        vars(small)["functionals"] = {name: array[part] for name, array in values.items()}
+        if values:
+            vars(small)["functionals"] = {name: array[part] for name, array in values.items()}
         yield small

@@ -146,6 +146,7 @@ def power(
     profile: Profile = "default",
     quick: bool = False,
     seed: str = "0",
+    workers: str = "1",
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
 ) -> int:
     """Measure which known-wrong simulators are seen, and how surely.
@@ -160,12 +161,14 @@ def power(
         Say what is planned, without the looks that verify it.
     seed
         A whole number: the same seed gives the same digits.
+    workers
+        Processes to use, or auto; with several the table comes at the end.
     out
         Write the table as JSON to this file, for attncheck report --power.
     """
     from attncheck.commands.power import print_power
 
-    return print_power(profile, quick=quick, faults=fault, seed=seed, out=out)
+    return print_power(profile, quick=quick, faults=fault, seed=seed, workers=workers, out=out)
 
 
 @app.command

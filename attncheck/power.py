@@ -35,8 +35,10 @@ MOST_DRAWS = 100_000_000
 # A pilot's p-value below which an effect is taken for real: among 500 checks that see nothing, one in 200 pilots.
 _CHANCE = 1e-5
 _CHECKS = {check.name: check for check in CHECKS}
-# Where no effect is told apart from chance: a second, larger pilot in layers where draws cost little.
-_CHEAP, _DEEP, _FACTOR = ANCHORS[:4], ("exactness",), 8
+# Draws of a first pilot, which settles what large effects are.
+_FIRST = 6_000
+# Where no effect is told apart from chance: a larger pilot in as many anchors, where draws cost little.
+_CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +161,11 @@ class Entry:
     def best(self, profile: str) -> Row | None:
         """Return the row in which the profile sees the fault best."""
         return max(self.rows[profile], key=lambda row: row.merit, default=None)
+
+    def sure(self, profile: str, power: float) -> bool:
+        """Return whether the pilot settles that the profile sees the fault with a chance of `power`."""
+        row = self.best(profile)
+        return row is not None and row.least_chance >= power
 
     def told_apart(self, profile: str) -> bool:
         """Return whether any check sees an effect beyond chance."""
@@ -327,30 +334,31 @@ def power_table(
 def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int) -> list[Entry]:
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
-    last = profiles[-1]
-    sights = measure(FAULTS[fault], ANCHORS[: settled[last].anchors], settled[last], seed)
-    deeper: list[Sight] = []
-    entries = []
-    for exposure in exposures:
-        entry = _entry(fault, exposure, sights, settled)
-        if not entry.told_apart(last):
-            deeper = deeper or measure(FAULTS[fault], _CHEAP, settled[last], seed, _DEEP, _FACTOR)
-            entry = _entry(fault, exposure, [*sights, *deeper], settled)
-        entries.append(_verified(entry, last, settled[last], seeds, seed))
-    return entries
+    last = settled[profiles[-1]]
+    layers = ANCHORS[: last.anchors]
+
+    def planned() -> list[Entry]:
+        rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
+        return [Entry(fault, each, rows[each]) for each in exposures]
+
+    sights = measure(FAULTS[fault], layers, dataclasses.replace(last, most_draws=_FIRST), seed)
+    entries = planned()
+    if not all(entry.sure(last.name, last.power) for entry in entries):
+        sights = measure(FAULTS[fault], layers, last, seed)
+        entries = planned()
+    if not all(entry.told_apart(last.name) for entry in entries):
+        sights += measure(FAULTS[fault], layers[:_CHEAP], last, seed, _DEEP, _FACTOR)
+        entries = planned()
+    return [_verified(entry, last, seeds, seed) for entry in entries]
 
 
-def _entry(fault: str, exposure: str, sights: Iterable[Sight], profiles: Mapping[str, Profile]) -> Entry:
-    return Entry(fault, exposure, {name: rows_of(sights, exposure, p) for name, p in profiles.items()})
-
-
-def _verified(entry: Entry, name: str, profile: Profile, seeds: int, seed: int) -> Entry:
-    best = entry.best(name)
-    if best is None:
+def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:
+    best = entry.best(profile.name)
+    if best is None or not best.sight.told_apart:
         return entry
     after = verify(best, profile, seeds, seed)
-    rows = tuple(after if row is best else row for row in entry.rows[name])
-    return dataclasses.replace(entry, rows={**entry.rows, name: rows})
+    rows = tuple(after if row is best else row for row in entry.rows[profile.name])
+    return dataclasses.replace(entry, rows={**entry.rows, profile.name: rows})
 
 
 def _cost(profile: Profile, layer: AttentionLayer) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -142,7 +143,9 @@ class Run:
         worst = violated(results)[0]
         smaller = shrink(unit, worst.check, self.subject, self.seed, cost)
         illustration = "" if smaller is None else smaller.describe()
-        diagnosis = diagnose(unit, self.subject, self.seed)
+        diagnosis: list[str] = []
+        with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
+            diagnosis = diagnose(unit, self.subject, self.seed)
         return [
             msgspec.structs.replace(result, diagnosis=diagnosis, illustration=illustration)
             if result.verdict == Verdict.VIOLATED

@@ -8,9 +8,8 @@ from typing import Any
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError
-from attncheck.evidence.verdicts import Verdict
 from attncheck.subject import Subject
-from attncheck.unit import Cost, Unit, run_unit
+from attncheck.unit import Cost, Unit, run_unit, violated
 
 #: Candidates that are tried at most.
 MOST_CANDIDATES = 20
@@ -48,18 +47,17 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> A
             if len(tried) > MOST_CANDIDATES:
                 return None if current == unit.layer else current
             tried.add(candidate)
-            if _violates(Unit(unit.property_name, candidate, role="shrink"), check, subject, seed, budget):
+            if _violates(Unit(unit.property_name, candidate, role="shrink", only=check), subject, seed, budget):
                 current, progress = candidate, True
                 break
     return None if current == unit.layer else current
 
 
-def _violates(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> bool:
+def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:
     try:
-        results = run_unit(unit, subject, seed, cost)
+        return bool(violated(run_unit(unit, subject, seed, cost)))
     except InputError:
         return False
-    return any(result.check == check and result.verdict == Verdict.VIOLATED for result in results)
 
 
 def _simpler(layer: AttentionLayer) -> Iterator[AttentionLayer]:

@@ -39,11 +39,19 @@ class Unit:
     layer : AttentionLayer
     role : str
         Part of the key of its streams; shrinking uses streams of its own.
+    only : str
+        Name of the one check that is examined; all of the property if empty.
     """
 
     property_name: str
     layer: AttentionLayer
     role: str = "draws"
+    only: str = ""
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Return what is examined."""
+        return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
 
     @property
     def id(self) -> str:
@@ -56,7 +64,7 @@ class Unit:
 
     def planned(self) -> list[Planned]:
         """Return every result that this unit owes."""
-        return [Planned(self.result_id(check), self.id, check.name) for check in checks_of(self.property_name)]
+        return [Planned(self.result_id(check), self.id, check.name) for check in self.checks]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +126,7 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     per_look = per_look_power(cost.power)
     sizes: dict[Check, int] = {}
     excused: dict[str, str] = {}
-    for check in checks_of(unit.property_name):
+    for check in unit.checks:
         reason = check.reason_not_examined(setting)
         if reason:
             excused[check.name] = reason
@@ -207,7 +215,7 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     started = time.perf_counter()
     unsupported = subject.reason_unsupported(unit.layer)
     if unsupported:
-        return [excused_result(unit, check, cost, unsupported) for check in checks_of(unit.property_name)]
+        return [excused_result(unit, check, cost, unsupported) for check in unit.checks]
     key = (unit.property_name, unit.layer.to_dict())
     setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
     planned = plan(unit, setting, cost)
@@ -224,7 +232,7 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
         examined_result(unit, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
         else excused_result(unit, check, cost, planned.excused[check.name])
-        for check in checks_of(unit.property_name)
+        for check in unit.checks
     ]
 
 

@@ -63,7 +63,7 @@ class Scale:
     draws: int
 
 
-FULL = Scale(main=7_000, hard=1_200, large=150, draws=100_000)
+FULL = Scale(main=7_000, hard=1_000, large=150, draws=100_000)
 QUICK = Scale(main=3, hard=2, large=1, draws=600)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -27,6 +28,7 @@ def last_position(layer: AttentionLayer) -> Marginal:
     return Marginal(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
 
 
+@functools.lru_cache(maxsize=256)
 def random_direction(layer: AttentionLayer) -> Marginal:
     """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
     vector = stream(0, "direction", layer.to_dict()).standard_normal(layer.seq_len)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,41 +21,63 @@ _COLUMNS = f"{'fault':26} {'exposed':8} {'seen':>6} {'verified':>10} {'draws':>9
 
 
 def print_power(
-    profile: str, *, quick: bool = False, faults: Sequence[str] = (), seed: str = "0", out: Path | None = None
+    profile: str,
+    *,
+    quick: bool = False,
+    faults: Sequence[str] = (),
+    seed: str = "0",
+    workers: str = "1",
+    out: Path | None = None,
 ) -> int:
-    """Measure the power of a profile and print it, a line at a time; the arguments are those of `attncheck power`.
+    """Measure the power of a profile and print it; the arguments are those of `attncheck power`.
 
     Raises
     ------
     InputError
         If an argument cannot be used, or `out` cannot be written.
     """
-    number = check_whole("seed", int(seed) if seed.isdecimal() else seed, 0, "pass a whole number")
-    for name in faults:
-        check_choice("fault", name, tuple(FAULTS))
+    number = check_whole("seed", _number(seed), 0, "pass a whole number")
+    processes = os.cpu_count() if workers == "auto" else _number(workers)
+    processes = check_whole("workers", processes, 1, "pass a number of processes, or auto")
+    names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in faults) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
-    table = power_table(
-        tuple(faults) or tuple(FAULTS),
-        tuple(EXPOSURES),
-        (profile,),
-        seeds=0 if quick else _SEEDS,
-        seed=number,
-        report=lambda entry: print(_line(entry, profile), flush=True),
-    )
+    table = []
+    for entry in _measured(names, profile, 0 if quick else _SEEDS, number, processes):
+        print(_line(entry, profile), flush=True)
+        table.append(entry)
     if out is not None:
         _write(table, profile, out)
     return ExitCode.CONSISTENT
 
 
+def _measured(names: Sequence[str], profile: str, looks: int, seed: int, workers: int) -> Iterator[Entry]:
+    """Iterate over the entries: as they come from this process, or all at the end from several."""
+    measure = functools.partial(power_table, profiles=(profile,), seeds=looks, seed=seed)
+    if workers > 1:
+        yield from measure(names, workers=workers, report=_progress)
+        return
+    for name in names:
+        yield from measure((name,))
+
+
+def _progress(fault: str) -> None:
+    if sys.stderr.isatty():
+        print(f"measured {fault}", file=sys.stderr)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 def _line(entry: Entry, profile: str) -> str:
     row = entry.best(profile)
     head = f"{entry.fault:26} {entry.exposure:8} {entry.chance(profile):6.1%}"
-    if row is None:
-        return f"{head} {'-':>10} {'-':>9} {'-':>9}  not seen: nothing that is exposed shows it"
+    if row is None or row.needed is None:
+        reason = "no check that is planned tells it from chance"
+        return f"{head} {'-':>10} {'-':>9} {'-':>9}  {reason}"
     verified = f"{row.seen}/{row.looks}" if row.looks else "-"
-    needed = "-" if row.needed is None else str(row.needed)
-    return f"{head} {verified:>10} {row.size:>9} {needed:>9}  {row.sight.check.name} on {row.layer.describe()}"
+    return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"
 
 
 def _write(table: Iterable[Entry], profile: str, out: Path) -> None:
@@ -60,7 +85,7 @@ def _write(table: Iterable[Entry], profile: str, out: Path) -> None:
     cells = []
     for entry in table:
         row = entry.best(profile)
-        check = "" if row is None else row.sight.check.name
+        check = "" if row is None or row.needed is None else row.sight.check.name
         cells.append({"fault": entry.fault, "exposure": entry.exposure, "power": entry.chance(profile), "check": check})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from attncheck.report.words import in_departures
 #: Chance that any effect of two equal runs is said to have moved.
 LEVEL = 0.01
 #: Changes that are listed, and points that are drawn.
-LISTED, DRAWN = 20, 400
+LISTED, DRAWN = 12, 400
 # Standard errors in half of a 99% interval.
 _QUANTILE = NormalDist().inv_cdf(0.995)
 # Results beyond which only totals are compared: the effects of a run would fill the memory.

@@ -10,6 +10,8 @@ import math
 import shlex
 from functools import cached_property
 
+from markupsafe import Markup
+
 from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
@@ -260,9 +262,10 @@ def reason_of(tally: Tally) -> str:
     return min(tally.reasons, key=lambda reason: (-tally.reasons[reason], reason), default="")
 
 
-def looks(result: Result) -> str:
-    """Return the p-values of all looks."""
-    return ", ".join(chance(p_value) for p_value in result.p_values)
+def looks(result: Result) -> Markup:
+    """Return the p-values of all looks, none of them broken at its minus sign."""
+    unbroken = Markup('<span class="nowrap">{}</span>')
+    return Markup(", ").join(unbroken.format(chance(p_value)) for p_value in result.p_values)
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:

@@ -1,0 +1,119 @@
+"""Every known-wrong simulator is caught, by a check that names what is wrong; right ones are not."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.registry import CHECKS, PROPERTIES
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.errors import InputError
+from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults.literal import Literal
+from attncheck.power import level_of
+from attncheck.profiles import ANCHORS, PROFILES
+from attncheck.records import Result
+from attncheck.subject import Subject, collapsed, direct, matrix_free
+from attncheck.unit import Cost, Unit, run_unit, violated
+
+PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
+
+# An anchor in which each fault shows, and a check whose hint says what it is.
+NAMED_BY = {
+    "scores_over_n": (PAPER, "scores.scale"),
+    "scores_over_root_s": (PAPER, "scores.scale"),
+    "missing_head_scaling": (PAPER, "conditional.scale"),
+    **{f"query_std_{percent}": (GROUPED, "scores.scale") for percent in (2, 5, 10)},
+    **{f"key_std_{percent}": (GROUPED, "scores.key_scale") for percent in (2, 5, 10)},
+    **{f"value_std_{percent}": (GROUPED, "conditional.value_scale") for percent in (2, 5, 10)},
+    **{f"output_std_{percent}": (GROUPED, "conditional.scale") for percent in (2, 5, 10)},
+    "fresh_group_keys": (GROUPED, "scores.key_groups"),
+    "clipped_inputs": (ONE, "inputs.tail_4"),
+    "tied_query_key": (PAPER, "scores.tied"),
+    "tied_key_value": (PAPER, "independence.keys_values"),
+    "shared_keys": (PAPER, "scores.key_heads"),
+    "inputs_apart": (PAPER, "scores.key_law"),
+    "independent_scores": (NARROW, "scores.law"),
+    "half_precision_scores": (PAPER, "draws.precision_scores"),
+    "softmax_over_columns": (PAPER, "conditional.joint"),
+    "leaking_mask": (GROUPED, "conditional.joint"),
+    "dropped_head": (PAPER, "conditional.scale"),
+    "shifted_outputs": (PAPER, "conditional.shift"),
+    "gaussian_outputs": (PAPER, "conditional.joint"),
+    "limit_as_finite": (PAPER, "scores.key_law"),
+    "bartlett_freedom": (NARROW, "scores.key_scale"),
+    "student_weights": (ONE, "scores.key_law"),
+    "repeated_stream": (PAPER, "draws.repeats"),
+}
+
+
+def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> list[Result]:
+    """Return the results of one property on one layer, at a profile's sizes and level."""
+    settled = PROFILES[profile]
+    cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
+    return run_unit(Unit(name, layer), Subject.of(subject), 0, cost)
+
+
+def test_every_fault_is_listed_with_a_check_that_names_it() -> None:
+    assert set(NAMED_BY) == set(FAULTS)
+    assert len(FAULTS) >= 20
+    assert {check for _, check in NAMED_BY.values()} <= {check.name for check in CHECKS}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_caught_and_named(name: str) -> None:
+    layer, check = NAMED_BY[name]
+    assert FAULTS[name].reason_hidden(layer) == ""
+    results = examine(FAULTS[name].subject, layer, check.partition(".")[0], "default")
+    assert check in {result.check for result in violated(results)}
+
+
+def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
+    for name, fault in FAULTS.items():
+        reasons = [fault.reason_hidden(layer) for layer in ANCHORS]
+        assert not all(reasons), name
+        assert all(not reason or reason[0].islower() or reason[0].isdigit() for reason in reasons), name
+    assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional", "smoke")) == []
+    assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
+
+
+# `Literal` with nothing replaced shows that what the faults are made of has no fault of its own.
+@pytest.mark.parametrize("layer", ANCHORS[:4], ids=AttentionLayer.describe)
+@pytest.mark.parametrize("subject", [direct, matrix_free, collapsed, Literal()], ids=str)
+def test_right_simulators_are_not_violated(subject: object, layer: AttentionLayer) -> None:
+    results = [result for name in PROPERTIES for result in examine(subject, layer, name, "smoke")]
+    assert violated(results) == []
+    assert any(result.verdict == "consistent" for result in results)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
+    draw = functools.partial(FAULTS[name].subject, GROUPED, 5)
+    sample = Sample.from_mapping(GROUPED, draw(np.random.default_rng(0)), 5)
+    assert sample.exposed >= set(FIELDS)
+    again, other = draw(np.random.default_rng(0)), draw(np.random.default_rng(1))
+    assert np.array_equal(sample.outputs, again["outputs"])
+    assert not np.array_equal(sample.outputs, other["outputs"])
+
+
+@pytest.mark.parametrize("exposure", EXPOSURES)
+def test_exposing_leaves_the_rest_out(exposure: str) -> None:
+    subject = Subject.of(exposing(FAULTS["tied_query_key"], EXPOSURES[exposure]))
+    setting = subject.probe(PAPER, np.random.default_rng(0))
+    assert setting.exposed & set(FIELDS) == set(EXPOSURES[exposure]) & setting.exposed
+    assert ("scores" in setting.exposed) == (exposure != "outputs")
+
+
+def test_exposing_refuses_unknown_fields() -> None:
+    with pytest.raises(InputError, match="fields"):
+        exposing(collapsed, ["weights"])
+
+
+def test_faults_are_subjects_by_name() -> None:
+    subject = Subject.of("attncheck.faults:tied_query_key")
+    assert subject.call is FAULTS["tied_query_key"].subject
+    with pytest.raises(InputError, match="no_such_fault"):
+        Subject.of("attncheck.faults:no_such_fault")
