@@ -73,16 +73,16 @@ def test_fault_is_caught_and_named(name: str) -> None:
 
 def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     for name, fault in FAULTS.items():
-        reasons = [fault.reason_hidden(layer) for layer in ANCHORS]
-        assert not all(reasons), name
-        assert all(not reason or reason[0].islower() or reason[0].isdigit() for reason in reasons), name
+        assert not all(fault.reason_hidden(layer) for layer in ANCHORS), name
     assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional", "smoke")) == []
     assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
 
 
 # `Literal` with nothing replaced shows that what the faults are made of has no fault of its own.
 @pytest.mark.parametrize("layer", ANCHORS[:4], ids=AttentionLayer.describe)
-@pytest.mark.parametrize("subject", [direct, matrix_free, collapsed, Literal()], ids=str)
+@pytest.mark.parametrize(
+    "subject", [direct, matrix_free, collapsed, Literal()], ids=["direct", "matrix-free", "collapsed", "literal"]
+)
 def test_right_simulators_are_not_violated(subject: object, layer: AttentionLayer) -> None:
     results = [result for name in PROPERTIES for result in examine(subject, layer, name, "smoke")]
     assert violated(results) == []

@@ -17,7 +17,7 @@ BoolArray = NDArray[np.bool_]
 
 # About where Φ reaches the smallest float: scores beyond are infinite, and no right subject has them.
 _LARGEST_SCORE = 37.0
-# Rounding errors of whitened Gram matrices above which their factors are not read beyond the first column.
+# Rounding errors of whitened Gram matrices above which their factors are not read.
 _LEGIBLE = 1e-4
 
 
@@ -128,8 +128,8 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     dof : int
         ν.
     rounding : ndarray, shape (draws,)
-        Rounding errors of the matrices' entries over ν. Columns after the first are what subtractions leave:
-        they are read where these errors are small, and squares of the diagonal count as no smaller.
+        Rounding errors of the matrices' entries over ν, beyond relative ones. Factors are read where these are
+        small, and squares of the diagonal count as no smaller.
 
     Returns
     -------
@@ -141,7 +141,9 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     ranks = kept.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, rounding[np.nonzero(where)[0]])
+        # A single number is known to its last digit, however small.
+        lost = rounding[np.nonzero(where)[0]] * (rank > 1)
+        factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, lost)
         # Boolean indexing copies, so the block is written through an index of its own.
         index = np.ix_(*[np.arange(rank)] * 2)
         block_values, block_used = values[where], used[where]
@@ -157,8 +159,8 @@ def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatA
     factor = _semi_cholesky(wishart, columns, dof * rounding)
     diagonal = np.arange(columns)
     factor[:, diagonal, diagonal] = chi_square_scores(dof - diagonal, factor[:, diagonal, diagonal] ** 2)
-    legible = np.where(rounding < _LEGIBLE, columns, 1)
-    return factor, np.tri(rank, dtype=bool) & (np.arange(rank) < legible[:, None, None])
+    used = np.tri(rank, dtype=bool) & (np.arange(rank) < columns)
+    return factor, used & (rounding < _LEGIBLE)[:, None, None]
 
 
 def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> FloatArray:
@@ -170,7 +172,7 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
     factor = np.zeros_like(matrices)
     for j in range(columns):
         column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
-        pivot = np.sqrt(np.maximum(column[:, 0], rounding if j else 0.0))[:, None]
+        pivot = np.sqrt(np.maximum(column[:, 0], rounding))[:, None]
         factor[:, j:, j] = np.divide(column, pivot, out=np.zeros_like(column), where=pivot > 0)
         factor[:, j, j] = pivot[:, 0]
     return factor

@@ -72,7 +72,7 @@ class Live:
         elif report.failed:
             self._failure(report.nodeid, report)
         if report.when != "teardown":
-            name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")
+            name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")[:24]
             self._progress.update(self._task, description=name, advance=report.when == "call")
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

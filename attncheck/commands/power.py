@@ -12,7 +12,7 @@ import msgspec
 
 from attncheck.errors import InputError, check_choice, check_whole
 from attncheck.exit_codes import ExitCode
-from attncheck.faults import EXPOSURES, FAULTS
+from attncheck.faults import FAULTS
 from attncheck.power import Entry, power_table
 
 # Single looks that verify the best row of each fault and exposure.

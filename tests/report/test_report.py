@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -331,3 +333,32 @@ def test_unusable_recipes_are_refused(tmp_path: Path, clean_record: Path, conten
 def test_missing_recipes_are_refused(clean_record: Path, recipe: str) -> None:
     with pytest.raises(InputError, match=r"use one of gate, paper, validation|is not a file"):
         render(clean_record, recipe=recipe)
+
+
+def test_wheel_ships_every_recipe_and_template() -> None:
+    root = Path(__file__).resolve().parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    here = {f"reports/{path.name}" for path in (root / "reports").iterdir() if path.name != "output"}
+    assert {source for source in included if source.startswith("reports")} == here
+    assert all(target == f"attncheck/_{source}" for source, target in included.items())
+
+
+@pytest.mark.parametrize("content", ["{}", "not JSON", '{"profile": "smoke", "cells": []}'])
+def test_unusable_power_tables_are_refused(tmp_path: Path, clean_record: Path, content: str) -> None:
+    table = tmp_path / "power.json"
+    table.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match="pass a file that `attncheck power` wrote"):
+        render(clean_record, power=table)
+
+
+def test_power_table_is_shown(tmp_path: Path, clean_record: Path) -> None:
+    cells = [
+        {"fault": "tied_query_key", "exposure": "grams", "power": 0.998, "check": "scores.tied"},
+        {"fault": "tied_query_key", "exposure": "outputs", "power": 0.0},
+    ]
+    table = tmp_path / "power.json"
+    table.write_text(json.dumps({"profile": "smoke", "cells": cells}), encoding="utf-8")
+    text = render(clean_record, power=table).text
+    assert "The lowest chance is 0%, for tied_query_key with outputs exposed" in text
+    assert "tied_query_key 99.8 scores.tied 0" in text
