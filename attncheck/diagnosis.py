@@ -38,26 +38,39 @@ _READINGS: dict[str, tuple[Any, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A quantity, observed with a 99.9% interval, and what the layer declares."""
+    """A quantity, observed with a 99.9% interval, and what the layer declares.
+
+    Attributes
+    ----------
+    name : str
+    value, low, high, declared : float
+    ratio : bool
+        Whether the unit is what is declared, so that 1 is.
+    """
 
     name: str
     value: float
     low: float
     high: float
     declared: float
-
-    def times(self, factor: float) -> Estimate:
-        """Return the estimate in other units."""
-        return Estimate(self.name, *(factor * number for number in dataclasses.astuple(self)[1:]))
+    ratio: bool = False
 
     @property
     def differs(self) -> bool:
         """Whether the declared value lies outside the interval."""
         return not self.low <= self.declared <= self.high
 
+    def times(self, unit: float) -> Estimate:
+        """Return a ratio as a quantity of which `unit` is declared."""
+        return Estimate(self.name, unit * self.value, unit * self.low, unit * self.high, unit * self.declared)
+
     def __str__(self) -> str:
-        numbers = (f"{number:#.3g}".rstrip(".") for number in (self.value, self.low, self.high, self.declared))
-        return "{} {} [{}, {}], declared {}".format(self.name, *numbers)
+        value, low, high, declared = (
+            f"{number:#.3g}".rstrip(".") for number in (self.value, self.low, self.high, self.declared)
+        )
+        return f"{self.name} {value} [{low}, {high}]" + (
+            " times the declared" if self.ratio else f", declared {declared}"
+        )
 
 
 def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
@@ -112,11 +125,11 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
     if sample.scores is not None:
         yield from _score_estimates(sample, reference)
     if {"input_gram", "key_gram"} <= sample.exposed:
-        yield _ratio("key variance over the declared", sample.key_energy())
+        yield _ratio("key variance", sample.key_energy())
     if {"input_gram", "value_gram"} <= sample.exposed:
-        yield _ratio("value variance over the declared", sample.value_energy())
+        yield _ratio("value variance", sample.value_energy())
     if {"scores", "value_gram"} <= sample.exposed:
-        yield _ratio("output variance given scores and values, over the declared", sample.output_residual.squares())
+        yield _ratio("output variance given scores and values", sample.output_residual.squares())
     yield _compared("output variance", _mean_square(sample.outputs), _mean_square(reference().outputs))
     means = sample.outputs.mean(axis=(1, 2))
     yield _mean("mean of the outputs", means, 0.0)
@@ -160,4 +173,4 @@ def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Estimate:
 def _ratio(name: str, squares: tuple[FloatArray, FloatArray]) -> Estimate:
     """Estimate a variance ratio from sums of squares and degrees of freedom."""
     total, dof = (part.reshape(len(part), -1).sum(axis=1) for part in squares)
-    return _mean(name, total / max(float(dof.mean()), 1e-300), 1.0)
+    return dataclasses.replace(_mean(name, total / max(float(dof.mean()), 1e-300), 1.0), ratio=True)

@@ -35,7 +35,7 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
-            f"First-look p-values of {test.count} units against uniform: distance {test.effect:.3f}, "
+            f"First-look p-values of {_counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
             f"p = {test.p_value:.2g}"
         )
     parts.append(f"Digest of all digits: {run_digest(results)}")
@@ -50,8 +50,9 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     claims = len({result.claim for result in examined})
     layers = len({str(result.layer) for result in examined})
     text = (
-        f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined)} results on {claims} claims and {layers} "
-        f"layers; the chance of a false alarm was set to {run.budget.false_alarm:g} before the run."
+        f"{conclusion.verdict.upper()}: {run.subject.name}, {_counted(len(examined), 'result')} on "
+        f"{_counted(claims, 'claim')} and {_counted(layers, 'layer')}; the chance of a false alarm was set to "
+        f"{run.budget.false_alarm:g} before the run."
     )
     return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
 
@@ -111,3 +112,7 @@ def render_table(table: Table, color: bool = False) -> str:
     console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.rstrip()
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import signal
 import subprocess
@@ -17,6 +18,10 @@ import statsmodels.stats.multitest  # noqa: F401
 from attncheck.records import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]
+
+# Runs inside this process forget what they import: imported here, it is imported once.
+for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+    importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -53,6 +53,8 @@ def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArr
 
 
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    if layer.mask == "none":
+        return attention_weights(layer, scores)
     return map_scores(layer, scores, np.tri(layer.seq_len, k=1, dtype=bool))
 
 
