@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -64,7 +64,7 @@ def check(
     subject: Any,
     layer: AttentionLayer | Iterable[AttentionLayer],
     *,
-    properties: Iterable[str] = PROPERTIES,
+    properties: str | Iterable[str] = PROPERTIES,
     seed: int = 0,
     profile: str = "default",
     false_alarm: float = 1e-6,
@@ -78,7 +78,7 @@ def check(
         its name ``module:callable``; see `attncheck.subject.Subject`.
     layer : AttentionLayer or iterable of them
         The layers to examine.
-    properties : iterable of str
+    properties : str or iterable of str
         Which of `attncheck.checks.registry.PROPERTIES`.
     seed : int
         The run seed: the same seed gives the same digits.
@@ -105,13 +105,12 @@ def check(
     >>> report.verdict
     'consistent'
     """
-    layers = [layer] if isinstance(layer, AttentionLayer) else list(layer)
+    layers, names = _listed(layer), _listed(properties)
     for each in layers:
         if not isinstance(each, AttentionLayer):
             refuse("layer", each, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    names = list(properties)
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
-    units = [unit for name in names for unit in run.units_on(name, layers)]
+    units = [unit for name in dict.fromkeys(names) for unit in run.units_on(name, layers)]
     if not units:
         refuse("layer", layers, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
@@ -119,3 +118,9 @@ def check(
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
     )
     return CheckReport(run, results, run.conclude(results))
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return what is to be iterated over as a list, and a single thing as a list of one."""
+    single = isinstance(value, str | AttentionLayer | Mapping) or not isinstance(value, Iterable)
+    return [value] if single else list(value)

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import statsmodels.stats.multitest  # noqa: F401
 
-# Imported here, so that runs inside this process find them.
 from attncheck.records import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]

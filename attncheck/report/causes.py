@@ -13,6 +13,7 @@ from attncheck.report.words import in_departures
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
 STAGES = (
     "draws",
+    "inputs",
     "assumption",
     "scores",
     "values",

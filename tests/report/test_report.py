@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.errors import InputError
 from attncheck.profiles import ANCHORS
 from attncheck.records import Planned, read
 from attncheck.report import render_report
+from attncheck.report.causes import STAGES
 
 from .conftest import LAYERS, long_record, make_result, pictured_results, violated_result, write_record
 
@@ -91,6 +93,10 @@ def test_claims_table_has_all_columns(clean_record: Path) -> None:
     for title in ("Claim", "Checks", "Configurations", "Draws", "Effect", "Detectable gap", "Verdict"):
         assert title in page.text
     assert "1.001 [0.981, 1.021] , expected 1" in page.text
+
+
+def test_every_claim_has_its_place_along_the_computation() -> None:
+    assert set(STAGES) == set(CLAIMS)
 
 
 def test_sections_come_in_reading_order(clean_record: Path) -> None:

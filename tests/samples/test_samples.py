@@ -117,7 +117,7 @@ BAD_ARRAYS = {
     "wrong length": ({"outputs": np.zeros((5, 3))}, "must be"),
     "wrong scores": ({"outputs": np.zeros((5, 4)), "scores": np.zeros((4, 2, 4, 4))}, "scores"),
     "nan": ({"outputs": np.full((5, 4), np.nan)}, "not finite"),
-    "text": ({"outputs": np.full((5, 4), "x")}, "real numbers"),
+    "text": ({"outputs": np.full((5, 4), "x")}, "floating-point numbers"),
     "one dimension": ({"outputs": np.zeros(5)}, "must be"),
     "empty": ({"outputs": np.zeros((0, 4))}, "must be"),
 }

@@ -1,0 +1,123 @@
+"""Every check raises false alarms as often as its level says, on layers that are hard in different ways.
+
+The full measurement is benchmarks/calibration.md; this is the same code on fewer samples. Noise fails a test
+here with chance below 1e-6, split over all comparisons: no seed was chosen because it passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from attncheck import AttentionLayer
+from attncheck.calibration import LEVELS, Calibration, calibrate, draws_for, references_of, slices_of
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.registry import CHECKS
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.evidence.streams import seed_sequence
+from attncheck.simulators import simulate
+
+FALSE_ALARM = 1e-6
+REPLICATIONS = 250
+LAYERS = (
+    AttentionLayer(width=8, seq_len=4, num_heads=2),
+    AttentionLayer(width=3, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),
+    AttentionLayer(width=1, seq_len=2, num_heads=2, attention_map="relu", activation="relu"),
+    AttentionLayer(width=2, seq_len=3, num_heads=2, clip=1.0, input_std=2.0, attention_map="linear"),
+)
+#: Wide enough for the limit to say something; only for checks that say nothing on `LAYERS`.
+WIDE = AttentionLayer(width=64, seq_len=3, num_heads=2)
+COMPARISONS = 2 * len(CHECKS) * (len(LEVELS) + 1) * len(LAYERS)
+
+
+def named(name: str) -> Check:
+    (found,) = (check for check in CHECKS if check.name == name)
+    return found
+
+
+def sample_of(layer: AttentionLayer, size: int) -> Sample:
+    draws = simulate(layer, size, seed_sequence(0, "tests", "calibration", layer.to_dict()), coordinates=1)
+    return Sample.from_mapping(layer, draws.as_dict(), size)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[AttentionLayer, dict[str, Calibration]]:
+    on_layers = {layer: calibrate(layer, CHECKS, REPLICATIONS) for layer in LAYERS}
+    missing = [check for check in CHECKS if not any(check.name in each for each in on_layers.values())]
+    return {**on_layers, WIDE: calibrate(WIDE, missing, REPLICATIONS)}
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, WIDE], ids=AttentionLayer.describe)
+def test_false_alarms_are_as_rare_as_stated(
+    layer: AttentionLayer, found: dict[AttentionLayer, dict[str, Calibration]]
+) -> None:
+    chances = {name: each.least() for name, each in found[layer].items() if len(each.p_values)}
+    assert {name: p for name, p in chances.items() if p < FALSE_ALARM / COMPARISONS} == {}
+
+
+def test_false_alarms_over_all_layers_are_as_rare_as_stated(
+    found: dict[AttentionLayer, dict[str, Calibration]],
+) -> None:
+    for check in CHECKS:
+        everywhere = [on_layer[check.name] for on_layer in found.values() if check.name in on_layer]
+        assert everywhere, check.name
+        joined = functools.reduce(Calibration.joined, everywhere)
+        assert joined.least() > FALSE_ALARM / COMPARISONS, check.name
+
+
+@pytest.mark.parametrize(("factor", "seen"), [(1.0, False), (1.06, True), (0.94, True)])
+def test_a_null_that_is_wrong_is_noticed(factor: float, seen: bool) -> None:
+    check = named("scores.scale")
+    wrong = dataclasses.replace(check, measure=lambda sample, reference: _scaled(sample, factor))
+    found = calibrate(LAYERS[0], [wrong], REPLICATIONS)[check.name]
+    assert (found.least() < FALSE_ALARM) == seen
+
+
+def _scaled(sample: Sample, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    squares, dof = sample.whitened_scores.squares()
+    return factor * squares, dof
+
+
+def test_levels_below_those_of_conservative_checks_are_not_missed() -> None:
+    few, many = np.full(1000, 0.7), np.linspace(0, 0.04, 1000)
+    assert Calibration("a", False, few).least() == 1.0
+    assert Calibration("a", True, few).least() < 1e-20
+    assert Calibration("a", False, many).least() < 1e-20
+    uniform = (np.arange(1000) + 0.5) / 1000
+    assert Calibration("a", True, uniform).least() > 0.05
+    assert Calibration("a", True, np.empty(0)).least() == 1.0
+
+
+def test_slices_of_a_sample_are_samples_of_their_own() -> None:
+    layer = LAYERS[1]
+    sample = sample_of(layer, 24)
+    reference = Reference(layer, 24, 1, seed_sequence(0, "tests", "slices"))
+    derived = ["output_residual", "key_factors", "weights", "_precision", "functionals"]
+    small = list(slices_of(sample, 8, derived))
+    parts = list(references_of(reference, 8, derived))
+    assert [len(each) for each in small] == [8, 8, 8]
+    for k, each in enumerate(small):
+        arrays = {name: getattr(sample, name)[8 * k : 8 * k + 8] for name in FIELDS}
+        fresh = Sample.from_mapping(layer, arrays, 8)
+        np.testing.assert_allclose(each.output_residual.values, fresh.output_residual.values, atol=1e-9)
+        np.testing.assert_array_equal(each.key_factors.kept, fresh.key_factors.kept)
+        assert "weights" in vars(each)
+        assert "tied_direction" not in vars(each)
+    joined = np.concatenate([part.functionals["output"] for part in parts])
+    np.testing.assert_array_equal(joined, reference.functionals["output"])
+    assert all(len(part.functionals["output"]) == 8 * RATIO for part in parts)
+    assert len({part.seed.spawn_key for part in parts}) == 3
+
+
+def test_small_samples_hold_what_the_family_asks_for() -> None:
+    setting = Setting(LAYERS[1], frozenset({*FIELDS, "masked scores"}), 2)
+    examined = [check for check in CHECKS if not check.reason_not_examined(setting)]
+    assert len(examined) > 50
+    for check in examined:
+        draws = draws_for(check, setting)
+        assert draws / check.draws_per_unit >= check.family(setting).minimum_count
+        assert draws % check.draws_per_unit == 0

@@ -1,0 +1,204 @@
+"""Residuals of right simulators are exactly standard normal, singular covariances and rounded digits included.
+
+Every comparison here has an exact p-value under the null, so that noise fails this file with chance below
+1e-6 over all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from attncheck import AttentionLayer
+from attncheck.checks.sample import Sample
+from attncheck.checks.whitening import (
+    Residual,
+    bartlett_residual,
+    chi_square_scores,
+    precision,
+    spectrum,
+    whiten_columns,
+)
+from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.simulators import Reading, simulate
+from attncheck.simulators.linalg import bartlett
+
+FloatArray = NDArray[np.float64]
+
+DRAWS = 3_000
+# About 10,000 comparisons are made in this file.
+LEVEL = 1e-10
+DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
+
+LAYERS: list[AttentionLayer] = [
+    *(AttentionLayer(width=n, seq_len=4, num_heads=2) for n in (1, 2, 3, 8)),
+    *(AttentionLayer(width=n, seq_len=3, num_heads=2, input_correlation=1.0) for n in (1, 2, 3, 8)),
+    *(AttentionLayer(width=n, seq_len=3, num_heads=2, clip=1.0, input_std=2.0) for n in (1, 2, 3, 8)),
+    AttentionLayer(width=3, seq_len=3, num_heads=2),
+    AttentionLayer(width=8, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),
+    AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=1, attention_map="linear"),
+    AttentionLayer(width=2, seq_len=3, num_heads=1, activation="relu", attention_map="relu"),
+]
+RESIDUALS = ("whitened_scores", "key_factors", "value_factors", "output_residual")
+
+
+def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, reading: Reading = "collapsed") -> Sample:
+    seed = seed_sequence(0, "tests", "whitening", layer.to_dict(), reading)
+    draws = simulate(layer, size, seed, reading, coordinates=min(2, layer.width)).as_dict()
+    arrays: dict[str, Any] = {name: array.astype(np.float32) if single else array for name, array in draws.items()}
+    return Sample.from_mapping(layer, arrays, size)
+
+
+def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
+    """Check law, scale and mean of the kept values, and that no two places are correlated."""
+    values = residual.flat()
+    assert np.isfinite(values).all()
+    assert Uniform().test(special.ndtr(values)).p_value > level
+    assert Scale(1).test(*residual.squares()).p_value > level
+    assert Association().test(values, np.ones(values.shape)).p_value > level
+    places = residual.values.reshape(len(residual.values), -1)
+    used = residual.kept.reshape(len(places), -1).mean(axis=0) > 0.01
+    for i, j in itertools.combinations(np.flatnonzero(used), 2):
+        assert Association().test(places[:, i], places[:, j]).p_value > level
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, name: str) -> None:
+    assert_standard_normal(getattr(sample_of(layer), name))
+
+
+@pytest.mark.parametrize("reading", ["direct", "matrix-free"])
+def test_residuals_of_the_other_readings_are_standard_normal(reading: Reading) -> None:
+    sample = sample_of(AttentionLayer(width=2, seq_len=3, num_heads=2), reading=reading)
+    for name in RESIDUALS:
+        assert_standard_normal(getattr(sample, name))
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
+def test_digits_of_single_precision_leave_residuals_standard_normal(layer: AttentionLayer) -> None:
+    sample = sample_of(layer, single=True)
+    assert sample._precision == SINGLE
+    for name in RESIDUALS:
+        assert_standard_normal(getattr(sample, name))
+
+
+@pytest.mark.parametrize(
+    ("layer", "scores", "factors", "outputs"),
+    [
+        (AttentionLayer(width=8, seq_len=4, num_heads=2), 2 * 16, 2 * 10, 4),
+        (AttentionLayer(width=2, seq_len=4, num_heads=1), 4, 3, 2),
+        (AttentionLayer(width=1, seq_len=4, num_heads=2), 2, 2, 2),
+        (AttentionLayer(width=8, seq_len=4, num_heads=1, head_dim=2), 8, 7, 2),
+        (AttentionLayer(width=8, seq_len=4, num_heads=2, input_correlation=1.0), 2, 2, 1),
+    ],
+    ids=lambda value: value.describe() if isinstance(value, AttentionLayer) else "",
+)
+def test_only_the_directions_that_exist_are_kept(
+    layer: AttentionLayer, scores: int, factors: int, outputs: int
+) -> None:
+    sample = sample_of(layer)
+    assert sample.whitened_scores.kept.sum() == scores * DRAWS
+    assert sample.key_factors.kept.sum() == sample.value_factors.kept.sum() == factors * DRAWS
+    # Outputs may lose a direction where weights saturate or rows coincide, and never gain one.
+    kept = sample.output_residual.kept[:, :, 0].sum(axis=1)
+    assert kept.max() == outputs
+    assert kept.mean() > 0.95 * outputs
+
+
+def test_near_singular_inputs_in_single_precision_give_no_wild_factors() -> None:
+    # Squares on the diagonal of a factor were lost to rounding once in 10⁴, and a lost one counted as −37.
+    layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
+    for residual in (sample_of(layer, 20_000, single=True).key_factors, sample_of(layer, 20_000).key_factors):
+        assert np.abs(residual.flat()).max() < 8.0
+        assert Scale(1).test(*residual.squares()).p_value > LEVEL
+
+
+def test_precision_is_that_of_the_digits() -> None:
+    values = stream(0, "tests", "precision").standard_normal(50)
+    assert precision(values) == DOUBLE
+    assert precision(values.astype(np.float32).astype(np.float64)) == SINGLE
+    assert precision(values.astype(np.float16).astype(np.float64)) == SINGLE
+    assert precision(np.append(values.astype(np.float32), -np.inf)) == SINGLE
+    assert precision(np.append(values.astype(np.float32), 0.1)) == DOUBLE
+    assert precision(np.array([1e300])) == DOUBLE
+
+
+@pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
+def test_spectrum_drops_what_rounding_has_lost(eps: float) -> None:
+    vectors = np.linalg.qr(stream(0, "tests", "spectrum").standard_normal((4, 4)))[0]
+    lost, safe = 0.1 * eps**0.6, 10 * eps**0.6
+    gram = (vectors * [0.0, lost, safe, 1.0]) @ vectors.T
+    found = spectrum(np.stack([gram, np.zeros((4, 4)), 7.0 * gram]), eps)
+    np.testing.assert_array_equal(found.kept, [[False, False, True, True], [False] * 4, [False, False, True, True]])
+    np.testing.assert_allclose(found.condition, [1 / safe, 1.0, 1 / safe], rtol=1e-3)
+    np.testing.assert_allclose(found.root[0] @ found.root[0].T, gram, atol=2 * lost)
+    np.testing.assert_allclose(found.inverse_root[0].T @ gram @ found.inverse_root[0], np.diag([0, 0, 1, 1]), atol=1e-5)
+
+
+def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
+    rng = stream(0, "tests", "columns")
+    factor, z = rng.standard_normal((50, 4, 2)), rng.standard_normal((50, 2, 3))
+    residual = whiten_columns(factor, factor @ z, DOUBLE)
+    assert residual.values.shape == (50, 2, 3)
+    np.testing.assert_allclose((residual.values**2).sum(axis=1), (z**2).sum(axis=1))
+    flat = whiten_columns(np.zeros((5, 4, 2)), np.ones((5, 4, 1)), DOUBLE)
+    assert not flat.kept.any()
+    assert not flat.values.any()
+
+
+@pytest.mark.parametrize(("rank", "dof"), [(1, 1), (3, 3), (3, 8), (4, 2), (5, 1)])
+def test_bartlett_factors_are_recovered(rank: int, dof: int) -> None:
+    factor = bartlett(stream(0, "tests", "bartlett", rank, dof), (200, 2), rank, dof)
+    size = rank + 2
+    wishart, kept = np.zeros((200, 2, size, size)), np.zeros((200, 2, size), dtype=bool)
+    wishart[..., 2:, 2:], kept[..., 2:] = factor @ factor.swapaxes(-1, -2), True
+    residual = bartlett_residual(wishart, kept, dof, np.zeros(200))
+    expected = np.zeros((200, 2, size, size))
+    # The factor of the kept block, which comes last, is returned first.
+    expected[..., :rank, : min(rank, dof)] = factor
+    diagonal = np.arange(min(rank, dof))
+    expected[..., diagonal, diagonal] = stats.norm.ppf(
+        stats.chi2.cdf(factor[..., diagonal, diagonal] ** 2, dof - diagonal)
+    )
+    np.testing.assert_allclose(residual.values, expected, atol=1e-5)
+    assert residual.kept.sum() == 400 * np.count_nonzero(expected[0, 0])
+
+
+def test_illegible_factors_are_not_read_and_a_matrix_without_one_does_no_harm() -> None:
+    wishart, kept = np.tile(np.diag([2.0, -1.0, 3.0]), (2, 1, 1, 1)), np.ones((2, 1, 3), dtype=bool)
+    residual = bartlett_residual(wishart, kept, 5, np.array([0.0, 1.0]))
+    assert np.isfinite(residual.values).all()
+    assert residual.values[0, 0, 1, 1] < -30
+    assert residual.kept[0, 0].sum() == 6
+    assert not residual.kept[1].any()
+    alone = bartlett_residual(wishart[:, :, :1, :1], kept[:, :, :1], 5, np.array([0.0, 1.0]))
+    assert alone.kept.all()
+
+
+def test_normal_scores_keep_both_tails() -> None:
+    squares = np.array([1e-12, 0.5, 4.0, 60.0, 5000.0])
+    scores = chi_square_scores(3, squares)
+    np.testing.assert_allclose(stats.norm.sf(scores[1:4]), stats.chi2.sf(squares[1:4], 3), rtol=1e-6)
+    np.testing.assert_allclose(stats.norm.cdf(scores[:3]), stats.chi2.cdf(squares[:3], 3), rtol=1e-6)
+    assert scores[-1] == 37.0
+    assert chi_square_scores(3, np.zeros(1))[0] == -37.0
+
+
+def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
+    rng = stream(0, "tests", "energy")
+    kept = rng.random((4000, 2, 3)) < 0.6
+    residual = Residual(rng.standard_normal((4000, 2, 3)), kept)
+    scores = residual.energy_scores(1)
+    empty = ~kept.any(axis=(1, 2))
+    assert not scores[empty].any()
+    assert Uniform().test(special.ndtr(scores[~empty])).p_value > LEVEL
+    squares, dof = residual.squares()
+    np.testing.assert_array_equal(dof, kept.sum(axis=(1, 2)))
+    assert squares.sum() == pytest.approx((residual.flat() ** 2).sum())

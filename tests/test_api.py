@@ -1,0 +1,141 @@
+"""`attncheck.check`: the properties as a function call, with structured results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.attention import AttentionLayer
+from attncheck.errors import InputError
+from attncheck.subject import collapsed
+
+LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2)
+OTHER = LAYER.replace(num_heads=1, attention_map="linear")
+RIGHT = "attncheck.subject:collapsed"
+
+
+def small(subject: Any = RIGHT, layer: Any = LAYER, properties: Any = ("draws", "scores"), **options: Any) -> Any:
+    return ac.check(subject, layer, properties=properties, **{"profile": "smoke", **options})
+
+
+def tied(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> dict[str, Any]:
+    """Attend with queries for keys, as after a typing error."""
+    N, _, n = inputs.shape
+
+    def weight() -> NDArray[np.float64]:
+        return np.asarray(rng.standard_normal((layer.num_heads, N, n, n)) / np.sqrt(n))
+
+    queries, values = inputs @ weight(), inputs @ weight()
+    scores = queries @ queries.swapaxes(-1, -2) / np.sqrt(n)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    outputs = (weights @ values @ weight()).sum(axis=0) / np.sqrt(layer.num_heads)
+    gram = (queries @ queries.swapaxes(-1, -2) / n).swapaxes(0, 1)
+    return {"outputs": outputs, "scores": scores.swapaxes(0, 1), "key_gram": gram}
+
+
+class TestResults:
+    def test_one_per_check_and_layer_in_their_order(self) -> None:
+        report = small(layer=[LAYER, OTHER])
+        assert report.verdict == "consistent"
+        assert [result.id for result in report.results] == [planned.id for planned in report.run.planned]
+        assert [result.property for result in report.results] == sorted(
+            (result.property for result in report.results), key=["draws", "scores"].index
+        )
+        assert {str(result.layer) for result in report.results} == {str(each.to_dict()) for each in (LAYER, OTHER)}
+        assert report.violated == ()
+        assert list(report.messages()) == []
+        report.require()
+
+    def test_text_has_verdict_table_and_digest(self) -> None:
+        text = str(small())
+        assert text.startswith("CONSISTENT: attncheck.subject:collapsed, ")
+        assert "Digest of all digits: " in text
+        assert "Record" not in text
+
+    def test_violations_come_with_messages(self) -> None:
+        report = small(tied, [LAYER, OTHER])
+        assert report.verdict == "violated"
+        assert report.violated
+        assert all(result.verdict == "violated" for result in report.violated)
+        messages = list(report.messages())
+        assert len(messages) == 2
+        assert all("K and Q look tied: W_Q and W_K are not independent" in message for message in messages)
+        assert not any("replay" in message for message in messages)
+        assert messages[0] in str(report)
+        with pytest.raises(AssertionError) as caught:
+            report.require()
+        assert messages[0] in str(caught.value)
+        assert "results are violated" in str(caught.value)
+
+    def test_same_seed_same_digits(self) -> None:
+        first, again, other = (small(collapsed, seed=seed, properties="draws") for seed in (3, 3, 4))
+        values = [[result.p_values for result in report.results] for report in (first, again, other)]
+        assert values[0] == values[1] != values[2]
+
+    def test_same_digits_as_a_run_with_that_plan(self) -> None:
+        report = small(properties="draws")
+        run = report.run
+        assert [result["p_values"] for result in run.examine("draws", LAYER)[0]] == [
+            result.p_values for result in report.results
+        ]
+
+    def test_what_comes_twice_is_examined_once(self) -> None:
+        report = small(layer=[LAYER, LAYER], properties=["draws", "draws"])
+        assert report.verdict == "consistent"
+        assert len({result.id for result in report.results}) == len(report.results)
+
+    def test_nothing_examined_is_no_pass(self) -> None:
+        def none(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+            raise AssertionError("is not called")
+
+        none.supports = lambda layer: False  # type: ignore[attr-defined]
+        report = small(none)
+        assert report.verdict == "inconclusive"
+        with pytest.raises(AssertionError, match="nothing was examined"):
+            report.require()
+
+    def test_layers_may_come_from_a_generator(self) -> None:
+        report = small(layer=(LAYER.replace(seq_len=s) for s in (1, 2)), properties=(name for name in ["draws"]))
+        assert {result.layer["seq_len"] for result in report.results} == {1, 2}
+
+
+class TestInput:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"layer": 16}, "layer=16: is not an AttentionLayer; pass attncheck.AttentionLayer(width=...)"),
+            ({"layer": [LAYER, "wide"]}, "layer='wide': is not an AttentionLayer"),
+            ({"layer": {"width": 8}}, "layer={'width': 8}: is not an AttentionLayer"),
+            ({"layer": []}, "layer=[]: leaves nothing to examine; pass at least one layer and one property"),
+            ({"properties": []}, "leaves nothing to examine"),
+            ({"properties": ["score"]}, "property='score': is not known; use one of exactness"),
+            ({"properties": "score"}, "property='score': is not known; use one of exactness"),
+            ({"properties": 5}, "property=5: is not known; use one of exactness"),
+            ({"subject": 3}, "is not callable; pass a function (layer, size, rng) or (layer, inputs, rng)"),
+            ({"subject": "nowhere:f"}, "subject=nowhere:f: cannot be imported"),
+            ({"subject": lambda layer, n, rng: {}}, "takes (layer, n, rng); make it"),
+            ({"seed": -1}, "seed=-1: must be at least 0"),
+            ({"seed": 0.5}, "seed=0.5: must be a whole number"),
+            ({"profile": "quick"}, "profile='quick': is not known"),
+            ({"profile": ["smoke"]}, "profile=['smoke']: is not known"),
+            ({"false_alarm": 0.0}, "false_alarm=0.0: must be greater than 0"),
+            ({"false_alarm": "often"}, "false_alarm='often': must be a number"),
+        ],
+    )
+    def test_unusable_argument_is_named(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(InputError) as caught:
+            small(**options)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_subject_that_returns_nonsense_is_named_with_its_layer(self) -> None:
+        def nonsense(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+            return {"outputs": np.full((size, layer.seq_len, 1), np.nan)}
+
+        with pytest.raises(InputError, match=r"=nan: is not finite; mend the simulator \(subject .*on n=8 s=2 H=2\)"):
+            small(nonsense)

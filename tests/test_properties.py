@@ -1,0 +1,168 @@
+"""`pytest properties/`: passes for right simulators, and fails for wrong ones in words that a person can use."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from attncheck.checks.registry import PROPERTIES
+from attncheck.records import Closing, Manifest, Result, read
+
+pytest_plugins = ["pytester"]
+
+# Runs inside this process forget what they import: imported here, it is imported once.
+for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+    importlib.import_module(module)
+
+FOLDER = Path(__file__).resolve().parents[1] / "properties"
+# Two anchors of the smoke profile: n=8 s=4 H=2, and a causal one with grouped heads.
+PLAIN, GROUPED = "607cec51346c", "e94fc3aedb3b"
+
+SUBJECTS = '''
+import numpy as np
+
+
+def packed(layer, inputs, rng, fan_out=3):
+    """One packed matrix for Q, K and V, initialised with a fan-out of 3n: Xavier's std is √(2/(n + 3n))."""
+    N, s, n = inputs.shape
+    H = layer.num_heads
+    in_proj = rng.standard_normal((N, H, n, 3 * n)) * np.sqrt(2 / (n + fan_out * n))
+    q, k, v = np.split(inputs[:, None] @ in_proj, 3, axis=-1)
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(n)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    out_proj = rng.standard_normal((N, H, n, n)) / np.sqrt(n)
+    outputs = (weights @ v @ out_proj).sum(axis=1) / np.sqrt(H)
+    grams = {name: x @ x.swapaxes(-1, -2) / n for name, x in (("key_gram", k), ("value_gram", v))}
+    return {"outputs": outputs, "scores": scores, **grams}
+
+
+def separate(layer, inputs, rng):
+    return packed(layer, inputs, rng, fan_out=1)
+
+
+def _full_softmax(layer):
+    full = layer.head_dim is None and layer.num_kv_heads is None and layer.head_scaling
+    plain = layer.attention_map == "softmax" and layer.mask == "none" and layer.score_scaling == "1/sqrt(n)"
+    unit = {layer.query_std, layer.key_std, layer.value_std, layer.output_std} == {1.0}
+    return (full and plain and unit) or "only full heads with unmasked softmax and weights of variance 1/n"
+
+
+packed.supports = separate.supports = _full_softmax
+'''
+
+
+@pytest.fixture
+def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return an empty folder but for two subjects."""
+    for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.syspath_prepend(pytester.path)
+    pytester.makepyfile(mine=SUBJECTS)
+    return pytester
+
+
+def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[pytest.RunResult, list[Result], str]:
+    """Hold a subject to properties at the smoke profile; return the run, its results and its verdict."""
+    paths = [str(FOLDER / file) for file in files] or [str(FOLDER)]
+    options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", f"--attncheck-subject={subject}"]
+    result = place.runpytest_inprocess(*paths, *options, "-k", only, "-p", "no:cacheprovider", "--tb=short")
+    manifest, *results, closing = read(place.path / "record.jsonl")
+    assert isinstance(manifest, Manifest)
+    assert isinstance(closing, Closing)
+    assert f"attncheck: subject {subject}, seed 0, profile smoke, false-alarm budget 1e-06" in result.outlines
+    return result, [line for line in results if isinstance(line, Result)], closing.verdict
+
+
+@pytest.mark.parametrize("reading", ["direct", "matrix_free", "collapsed"])
+def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
+    result, results, verdict = held(place, f"attncheck.subject:{reading}", only=f"{PLAIN} or {GROUPED}")
+    assert result.ret == 0, "\n".join(result.outlines)
+    assert verdict == "consistent"
+    assert {each.property for each in results} == set(PROPERTIES)
+    assert all(each.verdict in ("consistent", "not examined") for each in results)
+    assert sum(each.verdict == "consistent" for each in results) > 80
+
+
+@pytest.mark.parametrize(
+    ("fault", "file", "said"),
+    [
+        (
+            "scores_over_n",
+            "test_scores.py",
+            [
+                r"VIOLATED: Given the inputs, scores are Gaussian given the keys",
+                r"observed: score variance 0\.1\d+ \[0\.1\d+, 0\.1\d+\], declared 1\.\d+",
+                r"observed: all of it fits a layer with score_scaling='1/n'",
+            ],
+        ),
+        (
+            "missing_head_scaling",
+            "test_conditional_gaussianity.py",
+            [
+                r"observed: output variance given scores and values [12]\.\d+ \[.*\] times the declared",
+                r"observed: all of it fits a layer with head_scaling=False",
+                r"likely:   W_O, H\^\{-1/2\}",
+            ],
+        ),
+        (
+            "softmax_over_columns",
+            "test_conditional_gaussianity.py",
+            [
+                r"observed: output variance given scores and values \d",
+                r"likely:   W_O, .* its axis or the mask differ from the declared ones",
+            ],
+        ),
+        (
+            "tied_query_key",
+            "test_scores.py",
+            [
+                r"VIOLATED: W_Q, W_K and W_V are different matrices\.",
+                r"observed: mean score of a position with itself 2\.\d+ \[.*\], declared 0\.00",
+                r"likely:   K and Q look tied",
+            ],
+        ),
+    ],
+)
+def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, file: str, said: list[str]) -> None:
+    result, results, verdict = held(place, f"attncheck.faults:{fault}", file, only=PLAIN)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert verdict == "violated"
+    text = "\n".join(result.outlines)
+    assert "VIOLATED: attncheck.faults:" in text
+    assert "Flaky" not in text
+    assert "Traceback" not in text
+    for words in said:
+        assert re.search(words, text), f"{words}\n{text}"
+    replay = re.search(r"replay:   attncheck replay record\.jsonl (\S+)", text)
+    assert replay
+    violated = {each.id: each for each in results if each.verdict == "violated"}
+    worst = violated[replay[1]]
+    looks = ", ".join(f"{p:.2g}" for p in worst.p_values)
+    assert f"{worst.text}; p = {looks} on {worst.size} draws a look" in text
+
+
+def test_a_subtle_bug_of_ones_own(place: pytest.Pytester) -> None:
+    """Packed Q, K and V share a fan-out that each of them should have alone: a public bug of a real library."""
+    result, _, verdict = held(place, "mine:packed", "test_scores.py", only=PLAIN)
+    assert verdict == "violated"
+    text = "\n".join(result.outlines)
+    observed = re.search(r"observed: score variance (\S+) \[(\S+), (\S+)\], declared (\S+)", text)
+    assert observed
+    value, low, high, declared = (float(number) for number in observed.groups())
+    assert low < value < high < declared
+    assert abs(value / declared - 0.25) < 0.03
+    assert re.search(r"observed: key variance 0\.[45]\d+ \[.*\] times the declared", text)
+
+
+def test_and_mended(place: pytest.Pytester) -> None:
+    result, results, verdict = held(place, "mine:separate", "test_scores.py", only=f"{PLAIN} or {GROUPED}")
+    assert result.ret == 0
+    assert verdict == "consistent"
+    # The grouped layer is not supported, which is neither a pass nor a failure.
+    unsupported = {each.reason for each in results if each.layer["num_kv_heads"]}
+    assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}

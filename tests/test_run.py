@@ -1,0 +1,372 @@
+"""Runs: planned before they start, the same for the same seed, and in words and numbers where something is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import attncheck.run
+import attncheck.shrink
+from attncheck import faults
+from attncheck.attention import AttentionLayer
+from attncheck.checks.claims import CLAIMS
+from attncheck.checks.registry import CHECKS, PROPERTIES, checks_of
+from attncheck.diagnosis import Estimate, diagnose
+from attncheck.errors import InputError
+from attncheck.examples import draw_examples
+from attncheck.messages import explain
+from attncheck.profiles import ANCHORS, PROFILES
+from attncheck.records import Closing, Result, read
+from attncheck.run import Run, RunReport
+from attncheck.strategies import layers
+from attncheck.subject import Subject, collapsed
+from attncheck.unit import Cost, Unit, run_unit, violated
+
+LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
+GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
+COST = Cost(3_000, 1e-3, 0.9)
+
+
+def made(record: Path | None = None, **options: Any) -> Run:
+    """Return a run from what a person would type."""
+    return Run.of(
+        **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
+    )
+
+
+def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
+    """Return a run whose plan is some properties on one layer."""
+    run = made(**options)
+    return run.settled([unit.id for name in names for unit in run.units_on(name, [layer])])
+
+
+def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:
+    return [msgspec.convert(fields, Result) for fields in run.examine(name, layer)[0]]
+
+
+class TestOf:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"seed": "-1"}, "seed=-1: must be at least 0; pass a whole number, or random"),
+            ({"seed": "1.5"}, "seed='1.5': must be a whole number"),
+            ({"seed": True}, "seed=True: must be a whole number, not a boolean"),
+            ({"profile": "fast"}, "profile='fast': is not known; use one of 'smoke', 'default', 'thorough'"),
+            ({"false_alarm": "0"}, "false_alarm=0.0: must be greater than 0"),
+            ({"false_alarm": "1"}, "false_alarm=1.0: must be less than 1"),
+            ({"false_alarm": "nan"}, "false_alarm=nan: must be finite"),
+            ({"false_alarm": "few"}, "false_alarm='few': must be a number"),
+            ({"draws": "1e6"}, "draws='1e6': has no effect with the profile smoke; use the profile thorough"),
+            ({"draws": "0.5", "profile": "thorough"}, "draws=0.5: must be a whole number"),
+            ({"draws": "inf", "profile": "thorough"}, "draws=inf: must be a whole number"),
+            ({"draws": "many", "profile": "thorough"}, "draws='many': must be a whole number"),
+            ({"subject": "nowhere:f"}, "subject=nowhere:f: cannot be imported"),
+        ],
+    )
+    def test_unusable_option_is_named(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(InputError) as caught:
+            made(**options)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_numbers_may_be_typed_or_given(self) -> None:
+        assert made(seed="7", false_alarm="1e-3") == made(seed=7, false_alarm=1e-3)
+        assert made(profile="thorough", draws="1e6").draws == made(profile="thorough", draws=10**6).draws == 10**6
+        assert made(profile="thorough").draws == PROFILES["thorough"].draws
+
+
+class TestPlan:
+    def test_units_are_anchors_and_then_examples(self) -> None:
+        for name, profile in PROFILES.items():
+            units = made(profile=name).units("scores", layers(max_entries=500))
+            found = [unit.layer for unit in units]
+            assert found[: profile.anchors] == list(ANCHORS[: profile.anchors])
+            assert len(found) == len(set(found)) <= profile.anchors + profile.examples
+            assert len(found) > profile.anchors
+
+    def test_level_comes_from_what_is_planned(self) -> None:
+        run = planned("scores", "draws")
+        assert [each.check for each in run.planned] == [check.name for check in CHECKS if check in run_checks(run)]
+        assert run.level == run.budget.level(len(run.planned))
+        assert run.settled([*run.unit_ids, *run.unit_ids]).planned == run.planned
+
+    def test_draws_are_shared_out_over_the_plan(self) -> None:
+        run = planned("scores", "draws", profile="thorough", draws=10**6)
+        assert run.affordable(LAYER) == 500_000
+        assert run.settled(run.unit_ids * 2).affordable(LAYER) == 500_000
+        wide = AttentionLayer(width=2048)
+        assert run.affordable(wide) == 500_000 > PROFILES["thorough"].affordable(wide)
+
+    def test_unknown_property_is_named(self) -> None:
+        with pytest.raises(InputError, match="property='score': is not known; use one of exactness"):
+            made().units_on("score", [LAYER])
+
+
+def run_checks(run: Run) -> list[Any]:
+    return [check for unit in run.unit_ids for check in checks_of(unit.partition("@")[0])]
+
+
+class TestExamples:
+    def test_same_seed_same_layers_whatever_the_state_of_the_world(self) -> None:
+        first = draw_examples(layers(), 8, 3, "scores")
+        random.seed(1)
+        settings.register_profile("of somebody else", max_examples=2, derandomize=True, database=None)
+        settings.load_profile("of somebody else")
+        try:
+            assert draw_examples(layers(), 8, 3, "scores") == first
+        finally:
+            settings.load_profile("default")
+
+    def test_every_key_and_seed_has_layers_of_its_own(self) -> None:
+        drawn = [tuple(draw_examples(layers(), 8, seed, key)) for seed, key in ((0, "a"), (0, "b"), (1, "a"))]
+        assert len(set(drawn)) == 3
+
+    def test_cap_is_hard_and_few_values_are_fewer_layers(self) -> None:
+        assert len(draw_examples(layers(), 5, 0, "a")) == 5
+        assert draw_examples(layers(), 0, 0, "a") == []
+        assert draw_examples(st.just(LAYER), 5, 0, "a") == [LAYER]
+
+
+class TestExamine:
+    def test_results_are_built_in_types_and_repeat_to_the_digit(self) -> None:
+        run = planned("scores", subject=faults.FAULTS["tied_query_key"].subject)
+        results, message = run.examine("scores", LAYER)
+        assert json.loads(json.dumps(results)) == results
+        assert [result["id"] for result in results] == [each.id for each in run.planned]
+        again, repeated = run.examine("scores", LAYER)
+        for one, two in zip(results, again, strict=True):
+            assert {**one, "seconds": 0} == {**two, "seconds": 0}
+        assert message == repeated
+
+    def test_unit_with_one_check_is_that_part_of_the_whole(self) -> None:
+        subject = Subject.of("attncheck.subject:collapsed")
+        (one,) = run_unit(Unit("scores", LAYER, only="scores.scale"), subject, 0, COST)
+        assert one.check == "scores.scale"
+        assert one.verdict == "consistent"
+
+    def test_consistent_unit_has_no_message(self) -> None:
+        run = planned("scores", subject="attncheck.subject:collapsed")
+        results, message = run.examine("scores", LAYER)
+        assert message == ""
+        assert {result["verdict"] for result in results} <= {"consistent", "not examined"}
+
+
+class TestMessage:
+    @pytest.mark.parametrize(
+        ("fault", "name", "layer", "said"),
+        [
+            (
+                "scores_over_n",
+                "scores",
+                LAYER,
+                ["formula (*) holds at every width", "score variance 0.1", "score_scaling='1/n'", "the score scaling"],
+            ),
+            (
+                "tied_query_key",
+                "scores",
+                LAYER,
+                ["W_Q, W_K and W_V are different matrices", "K and Q look tied", "position with itself"],
+            ),
+            (
+                "missing_head_scaling",
+                "conditional",
+                LAYER,
+                ["the outputs are Gaussian", "times the declared", "head_scaling=False", "H^{-1/2}"],
+            ),
+            ("softmax_over_columns", "conditional", LAYER, ["the outputs are Gaussian", "the attention map, its axis"]),
+            ("leaking_mask", "conditional", GROUPED, ["the outputs are Gaussian", "the mask differ"]),
+            ("shared_keys", "scores", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
+            ("repeated_stream", "draws", LAYER, ["Draws are independent", "random streams repeat"]),
+            ("shifted_outputs", "conditional", LAYER, ["something is added to the outputs, such as a bias"]),
+            ("key_std_10", "scores", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
+            ("value_std_10", "conditional", LAYER, ["value variance 1.2", "of W_V differs"]),
+        ],
+    )
+    def test_names_the_fault_in_words_and_numbers(
+        self, fault: str, name: str, layer: AttentionLayer, said: list[str]
+    ) -> None:
+        run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
+        results, message = run.examine(name, layer)
+        worst = violated([msgspec.convert(fields, Result) for fields in results])[0]
+        claim, *rest = message.splitlines()
+        assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
+        assert rest[0] == f"  layer:    {layer.describe()}"
+        assert f"p = {', '.join(f'{p:.2g}' for p in worst.p_values)} on {worst.size} draws a look" in message
+        assert len(worst.p_values) >= 3
+        assert f"{worst.effect:.4g} [{worst.low:.4g}, {worst.high:.4g}], expected" in message
+        assert rest[-1] == f"  replay:   attncheck replay 'a record.jsonl' {worst.id}"
+        for words in said:
+            assert words in message
+
+    def test_first_cause_is_first(self) -> None:
+        """A wrong scale of the scores shows in the heads' sizes too, and in all that follows."""
+        for fault, check in (
+            ("scores_over_n", "scores.scale"),
+            ("tied_query_key", "scores.tied"),
+            ("query_std_10", "scores.scale"),
+        ):
+            run = planned("scores", subject=f"attncheck.faults:{fault}")
+            assert violated(results_of(run, "scores"))[0].check == check
+
+    def test_nothing_violated_nothing_said(self) -> None:
+        assert explain([], None) == ""
+
+    def test_a_subject_that_fails_now_and_then_keeps_its_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def failing(*arguments: Any) -> list[str]:
+            raise InputError("subject=mine: failed")
+
+        monkeypatch.setattr(attncheck.run, "diagnose", failing)
+        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        assert violated(results_of(run, "scores"))
+
+
+class TestShrink:
+    def test_is_bounded_and_deterministic(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        layer = GROUPED.replace(activation="tanh", input_correlation=0.5, query_std=0.5, attention_map="linear")
+        subject = Subject.of("attncheck.faults:output_std_10")
+        counted: list[AttentionLayer] = []
+        examine = run_unit
+
+        def counting(unit: Unit, *arguments: Any) -> list[Result]:
+            counted.append(unit.layer)
+            assert unit.role == "shrink"
+            return examine(unit, *arguments)
+
+        monkeypatch.setattr(attncheck.shrink, "run_unit", counting)
+        found = []
+        for _ in range(2):
+            counted.clear()
+            found.append(attncheck.shrink.shrink(Unit("conditional", layer), "conditional.scale", subject, 0, COST))
+            assert 1 <= len(counted) == len(set(counted)) <= attncheck.shrink.MOST_CANDIDATES == 20
+        assert found[0] == found[1]
+        assert found[0] is not None
+        assert found[0].weight_entries < layer.weight_entries
+
+    def test_stays_where_the_fault_is(self) -> None:
+        """Heads that share keys cannot be seen in one head."""
+        subject = Subject.of("attncheck.faults:shared_keys")
+        smaller = attncheck.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
+        assert smaller is not None
+        assert smaller.kv_heads > 1
+
+    def test_is_labelled_as_an_illustration(self) -> None:
+        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        assert (
+            "smaller:  n=1 s=1 H=1 (an illustration on fresh draws, not a verdict)" in run.examine("scores", LAYER)[1]
+        )
+
+    def test_finds_nothing_below_the_smallest(self) -> None:
+        layer = AttentionLayer(width=1, seq_len=1, num_heads=1)
+        run = planned("scores", layer=layer, subject="attncheck.faults:tied_query_key")
+        assert violated(results_of(run, "scores", layer))[0].illustration == ""
+
+
+class TestDiagnosis:
+    def test_right_subject_has_none(self) -> None:
+        for name, layer in itertools.product(("scores", "conditional"), (LAYER, GROUPED)):
+            assert diagnose(Unit(name, layer), Subject.of("attncheck.subject:collapsed"), 0) == []
+
+    def test_outputs_alone_are_compared_with_the_exact_law(self) -> None:
+        blind = faults.exposing(faults.FAULTS["missing_head_scaling"], ["outputs"])
+        sentences = diagnose(Unit("outputs", GROUPED), Subject.of(blind), 0)
+        assert sentences[0].startswith("output variance ")
+        assert "all of it fits a layer with head_scaling=False" in sentences
+
+    def test_scores_without_grams_are_compared_with_the_exact_law(self) -> None:
+        blind = faults.exposing(faults.FAULTS["scores_over_n"], ["outputs", "scores"])
+        sentences = diagnose(Unit("scores", LAYER), Subject.of(blind), 0)
+        assert sentences[0].startswith("score variance 0.1")
+        assert "all of it fits a layer with score_scaling='1/n'" in sentences
+
+    def test_estimate_reads_as_a_sentence(self) -> None:
+        estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)
+        assert str(estimate) == "score variance 0.250 [0.240, 0.260], declared 1.00"
+        assert estimate.differs
+        assert str(estimate.times(4.0)) == "score variance 1.00 [0.960, 1.04], declared 4.00"
+        assert (
+            str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
+        )
+        assert not Estimate("mean", 0.01, -0.01, 0.03, 0.0).differs
+
+
+class TestReport:
+    def test_results_come_in_any_order(self, tmp_path: Path) -> None:
+        digests = []
+        for order in (1, -1):
+            run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{order}.jsonl")
+            report = run.open_report()
+            for name in ("scores", "draws")[::order]:
+                report.take(run.examine(name, LAYER)[0])
+            assert report.finish()
+            digests.append(closing_of(tmp_path / f"{order}.jsonl").digest)
+            assert "CONSISTENT" in report.summary()
+        assert digests[0] == digests[1]
+
+    def test_what_is_missing_or_too_much_is_incomplete(self, tmp_path: Path) -> None:
+        for number, names in enumerate([["scores"], ["scores", "draws", "draws"], ["scores", "draws", "inputs"]]):
+            run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{number}.jsonl")
+            report = run.open_report()
+            for name in names:
+                report.take(run.examine(name, LAYER)[0])
+            assert not report.finish()
+            closing = closing_of(tmp_path / f"{number}.jsonl")
+            assert closing.verdict == "incomplete"
+            assert closing.reasons
+            assert closing.reasons[0] in report.summary()
+
+    def test_nothing_reported_has_no_table(self, tmp_path: Path) -> None:
+        report = planned("scores", record=tmp_path / "record.jsonl").open_report()
+        assert not report.finish()
+        assert report.summary().startswith("INCOMPLETE: attncheck.subject:direct, 0 results on 0 claims and 0 layers")
+        assert "property" not in report.summary()
+
+    def test_needs_a_path(self) -> None:
+        with pytest.raises(InputError, match="record=None: is missing"):
+            RunReport(planned("scores"))
+
+    def test_summary_tells_what_no_layer_examined(self, tmp_path: Path) -> None:
+        blind = faults.exposing(collapsed, ["outputs", "scores"])
+        run = planned("scores", "draws", subject=blind, record=tmp_path / "record.jsonl")
+        report = run.open_report()
+        for name in ("scores", "draws"):
+            report.take(run.examine(name, LAYER)[0])
+        assert report.finish()
+        text = report.summary()
+        assert "Not examined on any layer:" in text
+        assert "  the subject does not expose input_gram, key_gram: scores" in text
+        assert "not examined" in next(line for line in text.splitlines() if line.startswith(" scores"))
+
+
+def closing_of(path: Path) -> Closing:
+    lines = list(read(path))
+    assert isinstance(lines[-1], Closing)
+    return lines[-1]
+
+
+def test_every_check_has_a_hint_and_a_claim() -> None:
+    assert all(check.hint and check.claim in CLAIMS for check in CHECKS)
+
+
+def test_every_claim_is_examined_by_a_property() -> None:
+    assert {check.claim for check in CHECKS} == set(CLAIMS)
+    assert {check.property_name for check in CHECKS} == set(PROPERTIES)
+
+
+@pytest.fixture(autouse=True)
+def _streams_are_left_alone() -> Iterator[None]:
+    """No examination may touch a global generator."""
+    before = np.random.get_state(legacy=False)  # noqa: NPY002
+    yield
+    after = np.random.get_state(legacy=False)  # noqa: NPY002
+    np.testing.assert_equal(before, after)
