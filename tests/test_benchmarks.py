@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result
+from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, read
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -58,9 +59,9 @@ def main_job() -> ModuleType:
     return load("main_job")
 
 
-def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+def script(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "utf8", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300, env=env)
 
 
 def test_quick_run_reports_every_figure() -> None:
@@ -159,3 +160,44 @@ def test_main_job_is_not_blamed_for_others(
     main_job: ModuleType, seconds: float, processor: float, verdict: str
 ) -> None:
     assert f": {verdict}" in main_job.judged(main_job.Job("default", seconds, processor, 0, []))
+
+
+ONE_NUMBER = """
+from attncheck.subject import collapsed
+
+
+def subject(layer, size, rng):
+    return collapsed(layer, size, rng)
+
+
+subject.supports = lambda layer: layer.width == layer.seq_len == 1 or "too large for a test"
+"""
+
+
+def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(tmp_path: Path) -> None:
+    (tmp_path / "one_number.py").write_text(ONE_NUMBER, encoding="utf-8")
+    record = tmp_path / "record.jsonl"
+    given = ["--profile", "smoke", "--subject", "one_number:subject", "--seed", "1", "--record", str(record)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for command in (
+        ["-m", "attncheck", "run", *given, "--workers", "0"],
+        [str(BENCHMARKS / "false_alarms.py"), "--smoke=2", "--default=0", "--subject=one_number:subject"],
+    ):
+        done = script(*command, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    assert "2 runs: 2 consistent. A run is violated with a chance of at most 0.776" in done.stdout
+    assert re.search(rf"^\| 1 \| consistent \| .* \| {closing.digest} \|$", done.stdout, re.MULTILINE)
+
+
+def test_false_alarms_are_counted() -> None:
+    false_alarms = load("false_alarms")
+    runs = [
+        false_alarms.WholeRun(seed, verdict, "d", 1000, 900, looks, 5e-4, 0.1 + 0.1 * seed)
+        for seed, verdict, looks in [(0, "consistent", (898, 2, 0, 0)), (1, "violated", (895, 1, 3, 1))]
+    ]
+    text = false_alarms.report("smoke", runs)
+    assert "2 runs: 1 consistent, 1 violated." in text
+    assert "7 suspicious first looks where at most 0.9 are expected" in text
+    assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0.2 | d |" in text

@@ -20,7 +20,8 @@ from attncheck.records import Closing, Line, Manifest, Result, Writer, read
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Simulators that support few layers, so that a whole run takes seconds.
+# Simulators that support few layers, so that a whole run takes seconds. No other test has a module of that
+# name: what is imported into this process stays.
 SUBJECTS = """
 import os, time
 from attncheck.subject import collapsed
@@ -58,7 +59,7 @@ for function in (small, shifted, crashing, broken, slow):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder that is no clone, with simulators, and a configuration and a conftest that do not matter."""
     place = tmp_path_factory.mktemp("elsewhere")
-    (place / "subjects.py").write_text(SUBJECTS, encoding="utf-8")
+    (place / "cli_subjects.py").write_text(SUBJECTS, encoding="utf-8")
     (place / "conftest.py").write_text("raise RuntimeError('none of its business')\n", encoding="utf-8")
     (place / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n", encoding="utf-8")
     return place
@@ -80,7 +81,7 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 def examined(folder: Path, subject: str, name: str, *more: str) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Run the properties on one of the simulators; return what it said, and the record."""
     record = folder / f"{name}.jsonl"
-    arguments = ["run", "--profile", "smoke", "--subject", f"subjects:{subject}", "--record", str(record), *more]
+    arguments = ["run", "--profile", "smoke", "--subject", f"cli_subjects:{subject}", "--record", str(record), *more]
     return command(*arguments, cwd=folder, PYTEST_ADDOPTS="--no-such-option"), record
 
 
@@ -113,11 +114,11 @@ def test_run_works_in_any_folder_and_leaves_only_its_record(
     assert done.returncode == ExitCode.CONSISTENT, done.stdout + done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith(
-        "attncheck: subject subjects:small, seed 0, profile smoke, false-alarm budget 1e-06\n"
+        "attncheck: subject cli_subjects:small, seed 0, profile smoke, false-alarm budget 1e-06\n"
     )
-    assert "CONSISTENT: subjects:small" in done.stdout
+    assert "CONSISTENT: cli_subjects:small" in done.stdout
     assert isinstance(list(read(record))[-1], Closing)
-    known = {"subjects.py", "conftest.py", "pytest.ini", "small.jsonl"}
+    known = {"cli_subjects.py", "conftest.py", "pytest.ini", "small.jsonl"}
     assert {path.name for path in folder.iterdir()} - known <= {"shifted.jsonl", "reports"}
 
 
@@ -138,7 +139,7 @@ def test_run_and_pytest_write_the_same_record(
 ) -> None:
     """With two workers against none, and none against two."""
     record, workers = (small_run[1], 0) if name == "small" else (shifted_run[1], 2)
-    options = ["--attncheck-profile", "smoke", "--attncheck-subject", f"subjects:{name}"]
+    options = ["--attncheck-profile", "smoke", "--attncheck-subject", f"cli_subjects:{name}"]
     options += ["--attncheck-record", str(tmp_path / "record.jsonl"), "-n", str(workers), "-p", "no:cacheprovider"]
     with_pytest = [sys.executable, "-m", "pytest", "-q", str(ROOT / "properties"), *options]
     done = subprocess.run(
@@ -206,7 +207,17 @@ def waits_for(condition: Callable[[], bool]) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
 def test_interrupted_run_leaves_a_readable_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = folder / "slow.jsonl"
-    arguments = ["run", "--profile", "smoke", "--subject", "subjects:slow", "--workers", "1", "--record", str(record)]
+    arguments = [
+        "run",
+        "--profile",
+        "smoke",
+        "--subject",
+        "cli_subjects:slow",
+        "--workers",
+        "1",
+        "--record",
+        str(record),
+    ]
     with subprocess.Popen(
         [sys.executable, "-m", "attncheck", *arguments],
         cwd=folder,
@@ -269,9 +280,9 @@ def test_replay_with_a_mended_simulator(
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     result = a_result(shifted_run[1], "violated")
-    arguments = ["replay", str(shifted_run[1]), result.id, "--subject", "subjects:small"]
+    arguments = ["replay", str(shifted_run[1]), result.id, "--subject", "cli_subjects:small"]
     assert main(arguments) == ExitCode.CONSISTENT
-    assert "The digits differ: the subject was subjects:shifted, now subjects:small." in capsys.readouterr().out
+    assert "The digits differ: the subject was cli_subjects:shifted, now cli_subjects:small." in capsys.readouterr().out
 
 
 def test_replay_says_which_versions_differ(

@@ -1,0 +1,162 @@
+"""How often whole runs of right simulators are called violated, and how often a look is suspicious.
+
+``python benchmarks/false_alarms.py`` holds the literal simulator to all properties under many run seeds, each
+with random layers of its own, and counts verdicts, suspicious first looks, and what later looks made of them.
+``--write`` puts the table into benchmarks/false_alarms.md. A run here takes the steps of ``pytest properties/``
+without pytest, and comes to the same digest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+from scipy import stats
+
+from attncheck.checks.registry import PROPERTIES
+from attncheck.profiles import PROFILES
+from attncheck.records import Result, run_digest
+from attncheck.run import Run
+from attncheck.strategies import layers
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeRun:
+    """What one run came to.
+
+    Attributes
+    ----------
+    seed : int
+    verdict : str
+    digest : str
+    results, examined : int
+    looks : tuple of int
+        How many results took one, two, three and four looks.
+    level : float
+        Level of one look.
+    uniformity : float
+        p-value of the ledger: do first-look p-values, one for each unit, look uniform?
+    """
+
+    seed: int
+    verdict: str
+    digest: str
+    results: int
+    examined: int
+    looks: tuple[int, int, int, int]
+    level: float
+    uniformity: float
+
+    @property
+    def suspicious(self) -> int:
+        """How many first looks were suspicious."""
+        return sum(self.looks[1:])
+
+
+def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
+    """Hold a subject, attncheck's literal simulator by default, to all properties on anchors and random layers."""
+    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
+    units = [unit for name in PROPERTIES for unit in run.units(name, layers())]
+    run = run.settled([unit.id for unit in units])
+    results = [
+        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
+    ]
+    conclusion = run.conclude(results)
+    looks = Counter(len(result.p_values) for result in results)
+    return WholeRun(
+        seed,
+        conclusion.verdict,
+        run_digest(results),
+        len(results),
+        sum(bool(result.p_values) for result in results),
+        (looks[1], looks[2], looks[3], looks[4]),
+        run.level,
+        1.0 if conclusion.uniformity is None else conclusion.uniformity.p_value,
+    )
+
+
+def row(run: WholeRun) -> tuple[str, ...]:
+    """Return a line of the table."""
+    return (
+        str(run.seed),
+        run.verdict,
+        f"{run.examined:,} of {run.results:,}",
+        f"{run.suspicious} ({run.level * run.examined:.2f} expected)",
+        "/".join(str(count) for count in run.looks[1:]),
+        f"{run.uniformity:.2g}",
+        run.digest,
+    )
+
+
+def totals(runs: Sequence[WholeRun]) -> str:
+    """Return in words what all runs come to."""
+    violated = sum(run.verdict == "violated" for run in runs)
+    suspicious, expected = sum(run.suspicious for run in runs), sum(run.level * run.examined for run in runs)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(run.verdict for run in runs).items())
+    # Checks of a unit share their draws, so that alarms come in clusters: the Poisson chance is a guide only.
+    chance = float(stats.poisson.sf(suspicious - 1, expected))
+    ordered = stats.kstest([run.uniformity for run in runs], "uniform").pvalue
+    upper = stats.beta.ppf(0.95, violated + 1, len(runs) - violated)
+    return (
+        f"{len(runs)} runs: {verdicts}. A run is violated with a chance of at most {upper:.3f} (95%, from the count "
+        f"alone; the budget says 1e-6).\n\n"
+        f"{suspicious} suspicious first looks where at most {expected:.1f} are expected (Poisson chance of so many "
+        f"{chance:.2g}). The uniformity p-values of the runs against uniform: {ordered:.2g}."
+    )
+
+
+def report(profile: str, runs: Sequence[WholeRun]) -> str:
+    """Return the section of one profile."""
+    header = ("seed", "verdict", "examined", "suspicious first looks", "2/3/4 looks", "uniformity p", "digest")
+    lines = [header, ("---",) * len(header), *map(row, runs)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"## {profile}\n\n{totals(runs)}\n\n{table}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
+    parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
+    parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--subject", help="MODULE:CALLABLE; attncheck's literal simulator by default")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/false_alarms.md too")
+    options = parser.parse_args(arguments)
+    page = [
+        "# False alarms of whole runs",
+        f"`python {' '.join(['benchmarks/false_alarms.py', *_told(options)])} --write` makes this page.\n",
+    ]
+    for profile in PROFILES:
+        if getattr(options, profile, 0):
+            seeds = range(getattr(options, profile))
+            page.append(report(profile, list(_runs(seeds, profile, options.subject, options.workers))))
+    text = "\n\n".join(page)
+    print(text, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+def _told(options: argparse.Namespace) -> list[str]:
+    counts = [f"--smoke {options.smoke}", f"--default {options.default}"]
+    return [*counts, *([f"--subject {options.subject}"] if options.subject else [])]
+
+
+def _runs(seeds: Iterable[int], profile: str, subject: str | None, workers: int) -> Iterable[WholeRun]:
+    one = functools.partial(whole_run, profile=profile, subject=subject)
+    # Fresh processes: a fork of one that runs threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for run in pool.map(one, seeds):
+            print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
+            yield run
+
+
+if __name__ == "__main__":
+    main()
