@@ -57,8 +57,8 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("smoke", anchors=4, examples=2, entries=20_000_000, most_draws=6_000, power=0.9),
-        Profile("default", anchors=6, examples=10, entries=300_000_000, most_draws=60_000),
+        Profile("smoke", anchors=4, examples=4, entries=20_000_000, most_draws=6_000, power=0.9),
+        Profile("default", anchors=6, examples=20, entries=300_000_000, most_draws=60_000),
         Profile("thorough", anchors=6, examples=40, entries=300_000_000, most_draws=60_000, draws=2_000_000),
     )
 }
