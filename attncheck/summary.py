@@ -50,8 +50,9 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     claims = len({result.claim for result in examined})
     layers = len({str(result.layer) for result in examined})
     text = (
-        f"{conclusion.verdict.upper()}: {run.subject.name}, {_counted(len(examined), 'result')} on "
-        f"{_counted(claims, 'claim')} and {_counted(layers, 'layer')}; the chance of a false alarm was set to "
+        f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined):,} of "
+        f"{_counted(len(run.planned), 'planned result')} examined, on {_counted(claims, 'claim')} and "
+        f"{_counted(layers, 'layer')}; the chance of a false alarm was set to "
         f"{run.budget.false_alarm:g} before the run."
     )
     return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])

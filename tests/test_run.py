@@ -328,7 +328,9 @@ class TestReport:
     def test_nothing_reported_has_no_table(self, tmp_path: Path) -> None:
         report = planned("scores", record=tmp_path / "record.jsonl").open_report()
         assert not report.finish()
-        assert report.summary().startswith("INCOMPLETE: attncheck.subject:direct, 0 results on 0 claims and 0 layers")
+        owed = len(report.run.planned)
+        started = f"INCOMPLETE: attncheck.subject:direct, 0 of {owed} planned results examined, on 0 claims and 0"
+        assert report.summary().startswith(started)
         assert "property" not in report.summary()
 
     def test_needs_a_path(self) -> None:
