@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from attncheck.profiles import PROFILES
 from attncheck.records import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]
@@ -385,7 +386,7 @@ class TestOthers:
             """
         )
         result = smoke(place, "--attncheck-seed=3")
-        result.assert_outcomes(passed=2)
+        result.assert_outcomes(passed=PROFILES["smoke"].examples)
         assert not (place.path / "record.jsonl").exists()
 
     def test_properties_run_from_another_folder(self, place: pytest.Pytester) -> None:
