@@ -108,7 +108,7 @@ def _sentence(found: Gathered, verdict: str) -> str:
     claims = len({tally.claim for tally in found.tallies.values() if tally.examined})
     extent = (
         f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
-        f"{counted(len(found.space.layers), 'configuration')}"
+        f"{counted(len(set().union(*found.claim_layers.values())), 'configuration')}"
     )
     subject = found.manifest.subject
     if verdict == "consistent":
