@@ -37,6 +37,8 @@ _CHANCE = 1e-5
 _CHECKS = {check.name: check for check in CHECKS}
 # Draws of a first pilot, which settles what large effects are.
 _FIRST = 6_000
+# Draws that all verifying looks of a row may take, and the looks that are taken in any case.
+_MOST_VERIFIED, _FEWEST_LOOKS = 1_500_000, 30
 # Where no effect is told apart from chance: a larger pilot in as many anchors, where draws cost little.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
@@ -244,10 +246,14 @@ def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[R
     return tuple(max(rows, key=lambda row: row.merit) for rows in by_layer.values() if rows)
 
 
-def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
+def exposed_as(setting: Setting, exposure: str) -> Setting:
+    """Return a setting with no more than an exposure's fields."""
     fields = {*EXPOSURES[exposure], *(["masked scores"] if "scores" in EXPOSURES[exposure] else [])}
-    whole = sights[0].setting
-    setting = dataclasses.replace(whole, exposed=whole.exposed & fields)
+    return dataclasses.replace(setting, exposed=setting.exposed & fields)
+
+
+def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
+    setting = exposed_as(sights[0].setting, exposure)
     planned = plan(unit, setting, _cost(profile, unit.layer))
     return [
         _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
@@ -266,9 +272,10 @@ def _row(sight: Sight, exposure: str, size: int, profile: Profile) -> Row:
 
 
 def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
-    """Take `seeds` single looks of the row's check, and count the suspicious ones."""
+    """Take `seeds` single looks of the row's check, fewer where they are large, and count the suspicious ones."""
     if not row.look_draws or not seeds:
         return row
+    seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // row.look_draws))
     check, fault = row.sight.check, row.sight.fault
     subject = Subject.of(exposing(FAULTS[fault], EXPOSURES[row.exposure]))
     setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
@@ -299,7 +306,7 @@ def power_table(
     profiles : sequence of str
         Profiles to plan for. The last one also says what a pilot may cost, and is verified.
     seeds : int
-        Looks that verify each of the best rows; 0 for none.
+        Looks that verify each of the best rows, fewer where a look takes many draws; 0 for none.
     seed : int
         The table is the same for the same seed, whatever the number of workers.
     workers : int
@@ -343,13 +350,27 @@ def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], se
 
     sights = measure(FAULTS[fault], layers, dataclasses.replace(last, most_draws=_FIRST), seed)
     entries = planned()
-    if not all(entry.sure(last.name, last.power) for entry in entries):
-        sights = measure(FAULTS[fault], layers, last, seed)
+    unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
+    if unsure:
+        again = _telling(sights, unsure)
+        sights = [sight for sight in sights if sight.check.property_name not in again]
+        sights += measure(FAULTS[fault], layers, last, seed, again)
         entries = planned()
     if not all(entry.told_apart(last.name) for entry in entries):
         sights += measure(FAULTS[fault], layers[:_CHEAP], last, seed, _DEEP, _FACTOR)
         entries = planned()
     return [_verified(entry, last, seeds, seed) for entry in entries]
+
+
+def _telling(sights: Iterable[Sight], exposures: Sequence[str]) -> list[str]:
+    """Return the properties with a check that says something where no more is exposed."""
+    names = {
+        sight.check.property_name
+        for sight in sights
+        for exposure in exposures
+        if not sight.check.reason_not_examined(exposed_as(sight.setting, exposure))
+    }
+    return [name for name in PROPERTIES if name in names]
 
 
 def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:

@@ -9,78 +9,15 @@ without pytest, and comes to the same digest.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import functools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 from scipy import stats
 
-from attncheck.checks.registry import PROPERTIES
 from attncheck.profiles import PROFILES
-from attncheck.records import Result, run_digest
-from attncheck.run import Run
-from attncheck.strategies import layers
-
-
-@dataclasses.dataclass(frozen=True)
-class WholeRun:
-    """What one run came to.
-
-    Attributes
-    ----------
-    seed : int
-    verdict : str
-    digest : str
-    results, examined : int
-    looks : tuple of int
-        How many results took one, two, three and four looks.
-    level : float
-        Level of one look.
-    uniformity : float
-        p-value of the ledger: do first-look p-values, one for each unit, look uniform?
-    """
-
-    seed: int
-    verdict: str
-    digest: str
-    results: int
-    examined: int
-    looks: tuple[int, int, int, int]
-    level: float
-    uniformity: float
-
-    @property
-    def suspicious(self) -> int:
-        """How many first looks were suspicious."""
-        return sum(self.looks[1:])
-
-
-def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
-    """Hold a subject, attncheck's literal simulator by default, to all properties on anchors and random layers."""
-    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
-    units = [unit for name in PROPERTIES for unit in run.units(name, layers())]
-    run = run.settled([unit.id for unit in units])
-    results = [
-        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
-    ]
-    conclusion = run.conclude(results)
-    looks = Counter(len(result.p_values) for result in results)
-    return WholeRun(
-        seed,
-        conclusion.verdict,
-        run_digest(results),
-        len(results),
-        sum(bool(result.p_values) for result in results),
-        (looks[1], looks[2], looks[3], looks[4]),
-        run.level,
-        1.0 if conclusion.uniformity is None else conclusion.uniformity.p_value,
-    )
+from attncheck.whole_runs import WholeRun, whole_runs
 
 
 def row(run: WholeRun) -> tuple[str, ...]:
@@ -132,30 +69,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     page = [
         "# False alarms of whole runs",
-        f"`python {' '.join(['benchmarks/false_alarms.py', *_told(options)])} --write` makes this page.\n",
+        f"`python {' '.join(['benchmarks/false_alarms.py', *arguments_of(options)])} --write` makes this page.\n",
     ]
     for profile in PROFILES:
         if getattr(options, profile, 0):
             seeds = range(getattr(options, profile))
-            page.append(report(profile, list(_runs(seeds, profile, options.subject, options.workers))))
+            page.append(report(profile, list(told(seeds, profile, options))))
     text = "\n\n".join(page)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
 
 
-def _told(options: argparse.Namespace) -> list[str]:
+def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
+    """Iterate over whole runs, and say how each one ends."""
+    for run in whole_runs(seeds, profile, options.subject, options.workers):
+        print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
+        yield run
+
+
+def arguments_of(options: argparse.Namespace) -> list[str]:
     counts = [f"--smoke {options.smoke}", f"--default {options.default}"]
     return [*counts, *([f"--subject {options.subject}"] if options.subject else [])]
-
-
-def _runs(seeds: Iterable[int], profile: str, subject: str | None, workers: int) -> Iterable[WholeRun]:
-    one = functools.partial(whole_run, profile=profile, subject=subject)
-    # Fresh processes: a fork of one that runs threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for run in pool.map(one, seeds):
-            print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
-            yield run
 
 
 if __name__ == "__main__":

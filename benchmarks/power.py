@@ -17,13 +17,27 @@ from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.power import Entry, level_of, power_table
 from attncheck.power_text import percent, render, to_json
 from attncheck.profiles import profile_named
+from attncheck.whole_runs import whole_runs
 
 PROFILES = ("smoke", "default")
+#: Faults that whole runs are given: a small one, and one of each kind.
+HANDFUL = ("query_std_2", "shared_keys", "leaking_mask", "gaussian_outputs", "repeated_stream")
 # Faults of every kind that show in cheap layers.
 QUICK = ("query_std_2", "tied_query_key", "shared_keys", "leaking_mask", "gaussian_outputs", "bartlett_freedom")
 
 
-def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float) -> str:
+def whole(runs: int, workers: int) -> list[str]:
+    """Return what whole runs of the smoke profile say of a handful of faults, under seeds of their own."""
+    lines = ["| fault | violated | violated results in a run |", "| --- | --- | --- |"]
+    for fault in HANDFUL:
+        done = list(whole_runs(range(runs), "smoke", f"attncheck.faults:{fault}", workers))
+        violated = sum(run.verdict == "violated" for run in done)
+        counts = ", ".join(str(run.violated) for run in done)
+        lines.append(f"| {fault} | {violated} of {runs} | {counts} |")
+    return lines
+
+
+def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float, runs: Sequence[str]) -> str:
     """Return the page that is printed and written."""
     profile = profile_named(PROFILES[-1])
     level, power = level_of(profile), per_look_power(profile.power)
@@ -39,10 +53,14 @@ def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float) -> str
             f"brackets, what a right simulator gives in parentheses). From it follow the draws of a look that is "
             f"suspicious with chance {percent(power)} at level {level:.2g}, and the chance of a violated verdict "
             f"(three looks) by the best single check at what each profile plans; a whole run has at least that. "
-            f"Verified: suspicious looks among {seeds} on fresh streams, of as many draws as stated, with the 99% "
-            f"interval of their chance. Seed {seed}, {seconds / 60:.0f} minutes.",
+            f"Verified: suspicious looks among {seeds} on fresh streams (fewer where looks are large), of as many "
+            f"draws as stated, with the 99% interval of their chance. Seed {seed}, {seconds / 60:.0f} minutes.",
             "",
             render(entries),
+            "",
+            "Whole runs of the smoke profile, everything exposed that the fault's simulator can expose:",
+            "",
+            *runs,
             "",
             "Faults:",
             "",
@@ -61,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure the power of the checks.")
     parser.add_argument("--quick", action="store_true", help="six faults, at the sizes of the smoke profile")
     parser.add_argument("--seeds", type=int, default=30, help="looks that verify each entry (default: 30)")
+    parser.add_argument("--runs", type=int, default=4, help="whole smoke runs for each of a handful of faults")
     parser.add_argument("--seed", type=int, default=0, help="run seed (default: 0)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only these")
@@ -79,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         workers=options.workers,
         report=tell,
     )
-    text = page(entries, options.seeds, options.seed, time.perf_counter() - started)
+    runs = whole(options.runs, options.workers)
+    text = page(entries, options.seeds, options.seed, time.perf_counter() - started, runs)
     print(text, end="")
     if options.write:
         path = Path(__file__)

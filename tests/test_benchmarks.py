@@ -194,7 +194,7 @@ def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(tmp_path: Path) -
 def test_false_alarms_are_counted() -> None:
     false_alarms = load("false_alarms")
     runs = [
-        false_alarms.WholeRun(seed, verdict, "d", 1000, 900, looks, 5e-4, 0.1 + 0.1 * seed)
+        false_alarms.WholeRun(seed, verdict, "d", 1000, 900, 0, looks, 5e-4, 0.1 + 0.1 * seed)
         for seed, verdict, looks in [(0, "consistent", (898, 2, 0, 0)), (1, "violated", (895, 1, 3, 1))]
     ]
     text = false_alarms.report("smoke", runs)

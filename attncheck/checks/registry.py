@@ -6,6 +6,7 @@ from attncheck.checks import comparison, conditional, draws, independence, input
 from attncheck.checks.check import Check
 from attncheck.errors import refuse
 
+#: Every check.
 CHECKS: tuple[Check, ...] = (
     *comparison.CHECKS,
     *inputs.CHECKS,

@@ -24,6 +24,7 @@ from attncheck.errors import InputError, refuse
 
 FloatArray = NDArray[np.float64]
 
+#: What a subject may return; the outputs it must.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
 
 

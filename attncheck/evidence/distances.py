@@ -104,7 +104,7 @@ class Uniform(Family):
         """Return a guaranteed lower bound of the chance of detecting a law at distance `departure`.
 
         The bound looks only at the point where the two laws are farthest apart, and takes the worst
-        position of that point; see `Family.power`.
+        position of that point; see `attncheck.evidence.family.Family.power`.
         """
         distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw

@@ -69,7 +69,7 @@ class Scale(Family):
         squares : array_like, any shape
             Independent sums of squares.
         dof : array_like, broadcastable to `squares`, optional
-            Degrees of freedom of each entry; `self.dof` by default.
+            Degrees of freedom of each entry; `dof` by default.
 
         Returns
         -------

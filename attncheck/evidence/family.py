@@ -77,7 +77,7 @@ class Family(ABC):
     """A statistic with a known null law: assertion, detectable gap and sample size in one object.
 
     `size` counts draws; a family knows how many independent units one draw holds. A departure has the unit
-    of `Outcome.effect` and is the true value, so the null itself is `null_effect`. In `gap` and `size` a
+    of ``Outcome.effect`` and is the true value, so the null itself is `null_effect`. In `gap` and `size` a
     departure stands for itself and, where the family has one, its mirror image on the other side of the
     null (1/r for a ratio r, −m for a component m): both must be detected.
     """

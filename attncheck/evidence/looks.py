@@ -111,7 +111,7 @@ def false_violation(level: float) -> float:
     Returns
     -------
     float
-        2ℓ³ − ℓ⁴, below the 2ℓ³ that `Budget.level` allows for.
+        2ℓ³ − ℓ⁴, below the 2ℓ³ that `attncheck.evidence.budget.Budget.level` allows for.
 
     Raises
     ------
