@@ -15,12 +15,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.errors import InputError, check_number, check_whole, refuse
+
+if TYPE_CHECKING:
+    from attncheck.coverage import Coverage
 
 FloatArray = NDArray[np.float64]
 Coordinatewise = Callable[..., FloatArray]
@@ -304,6 +307,12 @@ class Program:
             Step(tuple(group), not isinstance(group[0], MatMul) or final[group[0].weight] == i)
             for i, group in enumerate(groups)
         )
+
+    def coverage(self) -> Coverage:
+        """Return which statement of the paper covers each line, and why no better one; see `attncheck.coverage`."""
+        from attncheck.coverage import coverage  # which reads programs
+
+        return coverage(self)
 
     def __str__(self) -> str:
         return "\n".join(_line(node) for node in self._nodes)

@@ -1,0 +1,190 @@
+"""Coverage: every boundary of Assumption 1 is recognised from the text of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from attncheck import AttentionLayer
+from attncheck.coverage import Coverage, Statement
+from attncheck.expansion import expand
+from attncheck.nonlinearity import relu, tanh
+from attncheck.program import FloatArray, Node, Program, Weight
+
+
+class Written:
+    """A program with two inputs x1 = tanh(W h), x2 = tanh(U h), to go on from."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.h = self.program.initial("h")
+        self.x1, self.x2 = (self.program.nonlin(tanh(), self.apply(name, self.h)) for name in "WU")
+
+    def weight(self, name: str) -> Weight:
+        known = {weight.name: weight for weight in self.program.weights}
+        return known[name] if name in known else self.program.weight(name)
+
+    def apply(self, name: str, vector: Node) -> Node:
+        return self.program.matmul(self.weight(name), vector)
+
+    def score(self, left: str, right: str, x: Node | None = None, y: Node | None = None) -> Node:
+        return self.program.score(self.apply(left, x or self.x1), self.apply(right, y or self.x2))
+
+    def of(self, node: Node) -> tuple[Statement, str]:
+        line = self.program.coverage().of(node.name)
+        return line.statement, line.reason
+
+
+def weighted(vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    return np.multiply(np.tanh(scores), vectors[:, 0])
+
+
+def allowed(w: Written) -> Node:
+    return w.score("Q", "K")
+
+
+def shared_query(w: Written) -> Node:
+    w.score("Q", "K")
+    return w.score("Q", "L")
+
+
+def crossed(w: Written) -> Node:
+    w.score("Q", "K")
+    return w.score("K", "Q", w.x2, w.x1)
+
+
+def tied(w: Written) -> Node:
+    return w.score("Q", "Q")
+
+
+def value_is_key(w: Written) -> Node:
+    score = w.score("Q", "K")
+    w.apply("K", w.x1)
+    return score
+
+
+def circular(w: Written) -> Node:
+    inner = w.program.nonlin(tanh(), w.apply("Q", w.x1))
+    w.score("Q", "L")
+    return w.score("R", "K", inner)
+
+
+def own_product(w: Written) -> Node:
+    query = w.apply("Q", w.x1)
+    w.program.score(query, w.apply("K", w.x1))
+    return w.program.score(w.apply("R", w.program.nonlin(tanh(), query)), w.apply("L", w.x2))
+
+
+def unbounded(w: Written) -> Node:
+    return w.score("Q", "K", w.program.nonlin(relu(), w.apply("R", w.h)))
+
+
+def straight_from_initial(w: Written) -> Node:
+    return w.score("Q", "K", w.h)
+
+
+def undeclared(w: Written) -> Node:
+    return w.score("Q", "K", w.program.nonlin(np.tanh, w.apply("R", w.h)))
+
+
+def cycle(w: Written) -> Node:
+    w.score("A", "B")
+    w.score("B", "C")
+    return w.score("C", "A")
+
+
+def chain(w: Written) -> Node:
+    w.score("A", "B")
+    w.score("B", "C")
+    return w.score("C", "D")
+
+
+def later(w: Written) -> Node:
+    y = w.program.output(weighted, [w.apply("V", w.x1)], [w.score("Q", "K")])
+    return w.apply("Z", y)
+
+
+def score_of_scores(w: Written) -> Node:
+    y = w.program.output(weighted, [w.apply("V", w.x1)], [w.score("Q", "K")])
+    return w.score("R", "L", w.program.nonlin(tanh(), y))
+
+
+def low_rank(w: Written) -> Node:
+    q, k = (w.program.weight(name, rows=4) for name in "qk")
+    return w.program.score(w.program.matmul(q, w.x1), w.program.matmul(k, w.x2))
+
+
+@pytest.mark.parametrize(
+    ("write", "statement", "reason"),
+    [
+        (allowed, Statement.SCORE, ""),
+        (shared_query, Statement.SCORE, ""),
+        (crossed, Statement.SCORE, ""),
+        (chain, Statement.SCORE, ""),
+        (tied, Statement.TIED, "Q is on both sides; give the score two matrices"),
+        (value_is_key, Statement.EXTRA_USE, "K also makes g5, which is in no score; give that one a matrix of its own"),
+        (circular, Statement.CIRCULAR, "x3 depends on a matrix that makes scores; give g6 inputs without"),
+        (own_product, Statement.CIRCULAR, "x3 depends on a matrix that makes scores; give g5 inputs without"),
+        (unbounded, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
+        (straight_from_initial, Statement.UNBOUNDED, "h is no bounded function; clip it"),
+        (undeclared, Statement.UNDECLARED, "use a function of attncheck.nonlinearity"),
+        (cycle, Statement.CYCLIC, "the matrices A · C · B form a cycle"),
+        (later, Statement.CONJECTURE, "y1 depends on scores"),
+        (score_of_scores, Statement.CONJECTURE, "x3 depends on scores"),
+        (low_rank, Statement.FIXED_SIZE, "g3 has 4 coordinates"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_boundary(write: Callable[[Written], Node], statement: Statement, reason: str) -> None:
+    w = Written()
+    assert w.of(write(w)) == (statement, reason)
+
+
+def test_outputs_take_over_what_speaks_against_their_scores() -> None:
+    w = Written()
+    good = w.program.output(weighted, [w.apply("V", w.x1)], [w.score("Q", "K")])
+    assert w.of(good)[0] == Statement.OUTPUT
+    assert w.program.coverage().proved
+    bad = w.program.output(weighted, [w.apply("V", w.x1)], [tied(w)])
+    assert w.of(bad)[0] == Statement.TIED
+    found = w.program.coverage()
+    # Q makes vectors of the tied score, but those are in a score: what was said before still stands.
+    assert found.of(good.name).statement == Statement.OUTPUT
+    assert not found.proved
+    assert not found.has_limit
+    assert found.worst.statement == Statement.TIED
+
+
+def test_statements_are_ordered_from_proved_to_refuted() -> None:
+    proved = [statement for statement in Statement if statement.proved]
+    stated = [statement for statement in Statement if statement.has_limit and not statement.proved]
+    none = [statement for statement in Statement if not statement.has_limit]
+    assert {*proved, *stated, *none} == set(Statement)
+    assert len(none) == 4
+
+
+def test_layers_are_covered_as_the_paper_says() -> None:
+    def of(layer: AttentionLayer) -> Coverage:
+        return expand(layer).program.coverage()
+
+    assert of(AttentionLayer(width=8)).proved
+    assert of(AttentionLayer(width=8, num_heads=4, num_kv_heads=2, mask="causal")).proved
+    for layer, statement in [
+        (AttentionLayer(width=8, activation="relu"), Statement.UNBOUNDED),
+        (AttentionLayer(width=8, head_dim=4), Statement.FIXED_SIZE),
+    ]:
+        found = of(layer)
+        assert found.worst.statement == statement
+        assert found.has_limit
+        assert not found.proved
+
+
+def test_text_has_a_line_for_each_line() -> None:
+    w = Written()
+    score = tied(w)
+    lines = str(w.program.coverage()).splitlines()
+    assert len(lines) == len(w.program.nodes)
+    assert lines[0] == "h: Fact 1"
+    assert lines[-1] == f"{score.name}: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)"
