@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from attncheck.attention import AttentionLayer
     from attncheck.errors import InputError
     from attncheck.limits.law import LimitLaw, limit
+    from attncheck.limits.programs import ProgramLimit
     from attncheck.program import Program
-    from attncheck.simulators import Draws, simulate, simulate_chunks
+    from attncheck.simulators import Draws, ProgramDraws, simulate, simulate_chunks
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,8 @@ _HOMES = {
     "InputError": "attncheck.errors",
     "LimitLaw": "attncheck.limits.law",
     "Program": "attncheck.program",
+    "ProgramDraws": "attncheck.simulators",
+    "ProgramLimit": "attncheck.limits.programs",
     "check": "attncheck.api",
     "limit": "attncheck.limits.law",
     "simulate": "attncheck.simulators",
@@ -39,6 +42,8 @@ __all__ = [
     "InputError",
     "LimitLaw",
     "Program",
+    "ProgramDraws",
+    "ProgramLimit",
     "check",
     "limit",
     "simulate",

@@ -10,6 +10,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import CLAIMS
 from attncheck.records import Result
 from attncheck.unit import violated
+from attncheck.words import chance
 
 # Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6
@@ -44,5 +45,5 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
 
 
 def _looks(result: Result) -> str:
-    looks = ", ".join(f"{p:.2g}" for p in result.p_values)
-    return f"p = {looks} on {result.size} draws a look"
+    looks = ", ".join(map(chance, result.p_values))
+    return f"p = {looks} on {result.size:,} draws a look"

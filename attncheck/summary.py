@@ -13,6 +13,7 @@ from rich.table import Table
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result, run_digest
+from attncheck.words import chance, counted
 
 if TYPE_CHECKING:
     from attncheck.run import Run
@@ -35,8 +36,8 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
-            f"First-look p-values of {_counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
-            f"p = {test.p_value:.2g}"
+            f"First-look p-values of {counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
+            f"p = {chance(test.p_value)}"
         )
     parts.append(f"Digest of all digits: {run_digest(results)}")
     if run.record is not None:
@@ -51,8 +52,8 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     layers = len({str(result.layer) for result in examined})
     text = (
         f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined):,} of "
-        f"{_counted(len(run.planned), 'planned result')} examined, on {_counted(claims, 'claim')} and "
-        f"{_counted(layers, 'layer')}; the chance of a false alarm was set to "
+        f"{counted(len(run.planned), 'planned result')} examined, on {counted(claims, 'claim')} and "
+        f"{counted(layers, 'layer')}; the chance of a false alarm was set to "
         f"{run.budget.false_alarm:g} before the run."
     )
     return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
@@ -68,7 +69,7 @@ def _table(results: Sequence[Result]) -> Table:
         examined = [result for result in group if result.p_values]
         layers = {str(result.layer): result for result in group}
         draws = sum(max(r.size for r in group if str(r.layer) == layer) for layer in layers)
-        smallest = f"{min(result.p_values[0] for result in examined):.2g}" if examined else "-"
+        smallest = chance(min(result.p_values[0] for result in examined)) if examined else "-"
         seconds = sum(max(r.seconds for r in group if str(r.layer) == layer) for layer in layers)
         table.add_row(
             name,
@@ -113,7 +114,3 @@ def render_table(table: Table, color: bool = False) -> str:
     console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.rstrip()
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -66,13 +66,23 @@ def test_readme_and_ci_use_the_same_tox_lines() -> None:
     assert in_readme == [MAIN_JOB, OWN_TESTS]
 
 
+def test_front_page_has_the_commands_of_the_readme() -> None:
+    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert [line for line in shell_lines(front) if "tox run" in line] == [MAIN_JOB, OWN_TESTS]
+
+
+def test_documentation_is_built_into_an_ignored_folder() -> None:
+    assert re.fullmatch(r"sphinx-build .* \{posargs:docs build/docs\}", tox_ini()["testenv:docs"]["commands"])
+    assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
 def test_main_job_runs_the_properties() -> None:
     ini = tox_ini()
     assert ini["testenv:properties"]["commands"] == "pytest -n auto properties/ {posargs}"
     assert "pytest -n auto properties/" in shell_lines(README)
 
 
-@pytest.mark.parametrize("name", ["properties", "tests", "py311", "py312", "py313", "lint", "types"])
+@pytest.mark.parametrize("name", ["properties", "tests", "py311", "py312", "py313", "lint", "types", "docs"])
 def test_environment_exists(name: str) -> None:
     assert name in tox_environments()
 
@@ -85,6 +95,8 @@ def test_environments_run_what_their_names_say() -> None:
     assert any(line.startswith("ruff check") for line in lint)
     assert any(line.startswith("ruff format --check") for line in lint)
     assert ini["testenv:types"]["commands"].startswith("mypy --strict ")
+    assert ini["testenv:docs"]["commands"].startswith("sphinx-build -W ")
+    assert ini["testenv:docs"]["extras"] == "docs"
     assert ini["tox"].getboolean("skip_missing_interpreters")
 
 
@@ -152,6 +164,7 @@ STEPS = [
     "python -m pip install tox",
     "tox run -e lint",
     "tox run -e types",
+    "tox run -e docs",
     "python -m pip install tox",
     "tox run -e tests",
     "python -m pip install tox",

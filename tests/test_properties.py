@@ -10,6 +10,7 @@ import pytest
 
 from attncheck.checks.registry import PROPERTIES
 from attncheck.records import Closing, Manifest, Result, read
+from attncheck.words import chance
 
 pytest_plugins = ["pytester"]
 
@@ -142,8 +143,8 @@ def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, fi
     assert replay
     violated = {each.id: each for each in results if each.verdict == "violated"}
     worst = violated[replay[1]]
-    looks = ", ".join(f"{p:.2g}" for p in worst.p_values)
-    assert f"{worst.text}; p = {looks} on {worst.size} draws a look" in text
+    looks = ", ".join(map(chance, worst.p_values))
+    assert f"{worst.text}; p = {looks} on {worst.size:,} draws a look" in text
 
 
 def test_a_subtle_bug_of_ones_own(place: pytest.Pytester) -> None:

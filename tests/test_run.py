@@ -32,6 +32,7 @@ from attncheck.run import Run, RunReport
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 from attncheck.unit import Cost, Unit, run_unit, violated
+from attncheck.words import chance
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
@@ -202,7 +203,7 @@ class TestMessage:
         claim, *rest = message.splitlines()
         assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
         assert rest[0] == f"  layer:    {layer.describe()}"
-        assert f"p = {', '.join(f'{p:.2g}' for p in worst.p_values)} on {worst.size} draws a look" in message
+        assert f"p = {', '.join(map(chance, worst.p_values))} on {worst.size:,} draws a look" in message
         assert len(worst.p_values) >= 3
         assert f"{worst.effect:.4g} [{worst.low:.4g}, {worst.high:.4g}], expected" in message
         assert rest[-1] == f"  replay:   attncheck replay 'a record.jsonl' {worst.id}"

@@ -132,6 +132,8 @@ class Check:
     def reason_not_examined(self, setting: Setting) -> str:
         """Return why the check cannot say anything in this setting, or an empty string."""
         missing = sorted(self.needs - setting.exposed)
+        if "scores" in missing and "masked scores" in missing:
+            missing.remove("masked scores")
         if missing:
             return "the subject does not expose " + ", ".join(missing)
         if setting.weights != GAUSSIAN and self.kind == "exact" and not self.any_weights:

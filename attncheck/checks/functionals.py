@@ -184,8 +184,10 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional("input", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
     Functional("input_length", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
     Functional("input_overlap", _GRAM, lambda layer, a: _gram(a)[:, 0, -1], _positions),
-    Functional("input_output", _INPUTS, lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0]),
-    Functional("input_output_squares", _INPUTS, lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2),
+    Functional("input_output", _INPUTS | _OUTPUTS, lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0]),
+    Functional(
+        "input_output_squares", _INPUTS | _OUTPUTS, lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2
+    ),
     Functional(
         "input_score_squares",
         _INPUTS | _SCORES,

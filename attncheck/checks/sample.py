@@ -28,6 +28,17 @@ FloatArray = NDArray[np.float64]
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
 
 
+# What the axes after the draws are.
+_AXES = {
+    "outputs": "positions and neurons",
+    "inputs": "positions and neurons, those of the outputs,",
+    "scores": "heads and positions",
+    "input_gram": "positions",
+    "key_gram": "heads and positions",
+    "value_gram": "heads and positions",
+}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
     """What a subject exposes of independent draws of a layer; shapes as in `attncheck.Draws`.
@@ -87,12 +98,8 @@ class Sample:
         for name, value in settled.items():
             if value.shape != shapes[name] or 0 in value.shape:
                 wanted = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
-                refuse(
-                    f"subject[{name!r}].shape",
-                    value.shape,
-                    wanted,
-                    "return one row per draw, see attncheck.Draws",
-                )
+                remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
+                refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
             _check_finite(layer, name, value)
         return cls(layer, **settled, score_entries=entries)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account, IntArray, Line
+from attncheck.words import chance
 
 PARTS = {
     "completeness": "planned, reported, and no less than the baseline",
@@ -61,7 +62,7 @@ def describe(line: Line) -> str:
     """Return what a violated or inconclusive result saw."""
     if not line.p_values:
         return line.reason
-    looks = ", ".join(f"{p:.2g}" for p in line.p_values)
+    looks = ", ".join(map(chance, line.p_values))
     return f"{line.text}; p = {looks} on {line.size} draws a look"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,8 @@ from attncheck.errors import check_whole, refuse
 from attncheck.limits import covariance, rows
 from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
 from attncheck.limits.mixture import ScaleMixture, pool
+from attncheck.limits.programs import ProgramLimit, limit_of_program
+from attncheck.program import Program
 
 if TYPE_CHECKING:
     from attncheck.simulators.draws import Draws
@@ -28,23 +30,31 @@ _CONDENSING = 1e-8
 _BLOCK = 2**18
 
 
-def limit(layer: AttentionLayer) -> LimitLaw:
-    """Return the infinite-width limit law of a layer's outputs.
+@overload
+def limit(layer: AttentionLayer) -> LimitLaw: ...
+
+
+@overload
+def limit(layer: Program) -> ProgramLimit: ...
+
+
+def limit(layer: AttentionLayer | Program) -> LimitLaw | ProgramLimit:
+    """Return the infinite-width limit law of a layer's outputs, or the limit variables of a program.
 
     Parameters
     ----------
-    layer : AttentionLayer
+    layer : AttentionLayer or Program
         With a `head_dim`, the limit is that of width and head_dim both going to infinity. Heads of
         a group that share W^K and W^V have the same limit as separate heads.
 
     Returns
     -------
-    LimitLaw
+    LimitLaw or ProgramLimit
 
     Raises
     ------
     InputError
-        If `layer` is not an AttentionLayer.
+        If `layer` is neither, or a program without a limit (see `Program.coverage`).
 
     Examples
     --------
@@ -52,8 +62,11 @@ def limit(layer: AttentionLayer) -> LimitLaw:
     >>> law.covariance()[0, 0].round(3), round(law.excess_kurtosis(), 3)
     (np.float64(0.392), 0.122)
     """
+    if isinstance(layer, Program):
+        return limit_of_program(layer)
     if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+        refuse("layer", layer, "is not an AttentionLayer", remedy)
     return LimitLaw(layer)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result
 from attncheck.report.gather import Gathered, Space, Tally
-from attncheck.report.words import in_departures
+from attncheck.words import in_departures
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
 STAGES = (

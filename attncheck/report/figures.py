@@ -18,7 +18,7 @@ from attncheck.records import Result
 from attncheck.report import svg
 from attncheck.report.pictures import Cdf, Covariances, Rate, Residuals, read_picture
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
-from attncheck.report.words import chance, counted, in_departures, layer_name, number, printable
+from attncheck.words import chance, counted, in_departures, layer_name, number, printable
 
 _QUANTILE = NormalDist().inv_cdf(0.995)
 # The largest deviation that a forest plot shows, in units of what must be caught.

@@ -8,8 +8,8 @@ from typing import Any
 
 import jinja2
 
+from attncheck import words
 from attncheck.errors import InputError
-from attncheck.report import words
 from attncheck.report.compare import LEVEL, compare
 from attncheck.report.gather import gather
 from attncheck.report.power import read_power

@@ -24,7 +24,7 @@ from attncheck.report.pictures import Rate, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
-from attncheck.report.words import chance
+from attncheck.words import chance
 
 # Results of one check that its forest plot shows.
 _SHOWN = 16

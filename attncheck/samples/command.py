@@ -22,6 +22,7 @@ from attncheck.records import Closing, Planned, Result, Writer, run_digest
 from attncheck.samples.examine import BLOCKS, examine_samples
 from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
+from attncheck.words import chance, gap_text
 
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
@@ -100,9 +101,11 @@ def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
         *(f"  observed: {sentence}" for sentence in _observed(samples, conclusion, seed)),
-        f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file where it says one look.",
-        render_table(_table(examined)),
+        f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
+        "are too small.",
     ]
+    if examined:
+        lines.append(render_table(_table(examined)))
     lines += [f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE]
     return "\n".join(lines + unseen(results, "Not examined:"))
 
@@ -127,8 +130,8 @@ def _table(results: Sequence[Result]) -> Table:
             result.verdict,
             f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
             f"{result.null_effect:.3g}",
-            "nothing" if result.gap is None else f"{result.gap:.3g}",
+            gap_text(result.gap),
             f"{result.size:,}",
-            ", ".join(f"{p:.2g}" for p in result.p_values),
+            ", ".join(map(chance, result.p_values)),
         )
     return table

@@ -31,6 +31,7 @@ from attncheck.records import Result
 from attncheck.samples.files import Samples
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
+from attncheck.words import gap_text
 
 BLOCKS = 3
 _POWER = 0.99
@@ -165,8 +166,7 @@ def _result(
     result = examined_result(unit, check, trail[2], trail[1], trail[0], seconds)
     if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
         needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
-        seen = "nothing" if result.gap is None else f"{result.gap:.3g}"
-        reason = f"{_too_small(check, needed, len(samples))}; nothing was seen, where {seen} would have been"
+        reason = f"{_too_small(check, needed, len(samples))}; it could have shown {gap_text(result.gap)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
         return msgspec.structs.replace(result, reason=_to_settle(check, trail[0], file))

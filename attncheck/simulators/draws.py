@@ -1,4 +1,4 @@
-"""What a reading returns: draws of a layer's outputs, scores, inputs and Gram matrices."""
+"""What a reading returns: draws of a layer or a program, as arrays with one row per draw."""
 
 from __future__ import annotations
 
@@ -12,31 +12,10 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Draws:
-    """Independent draws of an attention layer.
-
-    Attributes
-    ----------
-    outputs : ndarray, shape (size, seq_len, coordinates)
-        y^i at the first `coordinates` neurons.
-    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
-        P, after scaling, before masking.
-    inputs : ndarray, shape (size, seq_len, coordinates)
-        The same neurons of x^i (for the limit: Z^{x^i}).
-    input_gram : ndarray, shape (size, seq_len, seq_len), or None
-        X Xᵀ/n; None for the limit, like the next two.
-    key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        K Kᵀ/ν, σ_K included, ν = n or head_dim; repeated within a group of heads.
-    value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        V Vᵀ/ν, likewise.
-    """
+class Batch:
+    """Arrays with one row per draw; the first of them, `outputs`, is always there."""
 
     outputs: FloatArray
-    scores: FloatArray
-    inputs: FloatArray
-    input_gram: FloatArray | None = None
-    key_gram: FloatArray | None = None
-    value_gram: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -57,3 +36,46 @@ class Draws:
         """Copy `part` into the draws from `start` on."""
         for name, value in part.as_dict().items():
             getattr(self, name)[start : start + len(part)] = value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draws(Batch):
+    """Independent draws of an attention layer.
+
+    Attributes
+    ----------
+    outputs : ndarray, shape (size, seq_len, coordinates)
+        y^i at the first `coordinates` neurons.
+    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
+        P, after scaling, before masking.
+    inputs : ndarray, shape (size, seq_len, coordinates)
+        The same neurons of x^i (for the limit: Z^{x^i}).
+    input_gram : ndarray, shape (size, seq_len, seq_len), or None
+        X Xᵀ/n; None for the limit, like the next two.
+    key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
+        K Kᵀ/ν, σ_K included, ν = n or head_dim; repeated within a group of heads.
+    value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
+        V Vᵀ/ν, likewise.
+    """
+
+    scores: FloatArray
+    inputs: FloatArray
+    input_gram: FloatArray | None = None
+    key_gram: FloatArray | None = None
+    value_gram: FloatArray | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramDraws(Batch):
+    """Independent draws of a program.
+
+    Attributes
+    ----------
+    outputs : ndarray, shape (size, m, coordinates)
+        The program's outputs, or, where it has none, the vectors that no other vector is made from, in the
+        order they were written, at the first `coordinates` neurons.
+    scores : ndarray, shape (size, r)
+        The program's scores, in the order they were written.
+    """
+
+    scores: FloatArray

@@ -1,18 +1,21 @@
-"""`simulate`: draws of a layer under a reading, in blocks with random streams of their own."""
+"""`simulate`: draws of a layer or a program under a reading, in blocks with random streams of their own."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.limits.law import draw_limit
+from attncheck.limits.programs import limit_of_program
+from attncheck.program import Program
 from attncheck.simulators.collapsed import draw_collapsed
-from attncheck.simulators.draws import Draws
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.draws import Batch, Draws, ProgramDraws
 from attncheck.simulators.layers import (
     draw_direct,
     draw_matrix_free,
@@ -20,9 +23,12 @@ from attncheck.simulators.layers import (
     program_entries,
     vector_entries,
 )
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import draw_lines, entries_of, results_of
 
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
+_Batch = TypeVar("_Batch", bound=Batch)
 
 DEFAULT_MEMORY = 512 * 2**20
 # Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
@@ -59,42 +65,80 @@ READINGS: dict[str, _Reading] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class _Work(Generic[_Batch]):
+    """How to draw a description under a reading, and the float64 entries of one draw and of all together."""
+
+    draw: Callable[[int, np.random.Generator], _Batch]
+    entries: int
+    shared: int = 0
+
+
+@overload
 def simulate(
     layer: AttentionLayer,
     size: int,
     seed: int | np.random.SeedSequence = 0,
-    reading: Reading = "collapsed",
+    reading: Reading | None = None,
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
-) -> Draws:
-    """Draw an attention layer's outputs, scores and inputs under one of four readings.
+) -> Draws: ...
+
+
+@overload
+def simulate(
+    layer: Program,
+    size: int,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading | None = None,
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+    *,
+    width: int | None = None,
+) -> ProgramDraws: ...
+
+
+def simulate(
+    layer: AttentionLayer | Program,
+    size: int,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading | None = None,
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+    *,
+    width: int | None = None,
+) -> Draws | ProgramDraws:
+    """Draw an attention layer, or any program, under one of four readings.
 
     Parameters
     ----------
-    layer : AttentionLayer
+    layer : AttentionLayer or Program
         The description.
     size : int
         Number of independent draws (every draw has its own weights and inputs).
     seed : int or numpy.random.SeedSequence
         The same seed gives the same digits, whatever the chunks the draws are taken in.
-    reading : {"direct", "matrix-free", "collapsed", "limit"}
+    reading : {"direct", "matrix-free", "collapsed", "limit"}, optional
         "direct" multiplies literal n × n matrices; "matrix-free" and "collapsed" have exactly the
-        same law at a small part of the cost; "limit" is the theorem's hierarchical law.
+        same law at a small part of the cost; "limit" is the theorem's hierarchical law. "collapsed" is for
+        layers, and their default; that of programs is "matrix-free".
     coordinates : int
         How many neurons of outputs and inputs to return; at most the width.
     memory : int
         Bytes of working memory, beyond the returned arrays, that a draw may take. Draws are made in
         blocks of some MiB, or one by one where a single draw takes more.
+    width : int, optional
+        n, for a program: a layer has a width of its own, and the limit has none.
 
     Returns
     -------
-    Draws
+    Draws or ProgramDraws
 
     Raises
     ------
     InputError
-        For an unknown reading, sizes below 1 or beyond what can be allocated, or a layer whose single
-        draw needs more than `memory`.
+        For an unknown reading, sizes below 1 or beyond what can be allocated, a description whose single
+        draw needs more than `memory`, or the limit of a program that has none.
 
     Examples
     --------
@@ -102,21 +146,56 @@ def simulate(
     >>> draws = simulate(layer, size=100, seed=0, coordinates=2)
     >>> draws.outputs.shape, draws.scores.shape
     ((100, 3, 2), (100, 2, 3, 3))
+    >>> program = Program()
+    >>> W, V = program.weight("W"), program.weight("V")
+    >>> g = program.matmul(W, program.matmul(W, program.initial("h")))
+    >>> p = program.score(g, program.matmul(V, g))
+    >>> draws = simulate(program, size=100, seed=0, width=16)
+    >>> draws.outputs.shape, draws.scores.shape
+    ((100, 1, 1), (100, 1))
     """
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    chunks = simulate_chunks(layer, size, size, seed, reading, coordinates, memory)
-    return next(chunks)
+    draws: Draws | ProgramDraws = next(_iterate(layer, size, size, seed, reading, coordinates, memory, width))
+    return draws
 
 
+@overload
 def simulate_chunks(
     layer: AttentionLayer,
     size: int,
     chunk_size: int = 10_000,
     seed: int | np.random.SeedSequence = 0,
-    reading: Reading = "collapsed",
+    reading: Reading | None = None,
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
-) -> Iterator[Draws]:
+) -> Iterator[Draws]: ...
+
+
+@overload
+def simulate_chunks(
+    layer: Program,
+    size: int,
+    chunk_size: int = 10_000,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading | None = None,
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+    *,
+    width: int | None = None,
+) -> Iterator[ProgramDraws]: ...
+
+
+def simulate_chunks(
+    layer: AttentionLayer | Program,
+    size: int,
+    chunk_size: int = 10_000,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading | None = None,
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+    *,
+    width: int | None = None,
+) -> Iterator[Draws] | Iterator[ProgramDraws]:
     """Iterate over the draws of `simulate` in chunks, for more draws than memory holds.
 
     The chunks, joined, have the digits that `simulate` returns for the same `size` and `seed`.
@@ -136,23 +215,76 @@ def simulate_chunks(
     >>> sum(float((chunk.outputs**2).sum()) > 0 for chunk in simulate_chunks(layer, 250, 100))
     3
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    return _iterate(layer, size, chunk_size, seed, reading, coordinates, memory, width)
+
+
+def _iterate(
+    layer: AttentionLayer | Program,
+    size: int,
+    chunk_size: int,
+    seed: int | np.random.SeedSequence,
+    reading: Reading | None,
+    coordinates: int,
+    memory: int,
+    width: int | None,
+) -> Iterator[Any]:
+    """Check the arguments at once, and return an iterator over chunks."""
+    if not isinstance(layer, AttentionLayer | Program):
+        remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+        refuse("layer", layer, "is not an AttentionLayer", remedy)
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-    check_choice("reading", reading, tuple(READINGS))
+    chosen: Reading = reading or ("matrix-free" if isinstance(layer, Program) else "collapsed")
+    check_choice("reading", chosen, tuple(READINGS))
+    root = _seed_sequence(seed)
+    work: _Work[Any]
+    if isinstance(layer, Program):
+        work = _program_work(layer, chosen, coordinates, width)
+    elif width is not None:
+        refuse("width", width, "is for programs", "leave it out: the layer has a width of its own")
+    else:
+        work = _layer_work(layer, chosen, coordinates)
+    needed = 8 * (work.entries + work.shared)
+    if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
+        kind = "program" if isinstance(layer, Program) else "layer"
+        remedy = 'raise memory, ask for fewer coordinates, or use reading="collapsed"'
+        refuse("memory", memory, f"allows less than one {chosen} draw of this {kind}, {needed} bytes", remedy)
+    return _chunks(work, size, chunk_size, root, max(1, _BLOCK_ENTRIES // max(1, work.entries)))
+
+
+def _layer_work(layer: AttentionLayer, reading: Reading, coordinates: int) -> _Work[Draws]:
     if reading != "limit" and coordinates > layer.width:
         refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
-    root = _seed_sequence(seed)
     how = READINGS[reading]
-    entries = how.entries(layer, coordinates)
-    needed = 8 * (entries + how.shared(layer))
-    if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
-        remedy = 'raise memory, ask for fewer coordinates, or use reading="collapsed"'
-        refuse("memory", memory, f"allows less than one {reading} draw of this layer, {needed} bytes", remedy)
-    block = max(1, _BLOCK_ENTRIES // entries)
-    return _chunks(layer, size, chunk_size, root, how.draw, block, coordinates)
+
+    def draw(count: int, rng: np.random.Generator) -> Draws:
+        return how.draw(layer, count, coordinates, rng)
+
+    return _Work(draw, how.entries(layer, coordinates), how.shared(layer))
+
+
+def _program_work(program: Program, reading: Reading, coordinates: int, width: int | None) -> _Work[ProgramDraws]:
+    if reading == "collapsed":
+        refuse("reading", reading, "is for attention layers", 'use "matrix-free", which is exact for any program')
+    if reading == "limit":
+        law = limit_of_program(program)
+        limit_entries = 4 * coordinates * len(program.nodes) + 4 * len(law.scores)
+        return _Work(lambda count, rng: law.draw(count, coordinates, rng), limit_entries)
+    if width is None:
+        refuse("width", width, "is missing", "pass the width of the program's vectors, e.g. width=64")
+    n = check_whole("width", width, 1, "pass the number of neurons, e.g. width=64")
+    shortest = min((node.length(n) for node in results_of(program)), default=n)
+    if coordinates > shortest:
+        refuse("coordinates", coordinates, f"exceeds {shortest}", "ask for at most that many neurons")
+    entries = entries_of(program, n)
+    multiplier = DirectMultiplier if reading == "direct" else MatrixFreeMultiplier
+
+    def draw(count: int, rng: np.random.Generator) -> ProgramDraws:
+        return draw_lines(program, n, count, coordinates, rng, multiplier)
+
+    held = entries.matrices if reading == "direct" else entries.bases
+    return _Work(draw, entries.lines + held)
 
 
 def _seed_sequence(seed: Any) -> np.random.SeedSequence:
@@ -162,21 +294,15 @@ def _seed_sequence(seed: Any) -> np.random.SeedSequence:
 
 
 def _chunks(
-    layer: AttentionLayer,
-    size: int,
-    chunk_size: int,
-    root: np.random.SeedSequence,
-    draw: Draw,
-    block: int,
-    coordinates: int,
-) -> Iterator[Draws]:
+    work: _Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence, block: int
+) -> Iterator[_Batch]:
     """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
-    chunk: Draws | None = None
+    chunk: _Batch | None = None
     filled = 0
     for index, start in enumerate(range(0, size, block)):
         key = (*root.spawn_key, index)
         rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
-        part = draw(layer, min(block, size - start), coordinates, rng)
+        part = work.draw(min(block, size - start), rng)
         used = 0
         while used < len(part):
             if chunk is None:
@@ -189,7 +315,7 @@ def _chunks(
                 chunk = None
 
 
-def _empty(part: Draws, size: int) -> Draws:
+def _empty(part: _Batch, size: int) -> _Batch:
     try:
         return part.empty(size)
     except (MemoryError, ValueError):

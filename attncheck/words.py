@@ -1,4 +1,4 @@
-"""Numbers, layers and effects as a reader wants them; the same in text, tables and alternative texts."""
+"""Numbers, layers and effects as a reader wants them; the same on the terminal, in tables and alternative texts."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def chance(value: float | None) -> str:
     if value is None:
         return "–"
     return "<1e-300" if value < 1e-300 else f"{value:.2g}"
+
+
+def gap_text(gap: float | None) -> str:
+    """Return the smallest effect that a look detects; no effect at all may be large enough.
+
+    Examples
+    --------
+    >>> gap_text(0.0123), gap_text(None), gap_text(math.inf)
+    ('0.0123', 'nothing', 'nothing')
+    """
+    return "nothing" if gap is None or math.isinf(gap) else f"{gap:.3g}"
 
 
 def counted(count: int, noun: str) -> str:

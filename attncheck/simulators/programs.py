@@ -1,0 +1,80 @@
+"""Read a program that is written line by line: its results and scores, at a width."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from attncheck.program import MatMul, Node, Output, Program, Score
+from attncheck.simulators.draws import ProgramDraws
+from attncheck.simulators.interpret import Multiplier, interpret
+
+
+def results_of(program: Program) -> tuple[Node, ...]:
+    """Return the lines that draws of a program show: its outputs, else the vectors that no other vector is made from.
+
+    Examples
+    --------
+    >>> program = Program()
+    >>> h = program.initial("h")
+    >>> g = program.matmul(program.weight("W"), h)
+    >>> [node.name for node in results_of(program)]
+    ['g1']
+    """
+    outputs = tuple(node for node in program.nodes if isinstance(node, Output))
+    vectors = [node for node in program.nodes if not isinstance(node, Score)]
+    used = {parent for node in vectors for parent in node.parents}
+    return outputs or tuple(node for node in vectors if node not in used)
+
+
+def draw_lines(
+    program: Program,
+    width: int,
+    size: int,
+    coordinates: int,
+    rng: np.random.Generator,
+    multiplier: Callable[[int, np.random.Generator], Multiplier],
+) -> ProgramDraws:
+    """Draw a program at a width, with W h drawn by ``multiplier(width, rng)``.
+
+    Parameters
+    ----------
+    program : Program
+    width : int
+        n.
+    size : int
+        Number of draws, each with weights of its own.
+    coordinates : int
+        Neurons of the results; at most the length of each.
+    rng : numpy.random.Generator
+    multiplier : callable
+        `DirectMultiplier` or `MatrixFreeMultiplier`.
+    """
+    results = results_of(program)
+    vectors = [node for node in results if not isinstance(node, Output)]
+    values = interpret(program.steps(), width, size, coordinates, vectors, multiplier(width, rng), rng)
+    outputs = np.stack([values.get(node)[:, :coordinates] for node in results], axis=1)
+    scores = [values.get(node) for node in program.nodes if isinstance(node, Score)]
+    return ProgramDraws(outputs=outputs, scores=np.stack(scores, axis=1) if scores else np.empty((size, 0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entries:
+    """Bounds on the float64 entries of one draw: its vectors and scores, with matrices, and with bases of them."""
+
+    lines: int
+    matrices: int
+    bases: int
+
+
+def entries_of(program: Program, width: int) -> Entries:
+    """Return how many entries a draw of a program takes at a width."""
+    uses = Counter(node.weight for node in program.nodes if isinstance(node, MatMul))
+    sizes = {weight: weight.shape(width) for weight in uses}
+    kept = sum(rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] > 1)
+    once = max((rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] == 1), default=0)
+    bases = sum(uses[weight] * sum(shape) for weight, shape in sizes.items())
+    return Entries(sum(2 * node.length(width) for node in program.nodes), kept + once, 2 * bases)

@@ -1,0 +1,262 @@
+"""Limits of programs: against closed forms, against exact readings at finite width, and refused where there is none."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import attncheck as ac
+from attncheck import AttentionLayer, InputError, Program
+from attncheck.expansion import expand
+from attncheck.limits.expectation import expectation
+from attncheck.limits.programs import limit_of_program
+from attncheck.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
+from attncheck.program import LinearCombination, Node
+
+FloatArray = NDArray[np.float64]
+# Two-sided level 1e-9 of a z-test.
+QUANTILE = 6.1
+
+
+def perceptron(depth: int) -> Program:
+    """X ↦ relu(W_d … relu(W_1 h)), with He's scaling: E x² = 1 at every depth."""
+    program = Program()
+    x = program.initial("h")
+    for layer in range(depth):
+        x = program.nonlin(relu(), program.matmul(program.weight(f"W{layer}", std=2**0.5), x))
+    return program
+
+
+def recurrent(steps: int) -> Program:
+    """h_t = erf(W h_{t-1} + U x_t), W and U tied over time; x_t correlated over time."""
+    program = Program()
+    cov = 0.5 ** np.abs(np.subtract.outer(np.arange(steps), np.arange(steps)))
+    tokens = program.initials([f"x{t}" for t in range(steps)], [0.0] * steps, cov)
+    state = program.initial("s")
+    recur, read = program.weight("W", std=1.3), program.weight("U", std=0.7)
+    for token in tokens:
+        total = program.nonlin(LinearCombination((1.0, 1.0)), program.matmul(recur, state), program.matmul(read, token))
+        state = program.nonlin(erf(), total)
+    program.matmul(recur, state, name="last")
+    return program
+
+
+def crossed() -> Program:
+    """Two scores with W^{1,1} = W^{2,2} and W^{1,2} = W^{2,1}, of correlated inputs with a mean."""
+    program = Program()
+    h, k = program.initials(["h", "k"], [0.5, -0.2], [[1.0, 0.6], [0.6, 2.0]])
+    x, y = program.nonlin(clip(1.0), h), program.nonlin(tanh(), k)
+    A, B, V = (program.weight(name, std) for name, std in (("A", 1.0), ("B", 0.8), ("V", 1.0)))
+    p = program.score(program.matmul(A, x), program.matmul(B, y))
+    q = program.score(program.matmul(B, x), program.matmul(A, y), factor=2.0)
+    v, w = program.matmul(V, x), program.matmul(V, y)
+    program.output(mix, [v, w], [p, q])
+    return program
+
+
+def mix(vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    return np.asarray(np.tanh(scores[:, :1]) * vectors[:, 0] + scores[:, 1:] * vectors[:, 1])
+
+
+def product(f: int, g: int, z: FloatArray) -> FloatArray:
+    functions: tuple[Nonlinearity, ...] = (clip(1.0), tanh())
+    return np.asarray(functions[f](z[f]) * functions[g](z[g]))
+
+
+class TestClosedForms:
+    @pytest.mark.parametrize("depth", [1, 2, 5])
+    def test_he_scaling_keeps_the_second_moment(self, depth: int) -> None:
+        law = limit_of_program(perceptron(depth))
+        np.testing.assert_allclose(np.diagonal(law.covariance), [1.0] + [2.0] * depth, rtol=1e-12)
+        assert law.score_covariance.shape == (0, 0)
+        assert law.error < 1e-12
+
+    def test_score_covariance_has_both_terms_of_isserlis(self) -> None:
+        law = limit_of_program(crossed())
+        value = {}
+        for name, f, g in (("xx", 0, 0), ("yy", 1, 1), ("xy", 0, 1)):
+            mean, cov = np.array([0.5, -0.2]), np.array([[1.0, 0.6], [0.6, 2.0]])
+            value[name] = expectation(functools.partial(product, f, g), mean, cov)[0]
+        a, b = 1.0, 0.8**2
+        own = a * b * value["xx"] * value["yy"]
+        cross = 2.0 * a * b * value["xy"] ** 2
+        np.testing.assert_allclose(law.score_covariance, [[own, cross], [cross, 4.0 * own]], atol=2 * law.error)
+        assert law.error < 1e-4
+        assert cross > 0.1 * own
+
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            AttentionLayer(width=8, seq_len=3, num_heads=2),
+            AttentionLayer(width=8, seq_len=3, num_heads=2, activation="relu", input_correlation=0.5, query_std=1.5),
+            AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, input_correlation=1.0),
+        ],
+        ids=AttentionLayer.describe,
+    )
+    def test_scores_of_a_layer_are_those_of_its_law(self, layer: AttentionLayer) -> None:
+        """Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl, grouped heads included."""
+        law = limit_of_program(expand(layer).program)
+        kernel = ac.limit(layer).kernel.matrix
+        scale = (layer.query_std * layer.key_std) ** 2
+        block = scale * np.kron(kernel, kernel)
+        np.testing.assert_allclose(law.score_covariance, np.kron(np.eye(layer.num_heads), block), atol=1e-9)
+
+
+class TestAgainstFiniteWidth:
+    @pytest.mark.parametrize("program", [recurrent(3), perceptron(3)], ids=["recurrent", "perceptron"])
+    def test_vectors_approach_the_limit(self, program: Program) -> None:
+        law = ac.limit(program)
+        (result,) = ac.simulate(program, 1, width=4).outputs.shape[1:2]
+        assert result == 1
+        width, size = 400, 400
+        drawn = ac.simulate(program, size, seed=3, width=width, coordinates=width).outputs[:, 0]
+        exact = law.sample(200_000, seed=4).outputs[:, 0, 0]
+        means = (drawn**2).mean(axis=1)  # Fact 1: an average over coordinates
+        error = means.std(ddof=1) / size**0.5
+        theirs = (exact**2).std(ddof=1) / len(exact) ** 0.5
+        bias = 10.0 / width * (exact**2).mean()
+        assert abs(means.mean() - (exact**2).mean()) < QUANTILE * np.hypot(error, theirs) + bias
+
+    def test_scores_and_outputs_approach_the_limit(self) -> None:
+        program = crossed()
+        law = ac.limit(program)
+        draws = ac.simulate(program, 20_000, seed=1, width=512)
+        limit = ac.simulate(program, 40_000, seed=2, reading="limit")
+        for i, j in itertools.combinations_with_replacement(range(2), 2):
+            products = draws.scores[:, i] * draws.scores[:, j]
+            error = products.std(ddof=1) / len(products) ** 0.5
+            assert abs(products.mean() - law.score_covariance[i, j]) < QUANTILE * error + 0.01
+        assert stats.ks_2samp(draws.outputs[:, 0, 0], limit.outputs[:, 0, 0]).pvalue > 1e-6
+
+    def test_readings_of_a_program_have_one_law(self) -> None:
+        program = crossed()
+        one = ac.simulate(program, 8_000, seed=1, width=3, reading="direct", coordinates=2)
+        other = ac.simulate(program, 8_000, seed=2, width=3, reading="matrix-free", coordinates=2)
+        functionals: tuple[Callable[[ac.ProgramDraws], FloatArray], ...] = (
+            lambda d: d.scores[:, 0],
+            lambda d: d.scores[:, 0] * d.scores[:, 1],
+            lambda d: d.outputs[:, 0, 0] * d.outputs[:, 0, 1],
+            lambda d: d.outputs[:, 0, 0] ** 2 * d.scores[:, 1] ** 2,
+        )
+        for functional in functionals:
+            assert stats.ks_2samp(functional(one), functional(other)).pvalue > 1e-6
+
+    def test_averages_are_random_in_the_limit(self) -> None:
+        """Theorem 1: (1/n) Σ ψ(y_α) tends to E[ψ(Z^y) | p°], a function of the scores."""
+        program = crossed()
+        law = ac.limit(program)
+        width = 4_000
+        draws = ac.simulate(program, 60, seed=5, width=width, coordinates=width)
+        output = program.nodes[-1]
+        values, error = law.average(np.square, [output], draws.scores)
+        averages = (draws.outputs[:, 0] ** 2).mean(axis=1)
+        assert error < 1e-6
+        # Coordinates fluctuate by √(2/n), the moments that they are averaged with by as much.
+        np.testing.assert_allclose(averages, values, rtol=8 * (2 / width) ** 0.5)
+        assert values.std() > 0.3 * values.mean()
+
+
+class TestDegenerate:
+    def test_constant_and_repeated_inputs(self) -> None:
+        program = Program()
+        h, k = program.initials(["h", "k"], [1.0, 1.0], [[0.0, 0.0], [0.0, 0.0]])
+        W = program.weight("W")
+        g, f = program.matmul(W, h), program.matmul(W, k)
+        law = limit_of_program(program)
+        np.testing.assert_array_equal(law.covariance, [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
+        drawn = law.sample(100).outputs
+        np.testing.assert_allclose(drawn[:, 0], drawn[:, 1], atol=1e-12)
+        assert (g.name, f.name) == ("g1", "g2")
+
+    def test_zero_weights(self) -> None:
+        program = Program()
+        g = program.matmul(program.weight("W", std=0.0), program.initial("h"))
+        x = program.nonlin(tanh(), g)
+        p = program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+        law = limit_of_program(program)
+        assert law.score_covariance.tolist() == [[0.0]]
+        assert law.draw(5, 1, np.random.default_rng(0)).scores.tolist() == [[0.0]] * 5
+        assert p.name == "p1"
+
+
+class TestRefused:
+    def tied(self) -> tuple[Program, Node]:
+        program = Program()
+        x = program.nonlin(tanh(), program.matmul(program.weight("W"), program.initial("h")))
+        Q = program.weight("Q")
+        return program, program.score(program.matmul(Q, x), program.matmul(Q, x))
+
+    def test_no_limit_without_assumption_1(self) -> None:
+        program, _ = self.tied()
+        with pytest.raises(InputError, match=r"'p1': has no limit: violates Assumption 1 \(b\), Q is on both sides"):
+            ac.limit(program)
+        with pytest.raises(InputError, match="has no limit"):
+            ac.simulate(program, 10, reading="limit")
+        assert ac.simulate(program, 10, width=8).scores.shape == (10, 1)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({}, "width=None: is missing; pass the width"),
+            ({"width": 0}, "width=0: must be at least 1"),
+            ({"width": 4, "coordinates": 5}, "coordinates=5: exceeds 4"),
+            ({"width": 4, "reading": "collapsed"}, "reading='collapsed': is for attention layers"),
+            ({"width": 4, "memory": 10}, "memory=10: allows less than one matrix-free draw of this program"),
+        ],
+    )
+    def test_arguments(self, options: dict[str, object], said: str) -> None:
+        with pytest.raises(InputError) as caught:
+            ac.simulate(recurrent(2), 10, **options)  # type: ignore[call-overload]
+        assert said in str(caught.value)
+
+    def test_width_is_not_for_layers(self) -> None:
+        with pytest.raises(InputError, match="width=8: is for programs"):
+            ac.simulate(AttentionLayer(width=8), 10, width=8)  # type: ignore[call-overload]
+
+    def test_scores_of_another_shape(self) -> None:
+        law = limit_of_program(crossed())
+        with pytest.raises(InputError, match=r"scores=\(3, 1\): must have shape \(size, 2\)"):
+            law.average(np.square, [law.program.nodes[-1]], np.zeros((3, 1)))
+
+
+class TestExpectation:
+    @pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
+    def test_moments_of_linear_images(self, rank: int) -> None:
+        root = np.random.default_rng(rank).standard_normal((4, rank))
+        mean = np.array([0.3, -1.0, 0.0, 2.0])
+        covariance = root @ root.T
+        value, error = expectation(lambda z: z[0] * z[3], mean, covariance)
+        assert abs(value - (mean[0] * mean[3] + covariance[0, 3])) <= error + 1e-9
+        assert error < 0.02
+
+    def test_kinks_cost_digits_and_are_told(self) -> None:
+        value, error = expectation(lambda z: np.maximum(z[0], 0.0) * np.abs(z[1]), np.zeros(2), np.eye(2))
+        exact = 1 / np.pi
+        assert abs(value - exact) < 4 * error + 1e-12
+        assert 1e-9 < error < 1e-4
+
+    def test_same_digits_every_time(self) -> None:
+        covariance = np.eye(3) + 0.2
+        one, other = (expectation(lambda z: np.exp(-(z**2).sum(axis=0)), np.zeros(3), covariance) for _ in range(2))
+        assert one == other
+
+
+def test_identity_has_no_error() -> None:
+    program = Program()
+    program.matmul(program.weight("W", std=2.0), program.nonlin(identity(), program.initial("h", mean=1.0, std=3.0)))
+    law = limit_of_program(program)
+    assert law.covariance[1, 1] == pytest.approx(40.0, abs=2 * law.error + 1e-9)
+
+
+def test_many_lines_are_quick() -> None:
+    """64 vectors and 16 scores: every second moment has a closed form and is computed once."""
+    layer = AttentionLayer(width=8, seq_len=4, num_heads=2, input_correlation=0.3, activation="relu")
+    law = limit_of_program(expand(layer).program)
+    assert len(law.scores) == 32
+    assert law.error < 1e-12

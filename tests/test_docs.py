@@ -1,0 +1,132 @@
+"""What the documents show is so: Python runs and prints what they say, and commands are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cyclopts import CycloptsError
+from sybil import Document, Example, Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser
+from sybil.typing import Evaluator
+
+from attncheck import AttentionLayer
+from attncheck.cli import app, main
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+SHELL = ("sh", "yaml")
+NOT_EXAMINED = {"jinja", "{eval-rst}", "{include}", "{toctree}"}
+# Where a block begins or ends, and its language, which is empty at the end.
+FENCE = re.compile(r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*(\S*).*$", re.MULTILINE)
+
+
+def read_toml(example: Example) -> None:
+    """Read a TOML block; if it describes a layer, it must be one."""
+    if "layer" in tomllib.loads(example.parsed):
+        AttentionLayer.from_toml(example.parsed)
+
+
+def shown_only(example: Example) -> None:
+    """Leave a block to the tests below."""
+
+
+EVALUATORS: dict[str, Evaluator] = {
+    "python": PythonEvaluator(),
+    "toml": read_toml,
+    **dict.fromkeys(("text", "console", *SHELL), shown_only),
+}
+BLOCKS = Sybil(parsers=[CodeBlockParser(language, evaluator) for language, evaluator in EVALUATORS.items()])
+
+
+def language(example: Example) -> str:
+    return str(example.region.lexemes["arguments"])
+
+
+def shell_blocks(document: Document) -> list[str]:
+    return [str(example.parsed) for example in document.examples() if language(example) in SHELL]
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """Iterate over the calls of attncheck in a shell block, or in the `run:` lines of a workflow."""
+    for line in block.replace("\\\n", " ").splitlines():
+        call = re.sub(r"^\s*(?:- )?(?:run: )?", "", line)
+        if call.startswith("attncheck "):
+            yield shlex.split(call, comments=True)[1:]
+
+
+def parse(tokens: list[str]) -> None:
+    """Parse a call of attncheck without running it."""
+    app.parse_args(tokens, exit_on_error=False, print_error=False)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_every_block_is_found(path: Path) -> None:
+    document = BLOCKS.parse(path)
+    written = FENCE.findall(document.text)[::2]
+    found = [language(example) for example in document.examples()]
+    assert found == [each for each in written if each not in NOT_EXAMINED]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_examples_run_in_order(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = BLOCKS.parse(path)
+    document.namespace["__name__"] = path.stem
+    previous: Example | None = None
+    for example in document.examples():
+        if language(example) == "python":
+            capsys.readouterr()
+        example.evaluate()
+        kinds = (previous and language(previous), language(example))
+        if previous and kinds == ("sh", "console"):
+            for tokens in commands(previous.parsed):
+                main(tokens)
+        if kinds in (("python", "text"), ("sh", "console")):
+            assert_printed(example.parsed, capsys.readouterr().out)
+        previous = example
+
+
+def assert_printed(shown: str, printed: str) -> None:
+    """Assert that every line that a document shows was printed; an ellipsis at its end stands for more."""
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    for line in shown.splitlines():
+        start = " ".join(line.removesuffix("…").split()).strip("─")
+        assert any(each.startswith(start) for each in lines), f"not printed: {line}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_commands_are_valid(path: Path) -> None:
+    names = "|".join(command for command in app if not command.startswith("-"))
+    for block in shell_blocks(BLOCKS.parse(path)):
+        found = list(commands(block))
+        # A call that is written in another way would not be looked at.
+        assert len(found) == len(re.findall(rf"\battncheck (?:{names})\b", block))
+        for tokens in found:
+            parse(tokens)
+
+
+def test_option_that_does_not_exist_is_seen() -> None:
+    (tokens,) = commands("      - run: attncheck gate run.jsonl \\\n          --basis old.jsonl # a comment\n")
+    assert tokens == ["gate", "run.jsonl", "--basis", "old.jsonl"]
+    with pytest.raises(CycloptsError, match="basis"):
+        parse(tokens)
+
+
+def test_output_that_is_not_printed_is_seen() -> None:
+    assert_printed("  one line …\n ───\n", "one  line that goes on\n ─────\n")
+    with pytest.raises(AssertionError, match="another"):
+        assert_printed("another line\n", "one line\n")
