@@ -12,9 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from attncheck.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.attention_map import visible
+from attncheck.checks.check import Setting
+from attncheck.checks.reference import Reference
+from attncheck.checks.registry import checks_of
 from attncheck.checks.sample import Sample
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.simulators import simulate
@@ -27,6 +31,10 @@ _SIZE = 4_000
 # Entries of a diagnosis' largest array.
 _ENTRIES = 2**21
 _QUANTILE = 3.29
+# Properties whose checks must agree with a layer before it is named, and their level together.
+_CONFIRMING, _CONFIRMING_LEVEL = ("exactness", "scores", "conditional"), 0.01
+# Calls that are compared with each other, their draws, and the level of the comparison.
+_CALLS, _CALL_DRAWS, _CALLS_LEVEL = 24, 60, 1e-6
 #: What a simulator may have read otherwise than declared.
 _READINGS: dict[str, tuple[Any, ...]] = {
     "score_scaling": SCORE_SCALINGS,
@@ -89,7 +97,8 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     size = max(64, min(_SIZE, _ENTRIES // stored, 100_000_000 // layer.weight_entries))
     key = (unit.property_name, layer.to_dict())
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
-    return differences(sample, seed_sequence(seed, *key, role="diagnosis/reference"))
+    found = differences(sample, seed_sequence(seed, *key, role="diagnosis/reference"))
+    return [*_calls(layer, subject, stream(seed, *key, role="diagnosis/calls")), *found]
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
@@ -105,13 +114,35 @@ def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
     return [*found, *_fitting(sample, seed)] if found else []
 
 
+def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
+    """Say if calls of the subject differ by more than draws of one call do, as where draws share their weights."""
+    size = max(8, min(_CALL_DRAWS, 1_000_000 // layer.weight_entries))
+    calls = [subject.draw(layer, size, rng) for _ in range(_CALLS)]
+    sizes = [[_mean_square(call.outputs) for call in calls]]
+    if all(call.scores is not None for call in calls):
+        sizes.append([_mean_square(np.where(visible(layer), call.need("scores"), 0.0)) for call in calls])
+    varied = [each for each in sizes if len(np.unique(np.concatenate(each))) > 1]
+    if all(stats.kruskal(*each).pvalue > _CALLS_LEVEL for each in varied):
+        return
+    yield "calls of the simulator differ by more than the draws of one call do; each draw needs weights of its own"
+
+
 def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
-    """Yield what the layer would have to declare, in one field, for all estimates to agree with it."""
+    """Yield what the layer would have to declare, in one field, for estimates and checks to agree with it."""
     for field, values in _READINGS.items():
         for value in values:
             read = dataclasses.replace(sample, layer=sample.layer.replace(**{field: value}))
-            if not any(estimate.differs for estimate in _estimates(read, seed)):
+            if not any(estimate.differs for estimate in _estimates(read, seed)) and _passes(read, seed):
                 yield f"all of it fits a layer with {field}={value!r}"
+
+
+def _passes(sample: Sample, seed: np.random.SeedSequence) -> bool:
+    """Return whether no check of the cheap properties finds anything suspicious in a sample."""
+    setting = Setting(sample.layer, sample.exposed, sample.coordinates)
+    reference = Reference(sample.layer, len(sample), sample.coordinates, seed)
+    checks = [check for name in _CONFIRMING for check in checks_of(name) if not check.reason_not_examined(setting)]
+    p_values = (check.test(setting, check.measure(sample, reference)).p_value for check in checks)
+    return all(p_value > _CONFIRMING_LEVEL / len(checks) for p_value in p_values)
 
 
 def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimate]:

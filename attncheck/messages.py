@@ -10,7 +10,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import CLAIMS
 from attncheck.records import Result
 from attncheck.unit import violated
-from attncheck.words import chance
+from attncheck.words import chance, counted
 
 # Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6
@@ -32,7 +32,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
         f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  likely:   {hint}" for hint in list(dict.fromkeys(result.hint for result in shown))[:_CAUSES]),
-        f"  {len(bad)} of {examined} checks are violated at level {worst.level:.2g}:",
+        f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
     if len(bad) > len(shown):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result, run_digest
-from attncheck.words import chance, counted
+from attncheck.words import chance, counted, telling
 
 if TYPE_CHECKING:
     from attncheck.run import Run
@@ -74,13 +75,17 @@ def _table(results: Sequence[Result]) -> Table:
         table.add_row(
             name,
             _verdict(group),
-            str(len(layers)),
-            f"{len(examined)}/{len(group)}",
+            _of(len({str(result.layer) for result in examined}), len(layers)),
+            _of(len(examined), len(group)),
             f"{draws:,}",
             smallest,
             f"{seconds:.1f}",
         )
     return table
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part}/{whole}" if part < whole else str(whole)
 
 
 def _verdict(group: Iterable[Result]) -> str:
@@ -96,14 +101,13 @@ def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return what no layer examined, grouped by the most common reason, under a heading."""
+    """Return what no layer examined, grouped by the most telling reason, under a heading."""
     by_reason: dict[str, list[str]] = {}
     for check in sorted({result.check for result in results}):
         group = [result for result in results if result.check == check]
         if any(result.p_values for result in group):
             continue
-        reasons = [result.reason for result in group]
-        by_reason.setdefault(max(sorted(set(reasons)), key=reasons.count), []).append(check)
+        by_reason.setdefault(telling(Counter(result.reason for result in group)), []).append(check)
     lines = [f"  {reason}: {', '.join(checks)}" for reason, checks in by_reason.items()]
     return [heading, *lines] if lines else []
 

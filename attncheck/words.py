@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from attncheck.attention import AttentionLayer
+from attncheck.checks.check import NOT_EXPOSED
 from attncheck.errors import InputError
 from attncheck.records import Result
 
@@ -54,6 +56,22 @@ def counted(count: int, noun: str) -> str:
     ('1 layer', '12,000 layers')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def telling(reasons: Mapping[str, int]) -> str:
+    """Return the reason that a reader can act on, else the most common; empty if there is none.
+
+    Parameters
+    ----------
+    reasons : mapping of str to int
+        Reasons why something was not examined, and how often.
+
+    Examples
+    --------
+    >>> telling({"softmax only": 9, "the subject does not expose value_gram": 3})
+    'the subject does not expose value_gram'
+    """
+    return min(reasons, key=lambda reason: (not reason.startswith(NOT_EXPOSED), -reasons[reason], reason), default="")
 
 
 def span(values: list[Any]) -> str:

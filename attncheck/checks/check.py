@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["exact", "limit"]
 
+#: How the reason starts where a subject does not expose what a check takes.
+NOT_EXPOSED = "the subject does not expose "
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
@@ -42,6 +45,10 @@ class Setting:
     def output_rank(self) -> int:
         """The rank of the outputs' conditional covariance."""
         return min(self.layer.seq_len, self.layer.num_heads * self.head_rank)
+
+
+#: How the reason starts where a subject does not expose what a check takes.
+NOT_EXPOSED = "the subject does not expose "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +78,10 @@ class Departure:
 
 def _always(setting: Setting) -> str:
     return ""
+
+
+#: How the reason starts where a subject does not expose what a check takes.
+NOT_EXPOSED = "the subject does not expose "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +146,7 @@ class Check:
         if "scores" in missing and "masked scores" in missing:
             missing.remove("masked scores")
         if missing:
-            return "the subject does not expose " + ", ".join(missing)
+            return NOT_EXPOSED + ", ".join(missing)
         if setting.weights != GAUSSIAN and self.kind == "exact" and not self.any_weights:
             return f"exact for Gaussian weights, and the subject's are {setting.weights}"
         return self.excluded(setting)

@@ -87,6 +87,12 @@ CLAIMS = {
             "One fixed random projection per layer is examined, not every direction.",
         ),
         Claim(
+            "joint",
+            "Inputs, scores and outputs have their joint law at the width.",
+            "Theorem 1, Example 1",
+            "A handful of functionals of two of them is examined, not every dependence.",
+        ),
+        Claim(
             "independence",
             "The Gaussian parts of scores and outputs are independent of everything that they are conditioned on.",
             "Definition 1 (iv)",

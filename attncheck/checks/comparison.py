@@ -25,12 +25,28 @@ _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
 _DISTANCE_DRAWS = 10_000
 
 
+def _sides(functional: Functional) -> frozenset[str]:
+    """Return which of inputs, scores and outputs a functional takes."""
+    names = {"masked scores": "scores", "input_gram": "inputs"}
+    return frozenset(names.get(need, need) for need in functional.needs)
+
+
 def _claim(functional: Functional) -> str:
-    if functional.needs <= {"scores", "masked scores"}:
-        return "scores"
-    if functional.needs == {"outputs"}:
-        return "outputs"
-    return "inputs" if "outputs" not in functional.needs and "scores" not in functional.needs else "independence"
+    sides = _sides(functional)
+    return next(iter(sides)) if len(sides) == 1 else "joint"
+
+
+_HINTS = {
+    frozenset({"inputs"}): "the activation, the scale or the correlation of the inputs differs from the declared one",
+    frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
+    frozenset({"outputs"}): "a weight, the attention map, the mask or H^{-1/2} differs from the declared one",
+    frozenset({"inputs", "scores"}): "the scores do not go with these inputs: W_Q, W_K, the scaling, or other inputs",
+    frozenset({"inputs", "outputs"}): "the outputs do not go with these inputs, or have another law",
+    frozenset({"scores", "outputs"}): (
+        "the outputs do not follow from these scores: the attention map, its temperature, axis or mask, W_V, W_O or "
+        "H^{-1/2}"
+    ),
+}
 
 
 def _distance(setting: Setting) -> float:
@@ -54,12 +70,12 @@ def _exactness(functional: Functional) -> Check:
         claim=_claim(functional),
         kind="exact",
         needs=functional.needs | {"outputs"},
-        null=f"{functional.name} has the law of the exact reading at the same width",
+        null=f"{functional.text} has the law of the exact reading at the same width",
         departure=_DISTANT,
-        reads=f"Kolmogorov distance of {functional.name} from the exact law:",
+        reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO),
         measure=measure,
-        hint="the joint law of inputs, scores and outputs differs from the declared layer's",
+        hint=_HINTS[_sides(functional)],
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
     )
 

@@ -45,9 +45,10 @@ class Arrays(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Functional:
-    """A number per draw: its name, the arrays it takes, where it says something, and how it is computed."""
+    """A number per draw: its name, what it is, the arrays it takes, how it is computed, and where it says nothing."""
 
     name: str
+    text: str
     needs: frozenset[str]
     compute: Callable[[AttentionLayer, Arrays], FloatArray]
     excluded: Callable[[AttentionLayer, int], str] = lambda layer, coordinates: ""
@@ -168,28 +169,86 @@ _OUTPUTS, _SCORES, _INPUTS = frozenset({"outputs"}), frozenset({"scores"}), froz
 _MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 
 FUNCTIONALS: tuple[Functional, ...] = (
-    Functional("score", _SCORES, lambda layer, a: _scores(a)[:, 0, 0, 0]),
-    Functional("score_off", _SCORES, lambda layer, a: _scores(a)[:, -1, -1, 0], _positions),
-    Functional("score_heads", _SCORES, lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0], _heads),
-    Functional("score_energy", _SCORES, _score_energy),
-    Functional("row_entropy", _SCORES, _row_entropy, _softmax),
-    Functional("output", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0]),
-    Functional("output_positions", _OUTPUTS, lambda layer, a: a.outputs[:, 0, 0] * a.outputs[:, -1, 0], _positions),
-    Functional("output_neurons", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0] * a.outputs[:, -1, 1], _coordinates),
-    Functional("output_energy", _OUTPUTS, lambda layer, a: _log_energy(first_neurons(a))),
-    Functional("output_given_scores", _OUTPUTS | _SCORES, _output_given_scores),
-    Functional("score_shape", _SCORES | _MASKED, _score_shape, _regular_positions),
-    Functional("score_contrast", _SCORES | _MASKED, _score_contrast, _regular_heads),
-    Functional("score_output_size", _OUTPUTS | _SCORES, _score_output_size),
-    Functional("input", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
-    Functional("input_length", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
-    Functional("input_overlap", _GRAM, lambda layer, a: _gram(a)[:, 0, -1], _positions),
-    Functional("input_output", _INPUTS | _OUTPUTS, lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0]),
+    Functional("score", "the first head's score P_11", _SCORES, lambda layer, a: _scores(a)[:, 0, 0, 0]),
     Functional(
-        "input_output_squares", _INPUTS | _OUTPUTS, lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2
+        "score_off",
+        "the last head's score of the last position with the first",
+        _SCORES,
+        lambda layer, a: _scores(a)[:, -1, -1, 0],
+        _positions,
+    ),
+    Functional(
+        "score_heads",
+        "the product of the first and the last head's scores of the last position with the first",
+        _SCORES,
+        lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0],
+        _heads,
+    ),
+    Functional("score_energy", "log Σ P² over visible scores", _SCORES, _score_energy),
+    Functional(
+        "row_entropy", "the entropy of the last row of the first head's weights", _SCORES, _row_entropy, _softmax
+    ),
+    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0]),
+    Functional(
+        "output_positions",
+        "the product of the outputs at the first and the last position",
+        _OUTPUTS,
+        lambda layer, a: a.outputs[:, 0, 0] * a.outputs[:, -1, 0],
+        _positions,
+    ),
+    Functional(
+        "output_neurons",
+        "the product of two neurons of the last output",
+        _OUTPUTS,
+        lambda layer, a: a.outputs[:, -1, 0] * a.outputs[:, -1, 1],
+        _coordinates,
+    ),
+    Functional("output_energy", "log Σ y²", _OUTPUTS, lambda layer, a: _log_energy(first_neurons(a))),
+    Functional(
+        "output_given_scores",
+        "log Σ y², y whitened by the weights that the scores give",
+        _OUTPUTS | _SCORES,
+        _output_given_scores,
+    ),
+    Functional(
+        "score_shape",
+        "log |det P| at a given Σ P²: how correlated the scores are",
+        _SCORES | _MASKED,
+        _score_shape,
+        _regular_positions,
+    ),
+    Functional(
+        "score_contrast",
+        "how far log |det P| differs between heads",
+        _SCORES | _MASKED,
+        _score_contrast,
+        _regular_heads,
+    ),
+    Functional("score_output_size", "log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, _score_output_size),
+    Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
+    Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
+    Functional(
+        "input_overlap",
+        "the overlap of the first and the last input",
+        _GRAM,
+        lambda layer, a: _gram(a)[:, 0, -1],
+        _positions,
+    ),
+    Functional(
+        "input_output",
+        "the sum of an input and an output of one neuron",
+        _INPUTS | _OUTPUTS,
+        lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0],
+    ),
+    Functional(
+        "input_output_squares",
+        "x² y² of one neuron",
+        _INPUTS | _OUTPUTS,
+        lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2,
     ),
     Functional(
         "input_score_squares",
+        "x² P² of one neuron and one score",
         _INPUTS | _SCORES,
         lambda layer, a: (_inputs(a)[:, -1, 0] * _scores(a)[:, 0, -1, -1]) ** 2,
     ),

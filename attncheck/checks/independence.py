@@ -94,7 +94,10 @@ def _score_gram(sample: Sample, reference: Reference) -> Pair:
 def _keys_values(sample: Sample, reference: Reference) -> Pair:
     values, keys = sample.value_factors, sample.key_factors
     both = values.kept & keys.kept
-    return values.values[both], keys.values[both]
+    weight = np.where(both, keys.values, 0.0)
+    # Centred as for pairs of heads: a wrong scale of both is no dependence.
+    weight -= weight.sum(axis=0) / np.maximum(both.sum(axis=0), 1)
+    return values.values[both], weight[both]
 
 
 def _tie(

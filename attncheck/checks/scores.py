@@ -34,11 +34,16 @@ def factor_entries(setting: Setting) -> int:
     return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
 
 
-def head_pairs(residual: Residual, step: int = 1) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from disjoint pairs of neighbouring heads, where both are kept."""
+def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
+    """Return noise and weight from disjoint pairs of neighbouring heads, where both are kept.
+
+    The weight is centred place by place: a mean that a wrong scale leaves in both is no dependence.
+    """
     first, second = slice(0, residual.values.shape[1] - 1, 2), slice(1, None, 2)
     both = residual.kept[:, first] & residual.kept[:, second]
-    return residual.values[:, first][both], residual.values[:, second][both]
+    weight = np.where(both, residual.values[:, second], 0.0)
+    weight -= weight.sum(axis=0) / np.maximum(both.sum(axis=0), 1)
+    return residual.values[:, first][both], weight[both]
 
 
 def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
@@ -73,7 +78,8 @@ def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]
 def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     energy = sample.whitened_scores.energy_scores(2)
     pairs = energy.shape[1] // 2
-    return energy[:, 0 : 2 * pairs : 2], energy[:, 1 : 2 * pairs : 2]
+    weight = energy[:, 1 : 2 * pairs : 2]
+    return energy[:, 0 : 2 * pairs : 2], weight - weight.mean(axis=0)
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:

@@ -53,7 +53,7 @@ def explanation(name: str) -> list[str]:
     for check in found:
         lines += [*_check(check), *_field("says", CLAIMS[check.claim].statement), *_unseen(CLAIMS[check.claim])]
     if not lines:
-        known = [*CLAIMS, *PROPERTIES, *(check.name for check in CHECKS)]
+        known = dict.fromkeys([*CLAIMS, *PROPERTIES, *(check.name for check in CHECKS)])
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         refuse("name", name, "is no claim, property or check", "try " + ", ".join(close or list(CLAIMS)[:3]))
     return lines
@@ -92,7 +92,7 @@ def _check(check: Check, indent: str = "") -> Iterator[str]:
         "null": f"{check.null} ({_KINDS[check.kind]})",
         "departure": check.departure.text,
         "needs": ", ".join(sorted(check.needs)) or "outputs",
-        "effect": check.reads,
+        "effect": check.reads.rstrip(":"),
         "hint": check.hint,
     }
     for name, text in fields.items():

@@ -5,26 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result
 from attncheck.report.gather import Gathered, Space, Tally
 from attncheck.words import in_departures
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
-STAGES = (
-    "draws",
-    "inputs",
-    "assumption",
-    "scores",
-    "values",
-    "heads",
-    "conditional",
-    "outputs",
-    "outputs_joint",
-    "independence",
-    "non_gaussianity",
-    "limit",
-)
+STAGES = tuple(CLAIMS)
 # A hint that so many checks share says little.
 _GENERIC = 5
 

@@ -24,7 +24,7 @@ from attncheck.report.pictures import Rate, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
-from attncheck.words import chance
+from attncheck.words import chance, telling
 
 # Results of one check that its forest plot shows.
 _SHOWN = 16
@@ -258,8 +258,8 @@ def worst_verdict(tallies: tuple[Tally, ...]) -> str:
 
 
 def reason_of(tally: Tally) -> str:
-    """Return the most common reason why a check was not examined."""
-    return min(tally.reasons, key=lambda reason: (-tally.reasons[reason], reason), default="")
+    """Return why a check was not examined, in the words that help most."""
+    return telling(tally.reasons)
 
 
 def looks(result: Result) -> Markup:

@@ -11,6 +11,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from attncheck.attention import AttentionLayer
+from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis import differences
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
@@ -24,6 +25,10 @@ from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
 from attncheck.words import chance, gap_text
 
+# Checks that a simulator of something else entirely passes too.
+_NO_LAW = frozenset(
+    check.name for check in CHECKS if check.claim == "draws" or check.name.endswith((".symmetry", ".signs"))
+)
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
 
@@ -61,9 +66,9 @@ def check_file(
 
 
 def conclude_file(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
-    """Return what a file comes to: inconclusive where only the draws' independence could be examined."""
+    """Return what a file comes to: inconclusive where only signs, digits and repeats could be examined."""
     conclusion = conclude([r.id for r in results], [msgspec.to_builtins(r) for r in results], budget, seed)
-    if conclusion.verdict == "consistent" and all(r.claim == "draws" for r in results if r.p_values):
+    if conclusion.verdict == "consistent" and all(r.check in _NO_LAW for r in results if r.p_values):
         reasons = ("the file is too small, or holds too little, to examine any law",)
         return dataclasses.replace(conclusion, verdict="inconclusive", reasons=reasons)
     return conclusion

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import difflib
 import re
 import zipfile
 from pathlib import Path
@@ -21,6 +22,8 @@ FloatArray = NDArray[np.float64]
 Entry = tuple[int, int, int]
 
 _OUTPUT_COLUMN = re.compile(r"y_?(\d+)$")
+# How .npy files start.
+_NPY = b"\x93NUMPY"
 _SCORE_COLUMN = re.compile(r"p_?(\d+)_(\d+)_(\d+)$")
 
 
@@ -82,16 +85,22 @@ def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+    if not zipfile.is_zipfile(path) and not path.read_bytes()[:6] == _NPY:
+        raise InputError(f"samples={path}: is no .npz archive, or was cut short; write it with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         if not hasattr(archive, "files"):
             refuse("samples", str(path), "is one array, not an archive", "rename it to end in .npy")
         unknown = [name for name in archive.files if name not in FIELDS]
         if unknown:
-            refuse("samples", unknown[0], "is not a known array", "name arrays " + ", ".join(FIELDS))
+            close = difflib.get_close_matches(unknown[0], FIELDS, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(FIELDS)
+            refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
         return {name: archive[name] for name in archive.files}, {}
 
 
 def _read_npy(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+    if path.read_bytes()[:6] != _NPY:
+        raise InputError(f"samples={path}: is no .npy file; write it with numpy.save")
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         refuse("samples", str(path), "is an archive, not one array", "rename it to end in .npz")
