@@ -118,6 +118,8 @@ class Check:
         Whether the null holds for weights of any symmetric law, though it is exact.
     picture : callable Sample -> dict, optional
         What a report shows of a look in place of the family's own picture; see `attncheck.evidence.pictures`.
+    calls : int
+        Calls of the subject that a look makes at least.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Check:
     draws_per_unit: int = 1
     any_weights: bool = False
     picture: Callable[[Sample], dict[str, Any]] | None = None
+    calls: int = 1
 
     @property
     def property_name(self) -> str:

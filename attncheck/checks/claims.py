@@ -66,7 +66,7 @@ CLAIMS = {
             "heads",
             "Scores, keys and values of different heads are independent given the inputs, but for declared groups.",
             "Example 1, Assumption 1",
-            "Heads are compared with their neighbours only.",
+            "Linear and size dependence of pairs of heads is examined, not that of three or more together.",
         ),
         Claim(
             "conditional",

@@ -6,12 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck.attention_map import attention_weights
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
+from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import factor_entries, head_pairs, one_group, same_in_groups, ungrouped
+from attncheck.checks.scores import copies, factor_entries, head_pairs, one_group, one_head, same_in_groups, ungrouped
 from attncheck.evidence.families import Association, Count, Scale, Uniform
+from attncheck.evidence.streams import stream
 
 FloatArray = NDArray[np.float64]
 
@@ -31,19 +34,25 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair neighbouring neurons of the residual."""
-    residual = sample.output_residual
-    last = residual.values.shape[2] // 2 * 2
-    kept = residual.kept[:, :, 0:last:2]
-    return residual.values[:, :, 0:last:2][kept], residual.values[:, :, 1:last:2][kept]
+    """Pair neurons of the residual, others for each draw."""
+    return rotating_pairs(sample.output_residual, 2)
 
 
 def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair neighbouring whitened positions: the off-diagonal of the covariance between positions."""
-    residual = sample.output_residual
-    last = residual.values.shape[1] // 2 * 2
-    both = residual.kept[:, 0:last:2] & residual.kept[:, 1:last:2]
-    return residual.values[:, 0:last:2][both], residual.values[:, 1:last:2][both]
+    """Pair whitened positions, others for each draw: the off-diagonal of the covariance between positions."""
+    return rotating_pairs(sample.output_residual, 1)
+
+
+def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    """Pair each draw's size of the residual with the heads' shares in Σ_y, mixed by a fixed vector."""
+    layer, residual = sample.layer, sample.output_residual
+    weights = attention_weights(layer, sample.need("scores"))
+    parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)
+    whole = np.linalg.pinv(parts.sum(axis=1), rcond=1e-9, hermitian=True)
+    mixture = stream(0, "head shares", layer.num_heads).standard_normal(layer.num_heads)
+    share = np.einsum("dij,dhji,h->d", whole, parts, mixture)
+    seen = residual.kept.any(axis=(1, 2)) & np.isfinite(share)
+    return residual.energy_scores(1)[seen], share[seen] - share[seen].mean()
 
 
 def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -100,7 +109,7 @@ CHECKS = (
         needs=_VALUES,
         null="given scores and values, different neurons are independent",
         departure=Departure.of("a correlation of 0.1 between neurons", 0.1, coarsest=0.4),
-        reads="correlation of whitened outputs between neighbouring neurons:",
+        reads="correlation of whitened outputs between neurons:",
         family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
         measure=_neurons,
         hint="rows of W_O are not independent, or neurons repeat",
@@ -113,7 +122,7 @@ CHECKS = (
         needs=_VALUES,
         null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
         departure=Departure.of("a correlation of 0.1 between whitened positions", 0.1),
-        reads="correlation of neighbouring whitened positions:",
+        reads="correlation of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
         measure=_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
@@ -130,6 +139,19 @@ CHECKS = (
         family=lambda setting: Association(_entries(setting)),
         measure=_shift,
         hint="something is added to the outputs, such as a bias",
+    ),
+    Check(
+        name="conditional.head_shares",
+        claim="heads",
+        kind="exact",
+        needs=_VALUES,
+        null="the size of the whitened output does not depend on which head contributes to it",
+        departure=Departure.of("a correlation of 0.05 with a mixture of the heads' shares", 0.05, coarsest=0.4),
+        reads="correlation of the whitened outputs' size with the heads' shares in their covariance:",
+        family=lambda setting: Association(),
+        measure=_head_shares,
+        hint="W_O has another scale in some heads than in others",
+        excluded=one_head,
     ),
     Check(
         name="conditional.value_scale",
@@ -162,7 +184,7 @@ CHECKS = (
         needs=_VALUE_GRAM,
         null="the value Grams of different groups of heads are independent given the inputs",
         departure=Departure.of("a correlation of 0.1 between groups", 0.1, coarsest=0.4),
-        reads="correlation of value Grams between neighbouring groups of heads:",
+        reads="correlation of value Grams between groups of heads:",
         family=lambda setting: Association(
             setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
         ),
@@ -170,6 +192,7 @@ CHECKS = (
         hint="W_V is shared between heads that should not share it",
         excluded=one_group,
     ),
+    copies("conditional.value_copies", "value_gram", "value"),
     Check(
         name="conditional.value_groups",
         claim="heads",

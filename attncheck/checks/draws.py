@@ -6,18 +6,23 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special, stats
 
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.evidence.families import Count
+from attncheck.evidence.exchange import Calls, Repeats
+from attncheck.evidence.families import Association, Count
 
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
-# Draws in a run, and how many of them must not be 0, for a run to count as repeated: a draw may hold a single
-# number, as where all positions are equal, and two such numbers coincide by chance in float32.
-_RUN, _NONZERO = 6, 3
+#: Calls that a look compares with each other.
+CALLS = 16
+# A draw may hold a single number, as where all positions are equal, and two such numbers coincide by chance in
+# float32: a draw with so many different ones never does, nor does a run of draws of which so many are not 0.
+_RUN, _NUMBERS = 6, 3
 # The chance that a float32 number lies on the float16 grid; a float64 one has far less.
 _HALF_GRID = 2.0**-13
 
@@ -44,24 +49,57 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((larger[:, 0] == larger[:, 1]).sum()), len(larger)
 
 
-def _repeats(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many runs of draws occur before in the sample."""
-    values = sample.outputs.reshape(len(sample), -1)
+def _marks(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
+    """Return a mark of each draw that holds enough digits, else of each run of draws.
+
+    Signs count for nothing, so that mirrored draws are repeats too.
+    """
+    values = np.abs(sample.outputs.reshape(len(sample), -1))
+    rich = _distinct(values) >= _NUMBERS
+    if 2 * int(rich.sum()) > len(values):
+        return (hashes(values[rich]),)
     if len(values) < _RUN:
-        return 0, 1
+        return (np.arange(1, dtype=np.uint64),)
     windows = np.lib.stride_tricks.sliding_window_view
-    runs = windows(_hashes(values.view(np.uint64)), _RUN)
     nonzero = windows((values != 0.0).any(axis=1), _RUN).sum(axis=1)
-    runs = runs[nonzero >= _NONZERO]
-    return len(runs) - len(np.unique(_hashes(runs))), max(1, len(runs))
+    runs = windows(values, _RUN, axis=0).reshape(len(nonzero), -1)
+    return (hashes(runs[nonzero >= _NUMBERS]),)
 
 
-def _hashes(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a whole number for each row, the same for equal rows, and for others with a chance of about 2^-63."""
-    # The lower bits of float32 digits are 0; a product would never carry anything down there.
-    folded = rows ^ (rows >> np.uint64(32))
-    odd = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    return np.asarray((folded * odd).sum(axis=1, dtype=np.uint64))
+def _distinct(values: FloatArray) -> NDArray[np.int64]:
+    """Return how many numbers of each row differ from 0 and from each other by more than rounding may make."""
+    ordered = np.sort(values, axis=1)
+    steps = np.diff(ordered, axis=1, prepend=0.0)
+    return np.asarray((steps > 1e-3 * ordered[:, -1:]).sum(axis=1))
+
+
+def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    """Return normal scores of the ranks of sizes, of disjoint pairs of neighbouring draws."""
+    size = (sample.outputs**2).sum(axis=(1, 2))
+    pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
+    scores = special.ndtri((stats.rankdata(pairs, axis=0) - 0.5) / max(1, len(pairs)))
+    return scores[:, 0], scores[:, 1]
+
+
+def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the size of each draw of one call of the subject, and their number."""
+    return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
+
+
+def _repeats(name: str, departure: Departure) -> Check:
+    return Check(
+        name=name,
+        claim="draws",
+        kind="exact",
+        any_weights=True,
+        needs=_OUTPUTS,
+        null="no draw occurs twice (no run of draws, where one draw holds a single number)",
+        departure=departure,
+        reads="share of draws that occurred before:",
+        family=lambda setting: Repeats(),
+        measure=_marks,
+        hint="random streams repeat, e.g. every chunk starts from the same seed",
+    )
 
 
 def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
@@ -127,18 +165,35 @@ CHECKS = (
         hint="draws depend on their neighbours: inputs or weights are reused",
     ),
     Check(
-        name="draws.repeats",
+        name="exactness.neighbours",
         claim="draws",
         kind="exact",
         any_weights=True,
         needs=_OUTPUTS,
-        null="no run of draws occurs twice",
-        departure=Departure.of("one repeated run in a hundred", 0.01),
-        reads="share of runs of draws that occurred before:",
-        family=lambda setting: Count(0.0),
-        measure=_repeats,
-        hint="random streams repeat, e.g. every chunk starts from the same seed",
+        null="sizes of neighbouring draws have uncorrelated ranks",
+        departure=Departure.of("a correlation of 0.05", 0.05, coarsest=0.4),
+        reads="correlation of the sizes of neighbouring draws:",
+        family=lambda setting: Association(),
+        draws_per_unit=2,
+        measure=_neighbours,
+        hint="draws depend on their neighbours: inputs or weights are reused",
     ),
+    Check(
+        name="draws.calls",
+        claim="draws",
+        kind="exact",
+        any_weights=True,
+        needs=_OUTPUTS,
+        null="calls of the simulator differ no more than the draws of one call do",
+        departure=Departure.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
+        reads="share of the variance of the outputs' sizes between calls:",
+        family=lambda setting: Calls(CALLS),
+        measure=_calls,
+        calls=CALLS,
+        hint="weights are drawn once for all draws of a call; each draw needs its own",
+    ),
+    _repeats("draws.repeats", Departure.of("one repeated draw in a hundred", 0.01)),
+    _repeats("exactness.repeats", Departure.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
     _precision("outputs"),
     _precision("scores"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from scipy import special
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
+from attncheck.checks.rotation import two_neurons
 
 FloatArray = NDArray[np.float64]
 
@@ -60,8 +62,9 @@ def _scores(arrays: Arrays) -> FloatArray:
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
+    """Return the inputs of the neurons of `first_neurons`."""
     assert arrays.inputs is not None
-    return arrays.inputs
+    return two_neurons(arrays.inputs)
 
 
 def _gram(arrays: Arrays) -> FloatArray:
@@ -70,8 +73,8 @@ def _gram(arrays: Arrays) -> FloatArray:
 
 
 def first_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of the neurons that the reference has too."""
-    return arrays.outputs[:, :, :2]
+    """Return the outputs of two neurons, as many as the reference has, all of them in turn."""
+    return two_neurons(arrays.outputs)
 
 
 def _log_energy(values: FloatArray) -> FloatArray:
@@ -107,6 +110,26 @@ def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return how far log |det P| differs between heads, on a logarithmic scale: less where they share keys."""
     return _log(_log_volumes(arrays).std(axis=1))
+
+
+def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
+    """Return how log sizes of columns (or rows) of P go together in two heads: more where they share keys (queries).
+
+    The heads are neighbours, or the first ones of two groups.
+    """
+    seen = np.where(visible(layer), _scores(arrays), 0.0)
+    sizes = _log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
+    sizes -= sizes.mean(axis=-1, keepdims=True)
+    product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1).prod(axis=1)
+    return np.asarray(np.divide(product, np.sqrt(lengths), out=np.zeros_like(product), where=lengths > 0))
+
+
+def _three_positions(layer: AttentionLayer, coordinates: int) -> str:
+    return _heads(layer, coordinates) or ("" if layer.seq_len > 2 else "there are fewer than three positions")
+
+
+def _one_group(layer: AttentionLayer) -> str:
+    return "" if layer.kv_heads > 1 else "there is one group of heads only"
 
 
 def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -188,19 +211,19 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional(
         "row_entropy", "the entropy of the last row of the first head's weights", _SCORES, _row_entropy, _softmax
     ),
-    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: a.outputs[:, -1, 0]),
+    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: first_neurons(a)[:, -1, 0]),
     Functional(
         "output_positions",
         "the product of the outputs at the first and the last position",
         _OUTPUTS,
-        lambda layer, a: a.outputs[:, 0, 0] * a.outputs[:, -1, 0],
+        lambda layer, a: first_neurons(a)[:, 0, 0] * first_neurons(a)[:, -1, 0],
         _positions,
     ),
     Functional(
         "output_neurons",
         "the product of two neurons of the last output",
         _OUTPUTS,
-        lambda layer, a: a.outputs[:, -1, 0] * a.outputs[:, -1, 1],
+        lambda layer, a: first_neurons(a)[:, -1].prod(axis=-1),
         _coordinates,
     ),
     Functional("output_energy", "log Σ y²", _OUTPUTS, lambda layer, a: _log_energy(first_neurons(a))),
@@ -225,6 +248,27 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _regular_heads,
     ),
     Functional("score_output_size", "log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, _score_output_size),
+    Functional(
+        "score_columns",
+        "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
+        _SCORES,
+        functools.partial(_alike, axis=-2, groups=False),
+        _three_positions,
+    ),
+    Functional(
+        "score_rows",
+        "the correlation of two neighbouring heads' row sizes Σ_j P_ij², from row to row",
+        _SCORES,
+        functools.partial(_alike, axis=-1, groups=False),
+        _three_positions,
+    ),
+    Functional(
+        "score_columns_apart",
+        "the correlation of the column sizes Σ_i P_ij² of heads of two groups, from column to column",
+        _SCORES,
+        functools.partial(_alike, axis=-2, groups=True),
+        lambda layer, coordinates: _three_positions(layer, coordinates) or _one_group(layer),
+    ),
     Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
     Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
     Functional(
@@ -238,13 +282,13 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "input_output",
         "the sum of an input and an output of one neuron",
         _INPUTS | _OUTPUTS,
-        lambda layer, a: _inputs(a)[:, 0, 0] + a.outputs[:, -1, 0],
+        lambda layer, a: _inputs(a)[:, 0, 0] + first_neurons(a)[:, -1, 0],
     ),
     Functional(
         "input_output_squares",
         "x² y² of one neuron",
         _INPUTS | _OUTPUTS,
-        lambda layer, a: (_inputs(a)[:, -1, 0] * a.outputs[:, -1, 0]) ** 2,
+        lambda layer, a: (_inputs(a)[:, -1, 0] * first_neurons(a)[:, -1, 0]) ** 2,
     ),
     Functional(
         "input_score_squares",

@@ -18,8 +18,10 @@ from scipy import special
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
 from attncheck.checks.functionals import Arrays
+from attncheck.checks.rotation import two_neurons
 from attncheck.limits.law import limit
 from attncheck.limits.mixture import ScaleMixture, condense
+from attncheck.limits.rows import score_std
 from attncheck.simulators import Draws, Reading, simulate_chunks
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
 
@@ -30,6 +32,10 @@ LAW_ERROR = 0.004
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
+# What all draws of a law may cost, about in half nanoseconds, and the draws that are taken whatever they cost.
+_LAW_COST, _FEWEST_DRAWS = 4_000_000_000, 100
+# Entries of scores, and of inputs, that are held at a time.
+_HELD_ENTRIES = 2**22
 # Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-8 a point.
 _SPAN = 6.0
 # What may hide in variances too rare to be among N draws has a chance of at most this over N, but for e^-18.
@@ -60,7 +66,7 @@ class Marginal:
     def values(self, arrays: Arrays) -> FloatArray:
         """Return the number of each draw, (draws,)."""
         if self.direction:
-            return np.asarray(arrays.outputs[:, :, 0] @ np.array(self.direction))
+            return np.asarray(two_neurons(arrays.outputs)[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None
         head, i, j = self.entry
         return arrays.scores[:, head, i, j]
@@ -76,11 +82,16 @@ class Marginal:
         rounding = 1e-14 * np.trace(covariance, axis1=-2, axis2=-1)
         return np.where(variances > rounding, variances, 0.0)
 
+    def limit_score_variance(self, layer: AttentionLayer) -> float:
+        """Return the variance of a score in the limit, where it is normal."""
+        _, i, j = self.entry
+        kernel = limit(layer).kernel.matrix
+        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j]))
+
     def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
         head, i, j = self.entry
         if draws.input_gram is None or draws.key_gram is None:
-            place = np.ravel_multi_index((i % layer.seq_len, j % layer.seq_len), (layer.seq_len, layer.seq_len))
-            return np.full(len(draws), limit(layer).score_covariance()[place, place])
+            return np.full(len(draws), self.limit_score_variance(layer))
         scale = (layer.query_std * layer.score_factor) ** 2
         return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j])
 
@@ -135,14 +146,41 @@ def marginal_law(layer: AttentionLayer, marginal: Marginal, reading: Reading = "
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
-    size = _DRAWS
+    most = affordable_draws(layer, _MOST_DRAWS, reading)
+    size = min(_DRAWS, most)
     while True:
-        chunks = simulate_chunks(layer, size, 2_000, seed=0, reading=reading)
-        mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
-        error = _error(mixture, size)
-        if error < LAW_ERROR or size >= _MOST_DRAWS:
-            return MarginalLaw(mixture, error, size)
-        size *= 4
+        law = _law(layer, marginal, size, 0, reading)
+        if law.error < LAW_ERROR or size >= most:
+            return law
+        size = min(4 * size, most)
+
+
+def affordable_draws(layer: AttentionLayer, most: int, reading: Reading = "collapsed") -> int:
+    """Return how many draws a law that is computed beforehand may take: `most`, or fewer where a draw costs much.
+
+    Examples
+    --------
+    >>> affordable_draws(AttentionLayer(width=64), 10_000), affordable_draws(AttentionLayer(width=10**6), 10_000)
+    (10000, 100)
+    """
+    rank = layer.seq_len if reading == "limit" else min(layer.seq_len, layer.width)
+    per_draw = 10 * layer.seq_len * layer.width + (40 + rank) * layer.num_heads * layer.seq_len**2
+    return min(most, max(_FEWEST_DRAWS, _LAW_COST // per_draw))
+
+
+def held_draws(layer: AttentionLayer) -> int:
+    """Return how many draws are held at a time where draws are needed one after the other only."""
+    per_draw = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
+    return max(1, min(_DRAWS, _HELD_ENTRIES // per_draw))
+
+
+def _law(layer: AttentionLayer, marginal: Marginal, size: int, seed: int, reading: Reading) -> MarginalLaw:
+    if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
+        variance = marginal.limit_score_variance(layer)
+        return MarginalLaw(condense(np.full(size, variance), np.ones(size)), 0.0, size)
+    chunks = simulate_chunks(layer, size, held_draws(layer), seed=seed, reading=reading)
+    mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
+    return MarginalLaw(mixture, _error(mixture, size), size)
 
 
 @functools.lru_cache(maxsize=256)
@@ -150,9 +188,7 @@ def tail_law(layer: AttentionLayer, marginal: Marginal) -> MarginalLaw:
     """Return the law of a marginal at the width from as many variances as its tails need and time allows."""
     per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
     size = max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
-    chunks = simulate_chunks(layer, size, 2_000, seed=1)
-    mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
-    return MarginalLaw(mixture, _error(mixture, size), size)
+    return _law(layer, marginal, affordable_draws(layer, size), 1, "collapsed")
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:

@@ -12,7 +12,9 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.laws import LAW_ERROR, Marginal, limit_distance, marginal_law, mixture_uniform, tail_law
 from attncheck.checks.reference import Reference
+from attncheck.checks.rotation import two_neurons
 from attncheck.checks.sample import Sample
+from attncheck.checks.scores import one_position
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.evidence.streams import stream
 
@@ -72,7 +74,7 @@ def _exceedances(multiple: float) -> Check:
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         std = tail_law(sample.layer, last_position(sample.layer)).std
-        return int((np.abs(sample.outputs[:, -1, 0]) > multiple * std).sum()), len(sample)
+        return int((np.abs(two_neurons(sample.outputs)[:, -1, 0]) > multiple * std).sum()), len(sample)
 
     return Check(
         name=f"outputs.tail_{multiple:g}",
@@ -163,11 +165,6 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
     )
     return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, values=values)
-
-
-def one_position(setting: Setting) -> str:
-    """Exclude layers of one position."""
-    return "there is one position only" if setting.layer.seq_len == 1 else ""
 
 
 # Beyond this the limit says too little about the law at the width.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,8 @@ FloatArray = NDArray[np.float64]
 
 #: What a subject may return; the outputs it must.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
-
+#: What a file may hold as well.
+FILE_FIELDS = (*FIELDS, "score_entries")
 
 # What the axes after the draws are.
 _AXES = {
@@ -37,6 +38,13 @@ _AXES = {
     "key_gram": "heads and positions",
     "value_gram": "heads and positions",
 }
+_GRAMS = ("input_gram", "key_gram", "value_gram")
+# Beyond this squares of squares are no numbers any more.
+_LARGEST = 1e100
+# What rounding may leave of asymmetry, or of a negative diagonal, in a Gram matrix, against its largest diagonal entry.
+_ROUNDING = 1e-2
+# Typical sizes of a score below which none lies: a product of six normals has a chance of 1e-28 to get there.
+_FILLED = 1e4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,8 +66,12 @@ class Sample:
     score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
     @classmethod
-    def from_mapping(cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> Sample:
+    def from_mapping(
+        cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = FIELDS
+    ) -> Sample:
         """Validate what a subject returned.
+
+        Scores at masked entries that are no scores but a filling, such as −1e9, become −inf.
 
         Parameters
         ----------
@@ -68,21 +80,23 @@ class Sample:
             With at least ``outputs``.
         size : int
             The number of draws that were asked for.
+        known : sequence of str
+            Names that may be there.
 
         Raises
         ------
         InputError
-            For unknown names, wrong shapes, or values that are not finite; −inf is accepted for
-            scores at masked entries.
+            For unknown names, wrong shapes, values that are not finite or beyond 1e100, or Gram matrices that are
+            none; −inf is accepted for scores at masked entries.
         """
         if not isinstance(arrays, Mapping):
             refuse("subject", type(arrays).__name__, "must return a mapping of arrays", "return {'outputs': ...}")
         for name in arrays:
-            if name not in (*FIELDS, "score_entries"):
+            if name not in known:
                 refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(FIELDS))
-        if "outputs" not in arrays:
-            refuse("subject", sorted(arrays), "returned no outputs", "return {'outputs': array of (N, s, k)}")
         given = {name: value for name, value in arrays.items() if value is not None}
+        if "outputs" not in given:
+            refuse("subject", sorted(given), "returned no outputs", "return {'outputs': array of (N, s, k)}")
         entries = given.pop("score_entries", None)
         settled = {name: _as_array(name, value) for name, value in given.items()}
         coordinates = settled["outputs"].shape[-1] if settled["outputs"].ndim == 3 else 0
@@ -100,7 +114,7 @@ class Sample:
                 wanted = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
                 remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
                 refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
-            _check_finite(layer, name, value)
+            _check_values(layer, name, value)
         return cls(layer, **settled, score_entries=entries)
 
     def __len__(self) -> int:
@@ -203,7 +217,8 @@ class Sample:
         return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
 
     def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
-        energy = np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1)
+        # A matrix that is no Gram matrix of these inputs may have a negative energy: as good as none.
+        energy = np.maximum(np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1), 0.0)
         rank = self._inputs_spectrum.kept.sum(axis=-1)[:, None]
         return energy, np.broadcast_to(rank * float(self.layer.head_width), energy.shape)
 
@@ -245,19 +260,61 @@ class Sample:
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
+    """Return an array of one's own, whatever the array that was given does."""
+    if np.ma.is_masked(value):
+        refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"subject[{name!r}]: is not an array ({error}); return a numeric array") from None
+    except Exception as error:  # a tensor of another library may refuse in any way
+        problem = " ".join(f"is not an array ({error})".split())
+        raise InputError(f"subject[{name!r}]: {problem}; return a numeric array") from None
     if array.dtype.kind != "f":
         refuse(f"subject[{name!r}].dtype", str(array.dtype), "must be floating-point numbers", "return a float array")
-    return array.astype(np.float64)
+    with np.errstate(over="ignore"):  # a long double beyond float64 is refused as infinite
+        return array.astype(np.float64)
 
 
-def _check_finite(layer: AttentionLayer, name: str, value: FloatArray) -> None:
-    bad = ~np.isfinite(value)
+def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
+    """Refuse numbers that no simulator can mean; mark in place what fills the scores behind the mask."""
+    allowed = np.isfinite(value)
     if name == "scores":
-        bad &= ~(np.isneginf(value) & ~visible(layer))
+        hidden = ~visible(layer)
+        if hidden.any() and _filled(layer, value, hidden):
+            value[..., hidden] = -np.inf
+        allowed = np.isfinite(value) | (np.isneginf(value) & hidden)
+    _refuse_where(~allowed, name, value, "is not finite")
+    _refuse_where(np.isfinite(value) & (np.abs(value) > _LARGEST), name, value, f"is beyond {_LARGEST:g}")
+    if name in _GRAMS:
+        _check_gram(name, value)
+
+
+def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]) -> bool:
+    """Return whether what stands behind the mask cannot be scores: far too low, or one and the same number."""
+    behind = scores[..., hidden]
+    reach = min(layer.input_std, layer.clip) if layer.activation == "clip" else layer.input_std
+    typical = layer.query_std * layer.key_std * layer.score_factor * reach**2
+    if (behind < -_FILLED * max(1.0, typical)).all():
+        return True
+    if len(scores) == 1 or np.isposinf(behind.flat[0]) or not (behind == behind.flat[0]).all():
+        return False
+    if behind.flat[0] != 0.0:
+        return True
+    # A score is 0 where an input is: then its score with itself is, which no mask hides.
+    nonzero = np.diagonal(scores, axis1=-2, axis2=-1) != 0.0
+    return bool((nonzero[..., :, None] & nonzero[..., None, :] & hidden).any())
+
+
+def _check_gram(name: str, grams: FloatArray) -> None:
+    """Refuse matrices that are no Gram matrices by more than rounding."""
+    diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
+    rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
+    lower = np.eye(grams.shape[-1], dtype=bool) & (grams < -rounding)
+    _refuse_where(lower, name, grams, "is a negative number on the diagonal of a Gram matrix")
+    uneven = np.abs(grams - grams.swapaxes(-1, -2)) > rounding
+    _refuse_where(uneven, name, grams, "is not what its mirror image in the Gram matrix is")
+
+
+def _refuse_where(bad: NDArray[np.bool_], name: str, value: FloatArray, problem: str) -> None:
     if bad.any():
         where = tuple(int(k) for k in np.argwhere(bad)[0])
-        refuse(f"subject[{name!r}]{list(where)}", float(value[where]), "is not finite", "mend the simulator")
+        refuse(f"subject[{name!r}]{list(where)}", float(value[where]), problem, "mend the simulator")

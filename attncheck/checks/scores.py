@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -10,8 +12,10 @@ from attncheck.attention import AttentionLayer
 from attncheck.attention_map import visible
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.hashes import hashes
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
@@ -35,15 +39,8 @@ def factor_entries(setting: Setting) -> int:
 
 
 def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from disjoint pairs of neighbouring heads, where both are kept.
-
-    The weight is centred place by place: a mean that a wrong scale leaves in both is no dependence.
-    """
-    first, second = slice(0, residual.values.shape[1] - 1, 2), slice(1, None, 2)
-    both = residual.kept[:, first] & residual.kept[:, second]
-    weight = np.where(both, residual.values[:, second], 0.0)
-    weight -= weight.sum(axis=0) / np.maximum(both.sum(axis=0), 1)
-    return residual.values[:, first][both], weight[both]
+    """Return noise and weight from pairs of heads, other pairs for each draw."""
+    return rotating_pairs(residual, 1)
 
 
 def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
@@ -77,9 +74,39 @@ def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]
 
 def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     energy = sample.whitened_scores.energy_scores(2)
-    pairs = energy.shape[1] // 2
-    weight = energy[:, 1 : 2 * pairs : 2]
-    return energy[:, 0 : 2 * pairs : 2], weight - weight.mean(axis=0)
+    return rotating_pairs(Residual(energy, np.ones(energy.shape, dtype=bool)), 1)
+
+
+def _copies(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
+    """Return the measure of how many draws hold one Gram matrix in two groups of heads, to the last digit."""
+
+    def count(sample: Sample, reference: Reference) -> tuple[int, int]:
+        grams = sample.need(field)[:, :: sample.layer.group_size]
+        ordered = np.sort(hashes(grams.reshape(*grams.shape[:2], -1)), axis=1)
+        equal = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+        nonzero: NDArray[np.bool_] = (grams != 0.0).any(axis=(2, 3))
+        copied = np.asarray(equal) & nonzero.all(axis=1)
+        return int(copied.sum()), len(grams)
+
+    return count
+
+
+def copies(name: str, field: str, what: str) -> Check:
+    """Return the check that no two groups of heads have the same Gram matrix."""
+    return Check(
+        name=name,
+        claim="heads",
+        kind="exact",
+        needs=frozenset({"outputs", field}),
+        null=f"no two groups of heads have one {what} Gram",
+        departure=Departure.of("one draw in a hundred with two equal ones", 0.01),
+        reads=f"share of draws in which two groups of heads have one {what} Gram:",
+        family=lambda setting: Count(0.0),
+        measure=_copies(field),
+        hint=f"W_{what[0].upper()} is shared between heads that should not share it",
+        # The Gram matrix of one position is one number, which may come twice by chance in single precision.
+        excluded=lambda setting: one_group(setting) or one_position(setting),
+    )
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -88,7 +115,8 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     rank = Setting(layer, sample.exposed).input_rank
     # Inputs of a lower rank, as relu may give, have scores of another law.
     full = residual.kept[:, 0].any(axis=-1).sum(axis=-1) == rank
-    squares = (residual.values[full] ** 2).reshape(int(full.sum()), layer.kv_heads, -1).sum(axis=-1)
+    squares = (residual.values[full] ** 2).sum(axis=(2, 3))
+    squares = squares.reshape(len(squares), layer.kv_heads, layer.group_size).sum(axis=-1)
     return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
 
 
@@ -111,6 +139,11 @@ def one_head(setting: Setting) -> str:
 def ungrouped(setting: Setting) -> str:
     """Exclude layers whose heads share neither keys nor values."""
     return "no heads share their keys and values" if setting.layer.group_size == 1 else ""
+
+
+def one_position(setting: Setting) -> str:
+    """Exclude layers of one position."""
+    return "there is one position only" if setting.layer.seq_len == 1 else ""
 
 
 def one_group(setting: Setting) -> str:
@@ -166,7 +199,7 @@ CHECKS = (
         needs=_KEYS,
         null="given inputs and keys, the scores of different heads are independent",
         departure=Departure.of("a correlation of 0.1 between heads", 0.1, coarsest=0.4),
-        reads="correlation of whitened scores between neighbouring heads:",
+        reads="correlation of whitened scores between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.input_rank * setting.head_rank),
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
         hint="heads share W_Q, or a stream of random numbers",
@@ -179,7 +212,7 @@ CHECKS = (
         needs=_KEYS,
         null="given inputs and keys, the sizes of the scores of different heads are independent",
         departure=Departure.of("a correlation of 0.1 between the heads' sizes", 0.1, coarsest=0.4),
-        reads="correlation of score sizes between neighbouring heads:",
+        reads="correlation of score sizes between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2),
         measure=_heads_energy,
         hint="something random is shared between heads beyond inputs and declared groups",
@@ -265,7 +298,7 @@ CHECKS = (
         needs=_KEY_GRAM,
         null="the key Grams of different groups of heads are independent given the inputs",
         departure=Departure.of("a correlation of 0.1 between groups", 0.1, coarsest=0.4),
-        reads="correlation of key Grams between neighbouring groups of heads:",
+        reads="correlation of key Grams between groups of heads:",
         family=lambda setting: Association(
             setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
         ),
@@ -273,6 +306,7 @@ CHECKS = (
         hint="W_K is shared between heads that should not share it",
         excluded=one_group,
     ),
+    copies("scores.key_copies", "key_gram", "key"),
     Check(
         name="scores.key_groups",
         claim="heads",

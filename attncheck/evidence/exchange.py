@@ -1,0 +1,133 @@
+"""Statistics of draws that should be independent of each other: repeats, and calls that differ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from attncheck.errors import check_number, check_whole
+from attncheck.evidence.families import Count
+from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array, smallest_real
+
+_DRAWS = "pass a number of draws, e.g. size=1000"
+_TAIL = 0.5 * (1.0 - CONFIDENCE)
+
+
+@dataclass(frozen=True)
+class Repeats(Family):
+    """Marks of draws that must all differ: the effect is the share of those that came before.
+
+    Examples
+    --------
+    >>> outcome = Repeats().test(np.array([4, 7, 4, 9], dtype=np.uint64))
+    >>> outcome.effect, outcome.p_value
+    (0.25, 0.0)
+    >>> Repeats().size(departure=0.01, level=5e-4, power=0.99)
+    459
+    """
+
+    @property
+    def null_effect(self) -> float:
+        """No repeats."""
+        return 0.0
+
+    @property
+    def continuous(self) -> bool:
+        """No: the p-value is 0 or 1."""
+        return False
+
+    def test(self, marks: NDArray[np.uint64]) -> Outcome:
+        """Return the outcome for marks of all draws, (draws,): whole numbers, equal for equal draws only."""
+        return Count(0.0).test(len(marks) - len(np.unique(marks)), len(marks))
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance that any of `size` draws came before, if each did with chance `departure`."""
+        return Count(0.0).power(departure, size, level)
+
+    @property
+    def _farthest(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Calls(Family):
+    """Do calls of a subject differ by more than the draws of one call? The rank test of Kruskal and Wallis.
+
+    The effect is the share of the variance of the ranks that lies between calls, less what chance puts there.
+
+    Parameters
+    ----------
+    calls : int
+        How many calls a look makes; for planning.
+
+    Examples
+    --------
+    >>> values = np.arange(60.0)
+    >>> outcome = Calls(3).test(values, np.array([20, 20, 20]))
+    >>> round(outcome.effect, 3), outcome.p_value < 1e-10
+    (0.885, True)
+    """
+
+    calls: int
+    minimum_count: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_whole("calls", self.calls, 2, "pass how many calls are compared")
+
+    @property
+    def null_effect(self) -> float:
+        """Nothing between calls."""
+        return 0.0
+
+    def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
+        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
+        count, freedom = len(data), len(sizes) - 1
+        ranks = stats.rankdata(data)
+        total = float(((ranks - ranks.mean()) ** 2).sum())
+        if total == 0.0 or freedom == 0 or count <= freedom + 1:
+            return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # a single call, or values that are all the same
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        means = np.add.reduceat(ranks, starts) / sizes
+        between = float((sizes * (means - ranks.mean()) ** 2).sum())
+        statistic = (count - 1) * between / total
+        # Between over within, rather than over the total: about a noncentral chi-square where calls do differ.
+        odds = (count - 1) * between / max(total - between, 1e-9 * total)
+        low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
+        effect = self._share(odds - freedom, count)
+        return Outcome(
+            float(special.chdtrc(freedom, statistic)), effect, min(low, effect), max(high, effect), 0.0, count
+        )
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance of detection when a share `departure` of the variance lies between calls."""
+        remedy = "pass a share of the variance in [0, 1)"
+        share = check_number("departure", departure, remedy, minimum=0.0, maximum=1.0)
+        count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1
+        critical = float(special.chdtri(freedom, check_level(level)))
+        if share >= 1.0:
+            return 1.0
+        return float(stats.ncx2.sf(critical, freedom, count * share / (1.0 - share)))
+
+    @property
+    def _farthest(self) -> float:
+        return 0.999
+
+    @staticmethod
+    def _share(noncentrality: float, count: int) -> float:
+        return noncentrality / (noncentrality + count)
+
+    @staticmethod
+    def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
+        """Return the noncentrality at which `statistic` is exceeded with chance `tail`; 0 if none is small enough."""
+        if float(stats.chi2.sf(statistic, freedom)) >= tail:
+            return 0.0
+        bound = smallest_real(
+            lambda x: float(stats.ncx2.sf(statistic, freedom, x)) >= tail, 0.0, 4.0 * statistic + 100.0 * freedom
+        )
+        return bound if math.isfinite(bound) else 4.0 * statistic + 100.0 * freedom

@@ -1,0 +1,174 @@
+"""What draws share is seen: repeats at any distance, weights of neighbours or calls, heads that are copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck import AttentionLayer
+from attncheck.checks.draws import _distinct, _marks
+from attncheck.checks.hashes import hashes
+from attncheck.checks.reference import Reference
+from attncheck.checks.rotation import pairings, rotating_pairs, two_neurons
+from attncheck.checks.sample import Sample
+from attncheck.checks.whitening import Residual
+from attncheck.evidence.streams import seed_sequence, stream
+
+FloatArray = NDArray[np.float64]
+Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Any]]
+Weights = list[FloatArray]
+
+LAYER = AttentionLayer(width=16)
+HEADS = AttentionLayer(width=16, num_heads=4)
+
+
+def literal(
+    layer: AttentionLayer, size: int, rng: np.random.Generator, spoil: Callable[[Weights], None] = lambda weights: None
+) -> dict[str, FloatArray]:
+    """Draw literal attention; `spoil` may change W_Q, W_K, W_V, W_O, each (size, H, n, n)."""
+    s, n, H = layer.seq_len, layer.width, layer.num_heads
+    x = np.sqrt(rng.chisquare(n, (size, 1, 1)) / n) * rng.standard_normal((size, s, n))
+    weights = [rng.standard_normal((size, H, n, n)) / np.sqrt(n) for _ in range(4)]
+    spoil(weights)
+    Q, K, V = (x[:, None] @ W for W in weights[:3])
+    P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
+    A = np.exp(P - P.max(-1, keepdims=True))
+    A /= A.sum(-1, keepdims=True)
+    y = (A @ V @ weights[3]).sum(1) / np.sqrt(H)
+    grams = {name: X @ X.swapaxes(-1, -2) / n for name, X in (("input", x), ("key", K), ("value", V))}
+    return {"outputs": y, "scores": P, "inputs": x, **{f"{name}_gram": gram for name, gram in grams.items()}}
+
+
+def spoilt(spoil: Callable[[Weights], None]) -> Draw:
+    return lambda layer, size, rng: literal(layer, size, rng, spoil)
+
+
+def copied_key(weights: Weights) -> None:
+    weights[1][:, 2] = weights[1][:, 1]
+
+
+def copied_value(weights: Weights) -> None:
+    weights[2][:, 2] = weights[2][:, 1]
+
+
+def uneven_output(weights: Weights) -> None:
+    weights[3][:, 0] *= 1.5**0.5
+    weights[3][:, 1] *= 0.5**0.5
+
+
+def one_set_a_call(weights: Weights) -> None:
+    for W in weights:
+        W[:] = W[:1]
+
+
+def one_set_a_pair(weights: Weights) -> None:
+    for W in weights:
+        W[1::2] = W[: len(W) // 2 * 2 : 2]
+
+
+def each_pair_twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    drawn, index = literal(layer, size // 2 + 2, rng), np.arange(size)
+    return {name: array[index // 4 * 2 + index % 2] for name, array in drawn.items()}
+
+
+def mirrored_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    drawn, index = literal(layer, size // 2 + 1, rng), np.arange(size) % (size // 2 + 1)
+    again = {name: array[index] for name, array in drawn.items()}
+    again["outputs"][size // 2 + 1 :] *= -1
+    return again
+
+
+def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    outputs = literal(layer, size, rng)["outputs"]
+    outputs[:, :, 2:] *= 1.3
+    return {"outputs": outputs}
+
+
+@pytest.mark.parametrize(
+    ("subject", "layer", "check"),
+    [
+        (each_pair_twice, LAYER, "exactness.repeats"),
+        (mirrored_later, LAYER, "exactness.repeats"),
+        (spoilt(one_set_a_pair), LAYER, "exactness.neighbours"),
+        (spoilt(one_set_a_call), LAYER.replace(width=8), "draws.calls"),
+        (spoilt(copied_key), HEADS, "scores.key_copies"),
+        (spoilt(copied_key), HEADS, "scores.key_heads"),
+        (spoilt(copied_value), HEADS, "conditional.value_copies"),
+        (spoilt(uneven_output), LAYER, "conditional.head_shares"),
+        (other_neurons, LAYER, "outputs.law"),
+    ],
+    ids=[
+        "each pair twice",
+        "mirrored later",
+        "weights of pairs",
+        "weights of calls",
+        "one key Gram",
+        "dependent keys",
+        "one value Gram",
+        "uneven W_O",
+        "other neurons",
+    ],
+)
+def test_fault_is_seen(subject: Draw, layer: AttentionLayer, check: str) -> None:
+    report = ac.check(subject, layer, properties=[check.partition(".")[0]])
+    assert check in {result.check for result in report.violated}
+
+
+def test_right_one_is_not() -> None:
+    report = ac.check(literal, HEADS, properties=["draws", "exactness", "scores", "conditional"], profile="smoke")
+    assert report.verdict == "consistent"
+
+
+@pytest.mark.parametrize("count", range(1, 17))
+def test_pairings_are_disjoint_and_meet_all(count: int) -> None:
+    rounds = pairings(count)
+    assert rounds.shape[1:] == (count // 2, 2)
+    for pairs in rounds:
+        assert len(np.unique(pairs)) == pairs.size
+    met = {tuple(sorted(pair)) for pair in rounds.reshape(-1, 2).tolist()}
+    assert len(met) == count * (count - 1) // 2
+
+
+def test_pairs_take_every_head_and_centre_the_weight() -> None:
+    values = stream(0, "tests", "pairs").standard_normal((240, 3, 2)) + 5.0
+    kept = np.ones(values.shape, dtype=bool)
+    kept[::7, 1] = False
+    noise, weight = rotating_pairs(Residual(values, kept), 1)
+    assert noise.shape == weight.shape
+    assert len(noise) < 240 * 2
+    noisy = {head for head in range(3) if np.isin(noise, values[:, head]).any()}
+    assert noisy == {0, 1}
+    assert abs(weight.mean()) < 1e-12
+    assert weight.std() > 0.9
+
+
+def test_two_neurons_come_in_turn() -> None:
+    values = np.arange(24.0).reshape(4, 1, 6)
+    assert (two_neurons(values)[:, 0] % 6).tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    assert two_neurons(values[:, :, :2]) is not None
+    assert two_neurons(values[:, :, :1]).shape == (4, 1, 1)
+
+
+def test_hashes_tell_rows_apart() -> None:
+    rows = stream(0, "tests", "hashes").standard_normal((50_000, 3))
+    assert len(np.unique(hashes(rows))) == len(rows)
+    single = rows.astype(np.float32).astype(np.float64)
+    assert len(np.unique(hashes(single))) == len(rows)
+    assert hashes(np.array([[0.0, 1.0]])) == hashes(np.array([[-0.0, 1.0]]))
+    np.testing.assert_array_equal(hashes(rows[::2]), hashes(rows)[::2])
+
+
+def test_single_numbers_may_coincide() -> None:
+    """In single precision 50,000 numbers coincide by chance: runs are compared instead."""
+    layer = AttentionLayer(width=16, seq_len=4, input_correlation=1.0)
+    drawn = ac.simulate(layer, 50_000, seed=1).as_dict()
+    sample = Sample.from_mapping(layer, {"outputs": drawn["outputs"].astype(np.float32)}, 50_000)
+    assert _distinct(np.abs(sample.outputs[:, :, 0])).max() <= 2
+    (marks,) = _marks(sample, Reference(layer, 50_000, 1, seed_sequence(0, "tests", "marks")))
+    assert len(np.unique(marks)) == len(marks) > 40_000
+    assert len(np.unique(np.abs(sample.outputs[:, 0, 0]))) < 50_000
