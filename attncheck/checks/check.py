@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attncheck.attention import AttentionLayer
+from attncheck.evidence.families import Scale
 from attncheck.evidence.family import Family, Outcome
 from attncheck.simulators.weights import GAUSSIAN
 
@@ -187,7 +188,8 @@ class Check:
         """
         family = self.family(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
-        if no_trials or any(np.size(part) < family.minimum_count for part in data):
+        no_freedom = isinstance(family, Scale) and np.sum(data[-1]) < 1
+        if no_trials or no_freedom or any(np.size(part) < family.minimum_count for part in data):
             null = family.null_effect
             return Outcome(1.0, null, null, null, null, 0)
         return family.test(*data)

@@ -146,7 +146,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the size of the whitened output does not depend on which head contributes to it",
-        departure=Departure.of("a correlation of 0.05 with a mixture of the heads' shares", 0.05, coarsest=0.4),
+        departure=Departure.of("a correlation of 0.1 with a mixture of the heads' shares", 0.1, coarsest=0.4),
         reads="correlation of the whitened outputs' size with the heads' shares in their covariance:",
         family=lambda setting: Association(),
         measure=_head_shares,

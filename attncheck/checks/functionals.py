@@ -17,6 +17,9 @@ from attncheck.checks.rotation import two_neurons
 
 FloatArray = NDArray[np.float64]
 
+# Squared differences of logarithms that single precision may make of equal numbers.
+_ROUNDING = 1e-8
+_EQUAL = "all positions are equal"
 # Below this a clip leaves h as it is in all draws that anyone will see, at any width.
 _NEVER_CLIPPED = 40.0
 
@@ -120,12 +123,16 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
     seen = np.where(visible(layer), _scores(arrays), 0.0)
     sizes = _log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
-    product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1).prod(axis=1)
-    return np.asarray(np.divide(product, np.sqrt(lengths), out=np.zeros_like(product), where=lengths > 0))
+    product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
+    # Sizes that are equal but for rounding have no correlation.
+    told = (lengths > _ROUNDING).all(axis=1)
+    return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=told))
 
 
 def _three_positions(layer: AttentionLayer, coordinates: int) -> str:
-    return _heads(layer, coordinates) or ("" if layer.seq_len > 2 else "there are fewer than three positions")
+    if layer.seq_len < 3:
+        return "there are fewer than three positions"
+    return _EQUAL if layer.input_correlation == 1.0 else _heads(layer, coordinates)
 
 
 def _one_group(layer: AttentionLayer) -> str:
@@ -159,7 +166,7 @@ def _softmax(layer: AttentionLayer, coordinates: int) -> str:
     if layer.attention_map != "softmax":
         return "rows of weights are no probabilities"
     if layer.input_correlation == 1.0:
-        return "all positions are equal, so that rows of weights are constant"
+        return _EQUAL
     return _positions(layer, coordinates)
 
 

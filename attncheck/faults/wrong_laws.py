@@ -80,6 +80,12 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
+def _copied_draws(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw half of what is asked for, and hand it out twice."""
+    half = collapsed(layer, (size + 1) // 2, rng)
+    return {name: np.concatenate([array, array])[:size] for name, array in half.items()}
+
+
 def _student_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     return draw_with_weights(layer, size, min(layer.width, 2), rng, "student5").as_dict()
 
@@ -103,6 +109,12 @@ FAULTS = (
         "the weights are Student variables of 5 degrees of freedom and the declared variance",
         seen.small_width,
         _student_weights,
+    ),
+    Fault(
+        "copied_draws",
+        "the second half of every call repeats the first",
+        seen.everywhere,
+        _copied_draws,
     ),
     Fault(
         "repeated_stream",

@@ -29,6 +29,40 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
     return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
 
 
+def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Deal heads out to groups in turn, where the layer puts neighbours into one group."""
+    made = independent(layer, inputs, rng)
+    order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
+    return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
+
+
+def _one_set_of_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Multiply all draws by the same matrices."""
+
+    def project(matrices: int, std: float) -> FloatArray:
+        weights = rng.standard_normal((matrices, layer.width, layer.head_width))
+        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
+
+    def project_groups(std: float) -> FloatArray:
+        return np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1)
+
+    queries = project(layer.num_heads, layer.query_std)
+    return Projections(inputs, queries, project_groups(layer.key_std), project_groups(layer.value_std))
+
+
+def _one_output_matrix(
+    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
+) -> FloatArray:
+    matrices = rng.standard_normal((layer.num_heads, layer.head_width, coordinates))
+    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
+    return np.asarray(std * (mixed @ matrices).sum(axis=1))
+
+
+def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+    variances = np.linspace(1.5, 0.5, layer.num_heads)
+    return project_out(layer, mixed * variances[:, None, None] ** 0.5, coordinates, rng)
+
+
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Let the scores see inputs of their own; exposed are those that the values see."""
     made = independent(layer, inputs, rng)
@@ -76,6 +110,24 @@ FAULTS = (
         "all heads share one W_K where each group should have its own",
         seen.several_groups,
         Literal(project=_shared_keys),
+    ),
+    Fault(
+        "interleaved_groups",
+        "heads take the keys and values of another group",
+        seen.both(seen.shared_groups, seen.several_groups),
+        Literal(project=_interleaved_groups),
+    ),
+    Fault(
+        "weights_per_call",
+        "all draws of a call share their weights",
+        seen.small_width,
+        Literal(project=_one_set_of_weights, finish=_one_output_matrix),
+    ),
+    Fault(
+        "uneven_heads",
+        "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
+        seen.several_heads,
+        Literal(finish=_uneven_heads),
     ),
     Fault(
         "inputs_apart",
