@@ -47,7 +47,7 @@ def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float, runs: 
         [
             "# Power",
             "",
-            "`python benchmarks/power.py --seeds 300 --write` makes this page.",
+            f"`python benchmarks/power.py --seeds {seeds} --write` makes this page.",
             "",
             f"A pilot sample per fault and anchor layer measures the effect on every check (99% interval in "
             f"brackets, what a right simulator gives in parentheses). From it follow the draws of a look that is "
