@@ -22,6 +22,9 @@ ATTENTION_MAPS: tuple[str, ...] = ("softmax", "linear", "relu", "sigmoid")
 MASKS: tuple[str, ...] = ("none", "causal")
 ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
 DEFAULT_CLIP = 100.0
+# Within these the sixth powers of outputs, whatever the map, are numbers of float64.
+_STDS = (1e-6, 1e6)
+_CLIPS = (1e-12, 1e30)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,15 +60,15 @@ class AttentionLayer:
         Grouped-query attention: heads share W^K and W^V in `num_kv_heads` groups of consecutive
         heads. None: every head has its own. Must divide `num_heads`.
     query_std, key_std, value_std, output_std : float
-        σ_Q, σ_K, σ_V, σ_O; positive.
+        σ_Q, σ_K, σ_V, σ_O; from 1e-6 to 1e6.
     head_scaling : bool
         Whether the sum over heads is multiplied by H^{-1/2}.
     activation : {"clip", "relu", "tanh", "erf", "identity"}
         φ in x^i = φ(h^i).
     clip : float
-        The bound C of clip(h, -C, C); only with ``activation="clip"``.
+        The bound C of clip(h, -C, C), from 1e-12 to 1e30; only with ``activation="clip"``.
     input_std : float
-        Standard deviation of the coordinates of h^i; positive.
+        Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
         Correlation of h^i and h^j for i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
 
@@ -125,8 +128,8 @@ class AttentionLayer:
         settle("mask", check_choice("mask", self.mask, MASKS))
         settle("activation", check_choice("activation", self.activation, ACTIVATIONS))
         for field in ("query_std", "key_std", "value_std", "output_std", "input_std"):
-            remedy = f"pass a positive standard deviation, e.g. {field}=1.0"
-            settle(field, check_number(field, getattr(self, field), remedy, above=0.0))
+            remedy = f"pass a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}, e.g. {field}=1.0"
+            settle(field, check_number(field, getattr(self, field), remedy, minimum=_STDS[0], maximum=_STDS[1]))
         if not isinstance(self.head_scaling, bool):
             refuse(
                 "head_scaling",
@@ -134,7 +137,8 @@ class AttentionLayer:
                 "must be a boolean",
                 "pass True for H^{-1/2}, False for a plain sum",
             )
-        settle("clip", check_number("clip", self.clip, "pass a positive bound, e.g. clip=100.0", above=0.0))
+        remedy = f"pass a bound between {_CLIPS[0]:g} and {_CLIPS[1]:g}, e.g. clip=100.0"
+        settle("clip", check_number("clip", self.clip, remedy, minimum=_CLIPS[0], maximum=_CLIPS[1]))
         if self.activation != "clip" and self.clip != DEFAULT_CLIP:
             remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
             refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)

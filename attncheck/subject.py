@@ -58,6 +58,8 @@ class Subject:
     weights : str
         The law of its weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, from the callable's attribute
         `weights`; with another law than "gaussian" only limit claims apply.
+    fields : sequence of str
+        What it may return: a file may hold more than a simulator.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Subject:
     form: Form
     supports: Callable[[AttentionLayer], bool | str] = lambda layer: True
     weights: str = GAUSSIAN
+    fields: Sequence[str] = FIELDS
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
@@ -140,8 +143,8 @@ class Subject:
         Raises
         ------
         InputError
-            If two generators give the same digits, so that every look would be the same look; or if one
-            generator gives different ones, so that no result could be repeated.
+            If two generators give the same digits, or one generator does call after call, so that every look would
+            be the same look; or if one generator gives different ones, so that no result could be repeated.
         """
         inputs = draw_inputs(layer, _PROBE, rng) if self.form == "inputs" else None
         one, other = rng.spawn(2)
@@ -151,13 +154,15 @@ class Subject:
                 return self.draw(layer, _PROBE, generator)
             return self._draw_given(inputs, layer, generator)
 
-        first, again, second = draw(copy.deepcopy(one)), draw(one), draw(other)
+        first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
         remedy = "draw all random numbers from the generator passed as rng"
         given = () if inputs is None else ("inputs", "input_gram")
-        for name in FIELDS:
-            drawn = name in first.exposed & second.exposed and name not in given
-            if drawn and _same_digits(first.need(name), second.need(name)):
-                self._refuse(layer, f"two different generators gave the same {name}; {remedy}")
+        others = {"two different generators": second, "two calls with one generator, one after the other,": later}
+        for which, sample in others.items():
+            for name in FIELDS:
+                drawn = name in first.exposed & sample.exposed and name not in given
+                if drawn and _same_digits(first.need(name), sample.need(name)):
+                    self._refuse(layer, f"{which} gave the same {name}; {remedy}")
         if not _alike(first.outputs, again.outputs):
             self._refuse(layer, f"one generator gave different outputs when used twice; {remedy}")
         return Setting(layer, first.exposed, first.coordinates, self.weights)
@@ -172,7 +177,7 @@ class Subject:
     def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
         arrays = self._run(self.call, layer, second, rng)
         try:
-            sample = Sample.from_mapping(layer, arrays, size)
+            sample = Sample.from_mapping(layer, arrays, size, self.fields)
         except InputError as error:
             raise InputError(f"{error} (subject {self.name} on {layer.describe()})") from None
         if sample.coordinates > layer.width:
@@ -193,7 +198,7 @@ class Subject:
         """Call a function of the subject's; whatever it raises becomes an `InputError` in one line."""
         try:
             return function(layer, *arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"subject={self.name}: failed on {layer.describe()} with {_in_one_line(error)}; mend the simulator"
             ) from error
@@ -236,7 +241,7 @@ def _find(name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problem = f"cannot be imported: {_in_one_line(error)}"
         raise InputError(f"subject={name}: {problem}; check the module and where it is looked for") from error
     for part in path.split("."):
@@ -269,7 +274,11 @@ def _parameters(call: Callable[..., Any]) -> str:
 
 def _in_one_line(error: BaseException) -> str:
     """Return what was raised and where in a person's own code, without the line breaks of its message."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message cannot be shown)"
+    text = " ".join(f"{type(error).__name__}: {message}".split())
     foreign = ("<", sys.prefix, sys.base_prefix)
     frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(foreign)]
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
+from attncheck.errors import InputError
+from attncheck.evidence.families import TwoSample
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.streams import digest, seed_sequence, stream
@@ -24,6 +27,11 @@ from attncheck.subject import Subject
 # Entries of the arrays of a chunk: 16 MiB each.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS = 64
+_CALL_DRAWS = 256
+# Properties that look at one number of each draw, and the draws below which none of their checks catches anything.
+# What such a check must catch may itself take laws to compute, which nothing is spent on then.
+_ONE_NUMBER = ("outputs", "exactness", "non_gaussianity")
+_FEWEST_NUMBERS = TwoSample.minimum_count
 # Departures that an effect must amount to for it to be more than the trace of another one.
 _CLEAR = 2.0
 
@@ -127,6 +135,9 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     sizes: dict[Check, int] = {}
     excused: dict[str, str] = {}
     for check in unit.checks:
+        if unit.property_name in _ONE_NUMBER and cost.affordable < _FEWEST_NUMBERS:
+            excused[check.name] = _too_expensive(cost.affordable)
+            continue
         reason = check.reason_not_examined(setting)
         if reason:
             excused[check.name] = reason
@@ -139,11 +150,21 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
         else:
             sizes[check] = size
     most = max(sizes.values(), default=0)
-    chunk = chunk_of(setting.layer, most)
+    calls = max((check.calls for check in sizes), default=1)
+    # Calls long enough to hold what repeats within one.
+    chunk = min(chunk_of(setting.layer, most), max(most // calls, min(most, _CALL_DRAWS)))
     # What others of the unit draw anyway is taken too, as long as the data stay small.
     taken = {check: min(most, max(size, chunk)) for check, size in sizes.items()}
     whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
     return Plan(setting, chunk, cost.level, per_look, whole, excused)
+
+
+def _too_expensive(affordable: int) -> str:
+    draws = "one draw" if affordable == 1 else f"{affordable} draws"
+    return (
+        f"a look on this layer may take {draws}, and no law of one number per draw shows in fewer than "
+        f"{_FEWEST_NUMBERS}: a smaller width or seq_len, or a larger profile, affords more"
+    )
 
 
 def chunk_of(layer: AttentionLayer, most: int) -> int:
@@ -185,15 +206,32 @@ def observe(
         sample = subject.draw_as(setting, count, rng)
         reference = Reference(setting.layer, count, setting.coordinates, child)
         for check in checks:
-            if start < size[check]:
-                data[check].append(check.measure(sample, reference))
-            if start == 0 and check.picture is not None:  # a chunk is enough to look at
-                pictures[check] = check.picture(sample)
-    outcomes = {check: check.test(setting, join(parts)) for check, parts in data.items()}
+            with _named(check, subject, setting):
+                if start < size[check]:
+                    data[check].append(check.measure(sample, reference))
+                if start == 0 and check.picture is not None:  # a chunk is enough to look at
+                    pictures[check] = check.picture(sample)
+    outcomes = {check: _tested(check, subject, setting, parts) for check, parts in data.items()}
     return {
         check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
         for check, outcome in outcomes.items()
     }
+
+
+def _tested(check: Check, subject: Subject, setting: Setting, parts: Sequence[tuple[Any, ...]]) -> Outcome:
+    with _named(check, subject, setting):
+        return check.test(setting, join(parts))
+
+
+@contextlib.contextmanager
+def _named(check: Check, subject: Subject, setting: Setting) -> Iterator[None]:
+    """Say whose numbers, on which layer, no statistic can be made of."""
+    try:
+        yield
+    except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
+        problem = f"cannot use what {subject.name} returned on {setting.layer.describe()}: {error}"
+        remedy = "" if isinstance(error, InputError) else "; mend the simulator"
+        raise InputError(f"check={check.name}: {problem}{remedy}") from error
 
 
 def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:

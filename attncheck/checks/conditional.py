@@ -52,7 +52,8 @@ def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, Floa
     mixture = stream(0, "head shares", layer.num_heads).standard_normal(layer.num_heads)
     share = np.einsum("dij,dhji,h->d", whole, parts, mixture)
     seen = residual.kept.any(axis=(1, 2)) & np.isfinite(share)
-    return residual.energy_scores(1)[seen], share[seen] - share[seen].mean()
+    mean = share[seen].mean() if seen.any() else 0.0
+    return residual.energy_scores(1)[seen], share[seen] - mean
 
 
 def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:

@@ -24,6 +24,8 @@ _KEYS = frozenset({"scores", "masked scores", "input_gram", "key_gram"})
 
 def _standard(values: FloatArray) -> FloatArray:
     """Centre a weight and give it unit variance: the null holds for any weight, the power needs this."""
+    if not values.size:
+        return values
     spread = values.std()
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 

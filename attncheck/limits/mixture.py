@@ -99,6 +99,9 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     logs = np.log(variances)
     top = logs.max()
     bottom = max(logs.min(), top - _LOG_REACH)
+    # A power of two, which costs no digits, keeps third moments within float64 whatever the unit of v is.
+    unit = float(np.exp2(np.floor(top / np.log(2.0))))
+    variances = variances / unit
     cell = np.clip((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0, _CELLS - 1).astype(np.intp)
     total: FloatArray = np.bincount(cell, weights, _CELLS).astype(np.float64)
     used = np.flatnonzero(total > 0)
@@ -111,7 +114,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     spread[used] = mean
     deviation = variances - spread[cell]
     second, third = cell_mean(deviation**2), cell_mean(deviation**3)
-    return _gauss_points(mean, second, third, total[used], atom)
+    return _gauss_points(mean, second, third, total[used], atom).scaled(unit)
 
 
 def _gauss_points(

@@ -20,7 +20,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.families import Association, Count, Family, Scale, Uniform
 from attncheck.evidence.family import DRAWS_CAP, Outcome
@@ -125,7 +125,7 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         size = next(iter(plan.sizes.values()))
-        subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size")
+        subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
         reference = seed_sequence(seed, "samples", layer.to_dict(), look=look, role="reference")
         rng = np.random.default_rng(0)  # never used: a file has no randomness of its own
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)

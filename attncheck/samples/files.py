@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import visible
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
 from attncheck.errors import InputError, refuse
 
 FloatArray = NDArray[np.float64]
@@ -74,7 +74,8 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
     size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
     try:
-        return Samples(Sample.from_mapping(layer, shaped | {"score_entries": entries or None}, size), path.name)
+        shaped["score_entries"] = entries or None
+        return Samples(Sample.from_mapping(layer, shaped, size, FILE_FIELDS), path.name)
     except InputError as error:
         raise InputError(f"samples={path}: " + str(error).replace("subject[", "[")) from None
 
