@@ -39,7 +39,8 @@ _CHECKS = {check.name: check for check in CHECKS}
 _FIRST = 6_000
 # Draws that all verifying looks of a row may take, and the looks that are taken in any case.
 _MOST_VERIFIED, _FEWEST_LOOKS = 1_500_000, 30
-# Where no effect is told apart from chance: a larger pilot in as many anchors, where draws cost little.
+# The anchors where draws cost little: larger pilots are taken there, what they are multiplied by and on what where
+# no effect is told apart from chance.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -352,9 +353,9 @@ def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], se
     entries = planned()
     unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
     if unsure:
-        again = _telling(sights, unsure)
-        sights = [sight for sight in sights if sight.check.property_name not in again]
-        sights += measure(FAULTS[fault], layers, last, seed, again)
+        again, cheap = _telling(sights, unsure), layers[:_CHEAP]
+        sights = [s for s in sights if s.check.property_name not in again or s.setting.layer not in cheap]
+        sights += measure(FAULTS[fault], cheap, last, seed, again)
         entries = planned()
     if not all(entry.told_apart(last.name) for entry in entries):
         sights += measure(FAULTS[fault], layers[:_CHEAP], last, seed, _DEEP, _FACTOR)

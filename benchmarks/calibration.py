@@ -62,6 +62,10 @@ class Scale:
     large: int
     draws: int
 
+    def part(self, share: float) -> Scale:
+        """Return a share of all counts."""
+        return Scale(*(max(1, round(share * count)) for count in dataclasses.astuple(self)))
+
 
 FULL = Scale(main=7_000, hard=1_000, large=150, draws=100_000)
 QUICK = Scale(main=3, hard=2, large=1, draws=600)
@@ -194,7 +198,7 @@ def report(scale: Scale) -> str:
     levels = [f"below {level:g}" for level in LEVELS]
     parts = [
         "# False alarms of every check",
-        "`python benchmarks/calibration.py --write` makes this page.",
+        f"`python benchmarks/calibration.py --share {scale.main / FULL.main:g} --write` makes this page.",
         setting(scale),
         "Rates are over the level, ± one standard error; 1 is right where p-values must be uniform, and at most 1 "
         "where counts, ties or an allowance make them larger. Then the Kolmogorov–Smirnov p-value against "
@@ -218,10 +222,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure the false alarms of every check.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/calibration.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
+    parser.add_argument("--share", type=float, default=1.0, help="measure a share of it, such as 0.1 (default: 1)")
     options = parser.parse_args(arguments)
+    if not 0 < options.share <= 1:
+        parser.error(f"--share {options.share}: must be above 0 and at most 1")
     if options.write and options.quick:
         parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    page = report(QUICK if options.quick else FULL)
+    page = report(QUICK if options.quick else FULL.part(options.share))
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
