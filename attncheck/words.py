@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.check import NOT_EXPOSED
+from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.errors import InputError
 from attncheck.records import Result
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attncheck.attention import AttentionLayer
+from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.families import Scale
 from attncheck.evidence.family import Family, Outcome
 from attncheck.simulators.weights import GAUSSIAN
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from attncheck.checks.sample import Sample
 
 Kind = Literal["exact", "limit"]
-
-#: How the reason starts where a subject does not expose what a check takes.
-NOT_EXPOSED = "the subject does not expose "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +44,6 @@ class Setting:
     def output_rank(self) -> int:
         """The rank of the outputs' conditional covariance."""
         return min(self.layer.seq_len, self.layer.num_heads * self.head_rank)
-
-
-#: How the reason starts where a subject does not expose what a check takes.
-NOT_EXPOSED = "the subject does not expose "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +73,6 @@ class Departure:
 
 def _always(setting: Setting) -> str:
     return ""
-
-
-#: How the reason starts where a subject does not expose what a check takes.
-NOT_EXPOSED = "the subject does not expose "
 
 
 @dataclasses.dataclass(frozen=True)

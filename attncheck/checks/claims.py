@@ -27,6 +27,9 @@ class Claim:
     unseen: str
 
 
+#: How a reason starts where a subject does not expose what a check takes.
+NOT_EXPOSED = "the subject does not expose "
+
 #: In the order in which a simulator computes: a fault shows in its own claim and in those that follow.
 CLAIMS = {
     claim.name: claim

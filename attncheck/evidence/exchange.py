@@ -70,7 +70,7 @@ class Calls(Family):
     >>> values = np.arange(60.0)
     >>> outcome = Calls(3).test(values, np.array([20, 20, 20]))
     >>> round(outcome.effect, 3), outcome.p_value < 1e-10
-    (0.885, True)
+    (0.887, True)
     """
 
     calls: int

@@ -109,7 +109,6 @@ def test_draws_can_be_sliced() -> None:
         ({"seed": 0.5}, r"seed=0\.5: must be a whole number; pass"),
         ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
         ({"reading": "exact"}, "reading='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'lim"),
-        ({"reading": None}, "reading=None: is not known; use one of"),
         ({"coordinates": 0}, "coordinates=0: must be at least 1; pass"),
         ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
         ({"coordinates": 1.0}, r"coordinates=1\.0: must be a whole number; pass"),
