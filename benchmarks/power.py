@@ -37,9 +37,10 @@ def whole(runs: int, workers: int) -> list[str]:
     return lines
 
 
-def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float, runs: Sequence[str]) -> str:
+def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
     """Return the page that is printed and written."""
-    profile = profile_named(PROFILES[-1])
+    profiles, seeds, seed = list(entries[0].rows), options.seeds, options.seed
+    profile = profile_named(profiles[-1])
     level, power = level_of(profile), per_look_power(profile.power)
     faults = [f"- {fault.name}: {fault.what}." for fault in FAULTS.values()]
     exposed = [f"- {name}: {', '.join(fields)}." for name, fields in EXPOSURES.items()]
@@ -47,7 +48,8 @@ def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float, runs: 
         [
             "# Power",
             "",
-            f"`python benchmarks/power.py --seeds {seeds} --write` makes this page.",
+            f"`python benchmarks/power.py --profiles {' '.join(profiles)} --seeds {seeds} --runs {options.runs} --write` "
+            "makes this page.",
             "",
             f"A pilot sample per fault and anchor layer measures the effect on every check (99% interval in "
             f"brackets, what a right simulator gives in parentheses). From it follow the draws of a look that is "
@@ -77,6 +79,7 @@ def page(entries: Sequence[Entry], seeds: int, seed: int, seconds: float, runs: 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure the power of the checks.")
+    parser.add_argument("--profiles", nargs="+", choices=PROFILES, default=PROFILES, help="what to plan for")
     parser.add_argument("--quick", action="store_true", help="six faults, at the sizes of the smoke profile")
     parser.add_argument("--seeds", type=int, default=30, help="looks that verify each entry (default: 30)")
     parser.add_argument("--runs", type=int, default=4, help="whole smoke runs for each of a handful of faults")
@@ -92,19 +95,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     entries = power_table(
         options.fault or (QUICK if options.quick else tuple(FAULTS)),
-        profiles=PROFILES[:1] if options.quick else PROFILES,
+        profiles=PROFILES[:1] if options.quick else tuple(options.profiles),
         seeds=options.seeds,
         seed=options.seed,
         workers=options.workers,
         report=tell,
     )
     runs = whole(options.runs, options.workers)
-    text = page(entries, options.seeds, options.seed, time.perf_counter() - started, runs)
+    text = page(entries, options, time.perf_counter() - started, runs)
     print(text, end="")
     if options.write:
         path = Path(__file__)
         path.with_suffix(".md").write_text(text, encoding="utf-8")
-        path.with_suffix(".json").write_bytes(to_json(entries, PROFILES[-1]))
+        path.with_suffix(".json").write_bytes(to_json(entries, list(entries[0].rows)[-1]))
 
 
 if __name__ == "__main__":
