@@ -48,8 +48,8 @@ def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, 
         [
             "# Power",
             "",
-            f"`python benchmarks/power.py --profiles {' '.join(profiles)} --seeds {seeds} --runs {options.runs} --write` "
-            "makes this page.",
+            f"`python benchmarks/power.py --profiles {' '.join(profiles)} --seeds {seeds} --runs {options.runs} "
+            "--write` makes this page.",
             "",
             f"A pilot sample per fault and anchor layer measures the effect on every check (99% interval in "
             f"brackets, what a right simulator gives in parentheses). From it follow the draws of a look that is "
