@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import numpy as np
 
 from attncheck.errors import InputError
 
@@ -123,9 +124,11 @@ def result_digest(r: Any) -> bytes:
     return hashlib.sha256(msgspec.json.encode(digits, order="sorted")).digest()
 
 
-def combined_digest(digests: Iterable[bytes]) -> str:
-    """Return the digest of a run from those of its results, in any order."""
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()[:16]
+def combined_digest(digests: bytes | bytearray) -> str:
+    """Return the digest of a run from those of its results, end to end in any order."""
+    # Sorted as they lie: a million objects would take three times the memory.
+    ordered = np.sort(np.frombuffer(digests, dtype=np.dtype((np.void, hashlib.sha256().digest_size))))
+    return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
 
 def run_digest(results: Iterable[Result]) -> str:
@@ -133,7 +136,7 @@ def run_digest(results: Iterable[Result]) -> str:
 
     Two runs with the same seed, subject and plan have the same digest with any number of workers.
     """
-    return combined_digest(map(result_digest, results))
+    return combined_digest(b"".join(map(result_digest, results)))
 
 
 class Writer:

@@ -167,7 +167,7 @@ class _Gathering:
         self.claims: dict[str, Counter[str]] = {}
         self.layers: dict[str, str] = {}
         self.notable: dict[str, list[Line]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
-        self.digests: list[bytes] = []
+        self.digests = bytearray()
 
     def take(self, line: Line) -> Entry:
         """Take one result; return what the ledger needs of it."""
@@ -183,7 +183,7 @@ class _Gathering:
             self.layers[line.unit] = _describe(line.layer)
         if line.verdict in self.notable:
             self._keep(self.notable[line.verdict], line)
-        self.digests.append(result_digest(line))
+        self.digests += result_digest(line)
         return entry
 
     def _keep(self, kept: list[Line], line: Line) -> None:
@@ -219,6 +219,7 @@ def read_account(path: Path, names: Names) -> Account:
 
     first_looks = keyed_p_values(entries(), head.seed)
     _check_digest(path, head, closing, gathered.digests)
+    gathered.digests = bytearray()
     order = np.argsort(gathered.keys, kind="stable")
     return Account(
         path=path,
@@ -228,7 +229,8 @@ def read_account(path: Path, names: Names) -> Account:
         planned=planned,
         keys=np.asarray(gathered.keys, dtype=np.int64)[order],
         verdicts=np.asarray(gathered.verdicts, dtype=np.int64)[order],
-        numbers={name: np.asarray(values)[order] for name, values in gathered.numbers.items()},
+        # One by one, so that no more than one of them is there twice.
+        numbers={name: np.asarray(gathered.numbers.pop(name))[order] for name in _NUMBERS},
         why=np.asarray(gathered.why, dtype=np.int64)[order],
         reasons=list(gathered.reasons),
         claims=gathered.claims,
@@ -258,7 +260,7 @@ def _taken(path: Path, gathered: _Gathering, line: Line) -> Entry:
         raise InputError(f"record={path}: result {line.id} cannot be right ({error})") from None
 
 
-def _check_digest(path: Path, head: Head, closing: Sequence[Closing], digests: Sequence[bytes]) -> None:
+def _check_digest(path: Path, head: Head, closing: Sequence[Closing], digests: bytearray) -> None:
     # Schema 1 combined its digits in another way.
     if closing and head.schema > 1 and closing[0].digest != combined_digest(digests):
         raise InputError(f"record={path}: its digest is not that of its results; make the record again")
