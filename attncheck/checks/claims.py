@@ -38,7 +38,7 @@ CLAIMS = {
             "draws",
             "Draws are independent of each other and carry their digits.",
             "Corollary 2 (independent weights in every draw)",
-            "Dependence between draws that are neither neighbours nor repeats.",
+            "Dependence between draws that are neither neighbours nor of different calls, and repeat nothing.",
         ),
         Claim(
             "inputs",

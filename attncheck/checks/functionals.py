@@ -236,7 +236,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional("output_energy", "log Σ y²", _OUTPUTS, lambda layer, a: _log_energy(first_neurons(a))),
     Functional(
         "output_given_scores",
-        "log Σ y², y whitened by the weights that the scores give",
+        "log Σ y² of outputs whitened by the weights that the scores give",
         _OUTPUTS | _SCORES,
         _output_given_scores,
     ),
