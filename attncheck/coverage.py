@@ -123,12 +123,12 @@ def coverage(program: Program) -> Coverage:
     >>> print(coverage(program).of(tied.name))
     p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
     """
-    nodes = program.nodes
+    nodes = program.lines()
     own = _own_findings(nodes)
     found: dict[Node, LineCoverage] = {}
     order = list(Statement)
     for node in nodes:
-        # A violation is about all scores that share the matrix, so it is passed on like everything else.
+        # What is made from a line can be no better covered than that line: what speaks against it is inherited.
         inherited = [found[parent] for parent in node.parents if _passes_on(found[parent].statement)]
         candidates = [_basis(node), *own.get(node, []), *inherited]
         worst = max(candidates, key=lambda line: order.index(line.statement))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from attncheck.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.attention_map import visible
@@ -20,6 +19,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
 from attncheck.checks.sample import Sample
+from attncheck.evidence.exchange import Calls
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.simulators import simulate
 from attncheck.subject import Subject
@@ -121,8 +121,8 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
     sizes = [[_mean_square(call.outputs) for call in calls]]
     if all(call.scores is not None for call in calls):
         sizes.append([_mean_square(np.where(visible(layer), call.need("scores"), 0.0)) for call in calls])
-    varied = [each for each in sizes if len(np.unique(np.concatenate(each))) > 1]
-    if all(stats.kruskal(*each).pvalue > _CALLS_LEVEL for each in varied):
+    outcomes = [Calls(_CALLS).test(np.concatenate(each), [len(call) for call in calls]) for each in sizes]
+    if all(outcome.p_value > _CALLS_LEVEL for outcome in outcomes):
         return
     yield "calls of the simulator differ by more than the draws of one call do; each draw needs weights of its own"
 

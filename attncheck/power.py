@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -294,9 +294,8 @@ def power_table(
     seeds: int = 30,
     seed: int = 0,
     workers: int = 1,
-    report: Callable[[str], None] = lambda fault: None,
-) -> list[Entry]:
-    """Measure every fault, plan for every exposure and profile, and verify what is planned.
+) -> Iterator[Entry]:
+    """Iterate over the table: measure every fault, plan for every exposure and profile, verify what is planned.
 
     Parameters
     ----------
@@ -312,13 +311,11 @@ def power_table(
         The table is the same for the same seed, whatever the number of workers.
     workers : int
         Processes.
-    report : callable str -> None
-        Told each fault as it is done.
 
-    Returns
-    -------
-    list of Entry
-        One per fault and exposure, faults in the order given.
+    Yields
+    ------
+    Entry
+        One per fault and exposure, faults in the order given, as soon as a fault is done.
     """
     names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
     for exposure in exposures:
@@ -326,17 +323,14 @@ def power_table(
     for name in profiles:
         profile_named(name)
     one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
-    table: list[Entry] = []
     with contextlib.ExitStack() as stack:
         each: Iterable[list[Entry]] = map(one, names)
         if workers > 1:
             # Fresh processes: a fork of one that runs threads may hang.
             pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
             each = stack.enter_context(pool).map(one, names)
-        for name, entries in zip(names, each, strict=True):
-            table += entries
-            report(name)
-    return table
+        for entries in each:
+            yield from entries
 
 
 def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int) -> list[Entry]:

@@ -285,6 +285,12 @@ class Program:
         parents = (*vectors, *scores)
         return self._write(Output(name or self._fresh("y"), parents, size, function, len(vectors)))
 
+    def lines(self) -> tuple[Node, ...]:
+        """Return all lines, in order; a program without any is refused: there is nothing to draw or to say."""
+        if not self._nodes:
+            refuse("program", self, "has no lines", "write some first, e.g. program.initial('h')")
+        return self.nodes
+
     def steps(self) -> tuple[Step, ...]:
         """Group the lines into steps that can be computed together, in an order that respects them.
 

@@ -16,7 +16,6 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
 from attncheck.errors import InputError
-from attncheck.evidence.families import TwoSample
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.streams import digest, seed_sequence, stream
@@ -28,10 +27,6 @@ from attncheck.subject import Subject
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS = 64
 _CALL_DRAWS = 256
-# Properties that look at one number of each draw, and the draws below which none of their checks catches anything.
-# What such a check must catch may itself take laws to compute, which nothing is spent on then.
-_ONE_NUMBER = ("outputs", "exactness", "non_gaussianity")
-_FEWEST_NUMBERS = TwoSample.minimum_count
 # Departures that an effect must amount to for it to be more than the trace of another one.
 _CLEAR = 2.0
 
@@ -135,8 +130,8 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     sizes: dict[Check, int] = {}
     excused: dict[str, str] = {}
     for check in unit.checks:
-        if unit.property_name in _ONE_NUMBER and cost.affordable < _FEWEST_NUMBERS:
-            excused[check.name] = _too_expensive(cost.affordable)
+        if cost.affordable < check.fewest_draws:
+            excused[check.name] = _too_expensive("any law of one number per draw", cost.affordable)
             continue
         reason = check.reason_not_examined(setting)
         if reason:
@@ -144,9 +139,7 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
             continue
         size = check.look_size(setting, cost.level, per_look, cost.affordable)
         if size is None:
-            excused[check.name] = (
-                f"{check.departure.text} takes more than the {cost.affordable} draws that a look on this layer may take"
-            )
+            excused[check.name] = _too_expensive(check.departure.text, cost.affordable)
         else:
             sizes[check] = size
     most = max(sizes.values(), default=0)
@@ -159,11 +152,11 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     return Plan(setting, chunk, cost.level, per_look, whole, excused)
 
 
-def _too_expensive(affordable: int) -> str:
+def _too_expensive(what: str, affordable: int) -> str:
     draws = "one draw" if affordable == 1 else f"{affordable} draws"
     return (
-        f"a look on this layer may take {draws}, and no law of one number per draw shows in fewer than "
-        f"{_FEWEST_NUMBERS}: a smaller width or seq_len, or a larger profile, affords more"
+        f"{what} takes more than the {draws} that a look on this layer may take: a smaller width or seq_len, or a "
+        "larger profile, affords more"
     )
 
 

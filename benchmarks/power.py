@@ -90,24 +90,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     started = time.perf_counter()
 
-    def tell(fault: str) -> None:
-        print(f"{time.perf_counter() - started:6.0f} s  {fault}", file=sys.stderr, flush=True)
-
-    entries = power_table(
+    entries = []
+    table = power_table(
         options.fault or (QUICK if options.quick else tuple(FAULTS)),
         profiles=PROFILES[:1] if options.quick else tuple(options.profiles),
         seeds=options.seeds,
         seed=options.seed,
         workers=options.workers,
-        report=tell,
     )
-    runs = whole(options.runs, options.workers)
-    text = page(entries, options, time.perf_counter() - started, runs)
-    print(text, end="")
+    for entry in table:
+        entries.append(entry)
+        print(f"{time.perf_counter() - started:6.0f} s  {entry.fault} {entry.exposure}", file=sys.stderr, flush=True)
+        # What was measured is not lost if the rest never comes.
+        save(entries, options, time.perf_counter() - started, ["Not done."])
+    print(save(entries, options, time.perf_counter() - started, whole(options.runs, options.workers)), end="")
+
+
+def save(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
+    """Return the page of what was measured so far; write it if asked to."""
+    text = page(entries, options, seconds, runs)
     if options.write:
         path = Path(__file__)
         path.with_suffix(".md").write_text(text, encoding="utf-8")
         path.with_suffix(".json").write_bytes(to_json(entries, list(entries[0].rows)[-1]))
+    return text
 
 
 if __name__ == "__main__":

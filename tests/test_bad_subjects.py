@@ -234,7 +234,7 @@ class TestLargeLayers:
         monkeypatch.setattr("attncheck.checks.comparison.simulate_chunks", unexpected)
         found = results(collapsed, name, self.WIDE, Cost(1, 1e-5, 0.9))
         assert {result.verdict for result in found} == {"not examined"}
-        assert all("may take one draw" in r.reason and "affords more" in r.reason for r in found)
+        assert all("the one draw that a look on this layer may take" in r.reason for r in found)
 
     def test_one_draw_is_enough_for_gram_matrices(self) -> None:
         found = results(collapsed, "scores", self.WIDE, Cost(1, 1e-5, 0.9))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["exact", "limit"]
 
+#: Draws below which no law of one number per draw shows.
+FEWEST_NUMBERS = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
@@ -111,6 +114,8 @@ class Check:
         What a report shows of a look in place of the family's own picture; see `attncheck.evidence.pictures`.
     calls : int
         Calls of the subject that a look makes at least.
+    fewest_draws : int
+        Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
     """
 
     name: str
@@ -128,6 +133,7 @@ class Check:
     any_weights: bool = False
     picture: Callable[[Sample], dict[str, Any]] | None = None
     calls: int = 1
+    fewest_draws: int = 1
 
     @property
     def property_name(self) -> str:

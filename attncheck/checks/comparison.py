@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
 from attncheck.checks.functionals import FUNCTIONALS, Functional
 from attncheck.checks.laws import affordable_draws, held_draws
 from attncheck.checks.reference import RATIO, Reference
@@ -78,6 +78,7 @@ def _exactness(functional: Functional) -> Check:
         measure=measure,
         hint=_HINTS[_sides(functional)],
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        fewest_draws=FEWEST_NUMBERS,
     )
 
 
@@ -125,5 +126,6 @@ CHECKS = (
         family=lambda setting: TwoSample(RATIO),
         measure=_energy,
         hint="the outputs are Gaussian, as with infinitely many heads or scores scaled by 1/n",
+        fewest_draws=FEWEST_NUMBERS,
     ),
 )

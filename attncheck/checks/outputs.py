@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
 from attncheck.checks.laws import LAW_ERROR, Marginal, limit_distance, marginal_law, mixture_uniform, tail_law
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import two_neurons
@@ -87,6 +87,7 @@ def _exceedances(multiple: float) -> Check:
         family=lambda setting: Count(probability(setting)),
         measure=count,
         hint="the tails are too heavy: weights or inputs of another law, or a wrong scale",
+        fewest_draws=FEWEST_NUMBERS,
     )
 
 
@@ -131,6 +132,7 @@ def _limit_check(
         measure=measure,
         hint="the law does not approach the theorem's limit",
         excluded=reason,
+        fewest_draws=FEWEST_NUMBERS,
     )
 
 
@@ -163,6 +165,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
         measure=measure,
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        fewest_draws=FEWEST_NUMBERS,
     )
     return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, values=values)
 
@@ -205,6 +208,7 @@ CHECKS = (
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
         measure=_at_width(last_position),
         hint="the scale of the outputs differs from the declared one",
+        fewest_draws=FEWEST_NUMBERS,
     ),
     Check(
         name="outputs.projection",
@@ -218,6 +222,7 @@ CHECKS = (
         measure=_at_width(random_direction),
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
         excluded=one_position,
+        fewest_draws=FEWEST_NUMBERS,
     ),
     Check(
         name="outputs.symmetry",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import msgspec
 
 from attncheck.errors import InputError, check_choice, check_whole
 from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
 from attncheck.power import Entry, power_table
+from attncheck.power_text import to_json
 
 # Single looks that verify the best row of each fault and exposure.
 _SEEDS = 300
@@ -43,27 +40,13 @@ def print_power(
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
     table = []
-    for entry in _measured(names, profile, 0 if quick else _SEEDS, number, processes):
+    looks = 0 if quick else _SEEDS
+    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=number, workers=processes):
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:
-        _write(table, profile, out)
+        _write(to_json(table, profile), out)
     return ExitCode.CONSISTENT
-
-
-def _measured(names: Sequence[str], profile: str, looks: int, seed: int, workers: int) -> Iterator[Entry]:
-    """Iterate over the entries: as they come from this process, or all at the end from several."""
-    measure = functools.partial(power_table, profiles=(profile,), seeds=looks, seed=seed)
-    if workers > 1:
-        yield from measure(names, workers=workers, report=_progress)
-        return
-    for name in names:
-        yield from measure((name,))
-
-
-def _progress(fault: str) -> None:
-    if sys.stderr.isatty():
-        print(f"measured {fault}", file=sys.stderr)
 
 
 def _number(text: str) -> int | str:
@@ -80,15 +63,10 @@ def _line(entry: Entry, profile: str) -> str:
     return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"
 
 
-def _write(table: Iterable[Entry], profile: str, out: Path) -> None:
+def _write(table: bytes, out: Path) -> None:
     """Write the table as a report reads it."""
-    cells = []
-    for entry in table:
-        row = entry.best(profile)
-        check = "" if row is None or row.needed is None else row.sight.check.name
-        cells.append({"fault": entry.fault, "exposure": entry.exposure, "power": entry.chance(profile), "check": check})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode({"profile": profile, "cells": cells})) + b"\n")
+        out.write_bytes(table + b"\n")
     except OSError as error:
         raise InputError(f"out={out}: cannot be written ({error.strerror}); choose another path") from None

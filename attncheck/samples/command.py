@@ -25,10 +25,8 @@ from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
 from attncheck.words import chance, gap_text
 
-# Checks that a simulator of something else entirely passes too.
-_NO_LAW = frozenset(
-    check.name for check in CHECKS if check.claim == "draws" or check.name.endswith((".symmetry", ".signs"))
-)
+# Checks that a simulator with weights of any law passes too.
+_NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
 

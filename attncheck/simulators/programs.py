@@ -24,7 +24,7 @@ def results_of(program: Program) -> tuple[Node, ...]:
     >>> [node.name for node in results_of(program)]
     ['g1']
     """
-    outputs = tuple(node for node in program.nodes if isinstance(node, Output))
+    outputs = tuple(node for node in program.lines() if isinstance(node, Output))
     vectors = [node for node in program.nodes if not isinstance(node, Score)]
     used = {parent for node in vectors for parent in node.parents}
     return outputs or tuple(node for node in vectors if node not in used)
