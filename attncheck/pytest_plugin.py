@@ -65,6 +65,7 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
         A property of `attncheck.checks.registry.PROPERTIES`.
     strategy : hypothesis strategy of AttentionLayer
     """
+    # A mark that is looked up by name is Any to mypy.
     return getattr(pytest.mark, _MARK)(name, strategy)  # type: ignore[no-any-return]
 
 
@@ -74,6 +75,7 @@ def drawn(strategy: Any) -> pytest.MarkDecorator:
     The test takes the argument ``layer``, and ``run_seed`` if it draws random numbers; it has no results in
     the ledger.
     """
+    # A mark that is looked up by name is Any to mypy.
     return getattr(pytest.mark, _DRAWN)(strategy)  # type: ignore[no-any-return]
 
 
@@ -112,6 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{_MARK}(name, strategy): examines a property on many layers")
     config.addinivalue_line("markers", f"{_DRAWN}(strategy): runs on layers drawn from a strategy")
     if _is_worker(config):
+        # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
     elif config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))

@@ -93,6 +93,7 @@ class TestResults:
         def none(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
             raise AssertionError("is not called")
 
+        # Functions declare what they support by an attribute, and to mypy they have none.
         none.supports = lambda layer: False  # type: ignore[attr-defined]
         report = small(none)
         assert report.verdict == "inconclusive"

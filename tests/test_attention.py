@@ -255,6 +255,7 @@ def test_what_is_no_table_is_refused(value: Any) -> None:
 
 def test_unknown_names_of_any_type_are_refused() -> None:
     with pytest.raises(InputError, match=r"layer\.1=2: is not a field"):
+        # A name that is no text is what is to be refused.
         AttentionLayer.from_dict({"width": 8, 1: 2})  # type: ignore[dict-item]
 
 

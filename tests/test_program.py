@@ -251,16 +251,19 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "matmul of a foreign weight": (lambda w: w.program.matmul(w.foreign_weight, w.h), "weight=.*not a weight of this"),
     "matmul of a score": (lambda w: w.program.matmul(w.W, w.p), "vector='p1': is a score"),
     "matmul of another size": (lambda w: w.program.matmul(w.W, w.short), "weight='W': has n columns, but short has 3"),
+    # The wrong type is what is refused.
     "matmul of no node": (lambda w: w.program.matmul(w.W, "h"), "node='h': is not a line of a program"),  # type: ignore[arg-type]
     "nonlin of a foreign line": (lambda w: w.program.nonlin(np.tanh, w.g, w.foreign), "node='foreign': is not a line"),
     "nonlin of a score": (lambda w: w.program.nonlin(np.tanh, w.p), "vectors='p1': is a score, not a vector"),
     "nonlin of two sizes": (lambda w: w.program.nonlin(np.add, w.g, w.short), "vectors='short': differs in size"),
     "nonlin of nothing": (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
+    # The wrong type is what is refused.
     "nonlin of no node": (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]
     "score of an initial": (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
     "score of a score": (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),
     "score of two sizes": (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),
     "score of a foreign line": (lambda w: w.program.score(w.g, w.foreign), "node='foreign': is not a line of this"),
+    # The wrong type is what is refused.
     "score of no node": (lambda w: w.program.score(w.g, None), "node=None: is not a line of a program"),  # type: ignore[arg-type]
     "score with a factor that is none": (lambda w: w.program.score(w.g, w.g, math.nan), "factor=nan: must be finite"),
     "output of a score": (lambda w: w.program.output(first_row, [w.p], [w.p]), "vectors='p1': is a score"),
@@ -270,6 +273,7 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "a line's name twice": (lambda w: w.program.matmul(w.W, w.g, "h"), "name='h': is the name of another line"),
     "a weight's name twice": (lambda w: w.program.weight("W"), "name='W': is the name of another weight"),
     "a weight without rows": (lambda w: w.program.weight("N", rows=0), "rows=0: must be at least 1"),
+    # The wrong type is what is refused.
     "a weight with half a column": (lambda w: w.program.weight("N", columns=0.5), "columns=0.5: must be a whole"),  # type: ignore[arg-type]
     "a weight of negative std": (lambda w: w.program.weight("N", -1.0), "std=-1.0: must be at least 0"),
     "an initial of negative std": (lambda w: w.program.initial("z", std=-1.0), "std=-1.0: must be at least 0"),

@@ -318,6 +318,7 @@ class TestDeclared:
             assert layer.width < 16
             return right(layer, size, rng)
 
+        # Functions declare what they support by an attribute, and to mypy they have none.
         narrow.supports = lambda layer: layer.width < 16 or "too wide"  # type: ignore[attr-defined]
         subject = Subject.of(narrow)
         wide = run_unit(Unit("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
@@ -346,6 +347,7 @@ class TestDeclared:
             subject.reason_unsupported(LAYER)
 
     def test_failing_declaration_is_refused(self) -> None:
+        # Layers have no such attribute: the declaration is to fail.
         subject = Subject("mine", right, "size", supports=lambda layer: layer.wide)  # type: ignore[attr-defined]
         with pytest.raises(InputError, match="mine: failed on n=8 s=3 H=2 with AttributeError"):
             subject.reason_unsupported(LAYER)
@@ -354,6 +356,7 @@ class TestDeclared:
         def student(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
             return right(layer, size, rng)
 
+        # Functions declare their weights by an attribute, and to mypy they have none.
         student.weights = "student5"  # type: ignore[attr-defined]
         results = run_unit(Unit("scores", LAYER), Subject.of(student), 0, Cost(1000, 1e-3, 0.9))
         examined = [result for result in results if result.verdict != "not examined"]

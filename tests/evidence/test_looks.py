@@ -183,6 +183,7 @@ def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object]) -> N
         (lambda: Budget(ledger_share=1.0), "ledger_share"),
         (lambda: Budget().level(0), "statistics"),
         (
+            # The wrong type is what is refused.
             lambda: Budget().level(1.5),  # type: ignore[arg-type]
             "statistics",
         ),

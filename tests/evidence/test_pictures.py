@@ -10,6 +10,7 @@ import pytest
 from scipy import special
 
 from attncheck.evidence.families import Scale, TwoSample, Uniform
+from attncheck.evidence.family import Outcome
 from attncheck.evidence.pictures import covariances, histogram_of_residuals
 from attncheck.records import Result, run_digest
 
@@ -71,8 +72,8 @@ def test_covariances_have_the_error_of_their_difference() -> None:
 @pytest.mark.parametrize(
     "outcome", [Uniform().test(RNG.random(9999)), TwoSample().test(RNG.random(50), RNG.random(50))]
 )
-def test_pictures_are_small_and_plain(outcome: object) -> None:
-    picture = outcome.picture  # type: ignore[attr-defined]
+def test_pictures_are_small_and_plain(outcome: Outcome) -> None:
+    picture = outcome.picture
     assert json.loads(json.dumps(picture)) == picture
     assert len(json.dumps(picture)) < 2000
 
@@ -85,5 +86,6 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
     outcome = Uniform().test(RNG.random(100))
     assert hash(outcome) == hash(outcome)
     fields = {name: None for name in Result.__struct_fields__}
+    # Only the id, the layer and the picture matter: the other fields are None, whatever their types.
     result = msgspec.structs.replace(Result(**fields), id="a", layer={})  # type: ignore[arg-type]
     assert run_digest([result]) == run_digest([msgspec.structs.replace(result, picture={"kind": "cdf"})])

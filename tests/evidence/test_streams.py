@@ -125,6 +125,7 @@ def test_a_digest_is_hexadecimal_of_the_length_asked_for() -> None:
         (lambda: stream(-1, "a"), "run_seed"),
         (lambda: stream(0, "a", look=0), "look"),
         (
+            # The wrong type is what is refused.
             lambda: stream(0, "a", role=1),  # type: ignore[arg-type]
             "role",
         ),

@@ -138,6 +138,7 @@ def test_from_layer(activation: str) -> None:
 @pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf, "wide", True])
 def test_bad_bound(bound: object) -> None:
     with pytest.raises(InputError, match="bound="):
+        # Bounds that are no numbers are among those refused.
         nl.clip(bound)  # type: ignore[arg-type]
 
 

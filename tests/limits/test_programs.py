@@ -216,11 +216,13 @@ class TestRefused:
     )
     def test_arguments(self, options: dict[str, object], said: str) -> None:
         with pytest.raises(InputError) as caught:
+            # The options are of any type: mypy cannot tell which overload they fit, and some fit none.
             ac.simulate(recurrent(2), 10, **options)  # type: ignore[call-overload]
         assert said in str(caught.value)
 
     def test_width_is_not_for_layers(self) -> None:
         with pytest.raises(InputError, match="width=8: is for programs"):
+            # No overload has this call; that it is refused is what is tested.
             ac.simulate(AttentionLayer(width=8), 10, width=8)  # type: ignore[call-overload]
 
     def test_scores_of_another_shape(self) -> None:

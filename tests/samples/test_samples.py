@@ -28,6 +28,7 @@ def draws() -> ac.Draws:
 def folder(tmp_path_factory: pytest.TempPathFactory, draws: ac.Draws) -> Path:
     place = tmp_path_factory.mktemp("samples")
     (place / "layer.toml").write_text(LAYER.to_toml())
+    # mypy takes the arrays for `allow_pickle` too, which is a bool: no array has that name.
     np.savez(place / "full.npz", **draws.as_dict())  # type: ignore[arg-type]
     np.savez(place / "scores.npz", outputs=draws.outputs[:, :, 0], scores=draws.scores)
     np.save(place / "outputs.npy", draws.outputs[:, :, 0])
@@ -111,7 +112,7 @@ def test_the_record_of_a_file_is_a_record(tmp_path: Path, folder: Path) -> None:
     assert lines[-1].verdict == "consistent"
 
 
-BAD_ARRAYS = {
+BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no outputs": ({"scores": np.zeros((5, 2, 4, 4))}, "returned no outputs"),
     "unknown name": ({"outputs": np.zeros((5, 4)), "weights": np.zeros(3)}, "'weights'"),
     "wrong length": ({"outputs": np.zeros((5, 3))}, "must be"),
@@ -127,7 +128,7 @@ BAD_ARRAYS = {
 def test_unusable_arrays_are_refused_by_name(tmp_path: Path, case: str) -> None:
     arrays, said = BAD_ARRAYS[case]
     path = tmp_path / "bad.npz"
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
     with pytest.raises(ac.InputError) as caught:
         read_samples(path, LAYER)
     assert said in str(caught.value)
