@@ -11,17 +11,13 @@ from scipy.stats import qmc
 
 from attncheck.evidence.streams import stream
 from attncheck.limits.kernel import psd_root
+from attncheck.nonlinearity.quadrature import RANKS, trapezoidal
 
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
-# Beyond nine standard deviations lies 2e-19 of the normal law.
-_REACH = 9.0
-# Points per direction of the trapezoidal rule, doubled until the value settles.
-_STEPS = {1: (64, 128, 256, 512, 1024, 2048, 4096, 8192), 2: (64, 128, 256, 512, 1024)}
 # Random shifts of a Sobol sequence, and the points of each, as a power of two.
 _SHIFTS, _POINTS = 16, 14
-_SETTLED = 1e-12
 
 
 def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
@@ -55,30 +51,7 @@ def expectation(function: Function, mean: FloatArray, covariance: FloatArray) ->
 
     if rank == 0:
         return float(at(np.zeros((0, 1)))[0]), 0.0
-    return _trapezoidal(at, rank) if rank in _STEPS else _sobol(at, rank)
-
-
-def _trapezoidal(function: Function, rank: int) -> tuple[float, float]:
-    previous, value, change = np.nan, np.nan, np.inf
-    for steps in _STEPS[rank]:
-        nodes = np.linspace(-_REACH, _REACH, steps + 1)
-        weights = np.exp(-0.5 * nodes**2)
-        weights /= weights.sum()
-        if rank == 1:
-            value = float(weights @ function(nodes[None]))
-        else:
-            # One line of the grid at a time in blocks, so that fine grids stay in the cache.
-            value = 0.0
-            for start in range(0, steps + 1, 64):
-                block = slice(start, start + 64)
-                first, second = np.meshgrid(nodes[block], nodes, indexing="ij")
-                grid = function(np.stack([first.ravel(), second.ravel()])).reshape(first.shape)
-                value += float(weights[block] @ grid @ weights)
-        change = abs(value - previous)
-        if change <= _SETTLED * max(1.0, abs(value)):
-            break
-        previous = value
-    return value, change
+    return trapezoidal(at, rank) if rank in RANKS else _sobol(at, rank)
 
 
 def _sobol(function: Function, rank: int) -> tuple[float, float]:

@@ -1,0 +1,44 @@
+"""Nonlinearities φ of a Netsor program: what the theorem asks of them, and E[φ(Z₁)φ(Z₂)].
+
+Known functions have constructors here: `identity`, `relu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`, `sigmoid`,
+`sin`, `cos`, `gaussian`. A new one takes a record in `attncheck.nonlinearity.table` and a constructor. Any other
+function is used with `declared`, which tries the declaration before it believes it.
+"""
+
+from attncheck.nonlinearity.declared import Declared, declared
+from attncheck.nonlinearity.families import (
+    clip,
+    cos,
+    erf,
+    from_layer,
+    gaussian,
+    identity,
+    leaky_relu,
+    monomial,
+    relu,
+    sigmoid,
+    sin,
+    tanh,
+)
+from attncheck.nonlinearity.function import Nonlinearity
+from attncheck.nonlinearity.witness import Witness, find_witness
+
+__all__ = [
+    "Declared",
+    "Nonlinearity",
+    "Witness",
+    "clip",
+    "cos",
+    "declared",
+    "erf",
+    "find_witness",
+    "from_layer",
+    "gaussian",
+    "identity",
+    "leaky_relu",
+    "monomial",
+    "relu",
+    "sigmoid",
+    "sin",
+    "tanh",
+]
