@@ -9,11 +9,11 @@ import numpy as np
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import FloatArray, map_scores, visible
-from attncheck.program import LinearCombination, Node, Program, Weight
+from attncheck.program import LinearCombination, Node, Program, Stacked, Weight
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionRow:
+class AttentionRow(Stacked):
     """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}."""
 
     layer: AttentionLayer

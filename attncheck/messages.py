@@ -31,7 +31,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
         f"VIOLATED: {claim.statement} ({claim.source})",
         f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
-        *(f"  likely:   {hint}" for hint in list(dict.fromkeys(result.hint for result in shown))[:_CAUSES]),
+        *(f"  likely:   {hint}" for hint in likely(shown)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
@@ -42,6 +42,11 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
     if record is not None:
         lines.append(f"  replay:   attncheck replay {shlex.quote(str(record))} {worst.id}")
     return "\n".join(lines)
+
+
+def likely(bad: Sequence[Result]) -> list[str]:
+    """Return the likely causes of violated results that are in the order of `violated`."""
+    return [hint for hint in dict.fromkeys(result.hint for result in bad[:_SHOWN]) if hint][:_CAUSES]
 
 
 def _looks(result: Result) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
 from attncheck.coverage import Coverage, Statement
 from attncheck.expansion import expand
 from attncheck.nonlinearity import relu, tanh
-from attncheck.program import FloatArray, Node, Program, Weight
+from attncheck.program import Node, Program, Weight
+
+FloatArray = NDArray[np.float64]
 
 
 class Written:
@@ -37,8 +40,8 @@ class Written:
         return line.statement, line.reason
 
 
-def weighted(vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return np.multiply(np.tanh(scores), vectors[:, 0])
+def weighted(vector: FloatArray, score: FloatArray) -> FloatArray:
+    return np.multiply(np.tanh(score), vector)
 
 
 def allowed(w: Written) -> Node:

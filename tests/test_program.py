@@ -21,8 +21,8 @@ from attncheck.strategies import layers
 FloatArray = NDArray[np.float64]
 
 
-def first_row(vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return vectors[:, 0] * scores[:, :1]
+def first_row(vector: FloatArray, score: FloatArray, *others: FloatArray) -> FloatArray:
+    return vector * score
 
 
 # How a program reads

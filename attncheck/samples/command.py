@@ -19,10 +19,12 @@ from attncheck.evidence.streams import seed_sequence
 from attncheck.evidence.verdicts import Verdict
 from attncheck.exit_codes import ExitCode
 from attncheck.manifest import manifest_of
+from attncheck.messages import likely
 from attncheck.records import Closing, Planned, Result, Writer, run_digest
 from attncheck.samples.examine import BLOCKS, examine_samples
 from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
+from attncheck.unit import violated
 from attncheck.words import chance, gap_text
 
 # Checks that a simulator with weights of any law passes too.
@@ -104,6 +106,7 @@ def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
         *(f"  observed: {sentence}" for sentence in _observed(samples, conclusion, seed)),
+        *(f"  likely:   {hint}" for hint in likely(violated(results))),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
         "are too small.",
     ]

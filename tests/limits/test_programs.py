@@ -60,8 +60,8 @@ def crossed() -> Program:
     return program
 
 
-def mix(vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return np.asarray(np.tanh(scores[:, :1]) * vectors[:, 0] + scores[:, 1:] * vectors[:, 1])
+def mix(v: FloatArray, w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+    return np.asarray(np.tanh(p) * v + q * w)
 
 
 def product(f: int, g: int, z: FloatArray) -> FloatArray:
@@ -219,6 +219,12 @@ class TestRefused:
             # The options are of any type: mypy cannot tell which overload they fit, and some fit none.
             ac.simulate(recurrent(2), 10, **options)  # type: ignore[call-overload]
         assert said in str(caught.value)
+
+    def test_nothing_written(self) -> None:
+        program = Program()
+        for use in (ac.limit, Program.coverage, lambda p: ac.simulate(p, 10, width=4)):
+            with pytest.raises(InputError, match="has no lines; write some first"):
+                use(program)
 
     def test_width_is_not_for_layers(self) -> None:
         with pytest.raises(InputError, match="width=8: is for programs"):

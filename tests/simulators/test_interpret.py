@@ -15,7 +15,7 @@ from scipy import special, stats
 
 from attncheck import AttentionLayer, Program
 from attncheck.expansion import expand
-from attncheck.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, Weight
+from attncheck.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, Stacked, Weight
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
@@ -125,8 +125,9 @@ def product_normal_cdf(t: Any) -> Any:
 # Programs beyond attention
 
 
-def scaled_first(vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return vectors[:, 0] * np.tanh(scores[:, :1]) + scores[:, -1:]
+class ScaledFirst(Stacked):
+    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+        return vectors[:, 0] * np.tanh(scores[:, :1]) + scores[:, -1:]
 
 
 def recurrent() -> tuple[Program, list[Node]]:
@@ -141,7 +142,7 @@ def recurrent() -> tuple[Program, list[Node]]:
         states.append(program.nonlin(np.tanh, inner))
     first = program.score(program.matmul(Q, states[1]), program.matmul(K, states[3]))
     second = program.score(program.matmul(Q, states[2]), program.matmul(K, states[3]), 0.5)
-    y = program.output(scaled_first, [program.matmul(W, states[3])], [first, second])
+    y = program.output(ScaledFirst(), [program.matmul(W, states[3])], [first, second])
     again = program.matmul(Q, y)
     return program, [states[1], states[3], first, second, y, again]
 
@@ -226,7 +227,7 @@ def test_interpretation_computes_each_line(data: st.DataObject) -> None:
             scores.append(program.score(data.draw(st.sampled_from(pair)), data.draw(st.sampled_from(pair)), 0.5))
         elif kind == "output" and scores:
             chosen = data.draw(st.lists(st.sampled_from(scores), min_size=1, max_size=3))
-            wide.append(program.output(scaled_first, [pick, wide[0]], chosen))
+            wide.append(program.output(ScaledFirst(), [pick, wide[0]], chosen))
     rng = np.random.default_rng(3)
     record = Recorder(5, rng)
     values = interpret(program.steps(), 5, 4, 2, program.nodes, record, rng)
@@ -240,7 +241,7 @@ def test_interpretation_computes_each_line(data: st.DataObject) -> None:
             length = parents[0].shape[1]
             expected = np.array([0.5 * np.dot(u, v) / math.sqrt(length) for u, v in zip(*parents, strict=True)])
         elif isinstance(node, Output):
-            expected = scaled_first(np.stack(parents[:2], axis=1), np.stack(parents[2:], axis=1))
+            expected = ScaledFirst()(np.stack(parents[:2], axis=1), np.stack(parents[2:], axis=1))
         else:
             expected = values.get(node)
         np.testing.assert_allclose(values.get(node), expected, rtol=1e-12, atol=1e-12)

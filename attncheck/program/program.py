@@ -1,144 +1,23 @@
-"""Netsor programs with dot-product scores: the description that every reading interprets.
-
-A program is a list of n-vectors and scalar scores, each made from earlier ones:
-
-- *initial*: coordinates drawn i.i.d., jointly Gaussian over the vectors of one group;
-- *MatMul*: W h, with the entries of W i.i.d. N(0, std²/fan-in); a `Weight` object *is* the matrix,
-  so using it twice is weight sharing;
-- *Nonlin*: a function applied coordinate by coordinate to one or several vectors;
-- *score*: g¹ᵀ g² divided by the square root of their size (or by the size, in Yang's regime);
-- *output*: a coordinatewise function of vectors and scores, as in Theorem 1.
-"""
+"""`Program`: a Netsor program with dot-product scores, written line by line."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck.errors import InputError, check_number, check_whole, refuse
+from attncheck.program.functions import Coordinatewise, PerArgument, Stacked, name_of, tried
+from attncheck.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
 if TYPE_CHECKING:
     from attncheck.coverage import Coverage
 
-FloatArray = NDArray[np.float64]
-Coordinatewise = Callable[..., FloatArray]
-
-
-class OutputFunction(Protocol):
-    """A coordinatewise function of vectors and scores, vectorised over draws."""
-
-    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-        """Map vectors (draws, m, coordinates) and scores (draws, r) to (draws, coordinates)."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Weight:
-    """A random matrix with i.i.d. N(0, std²/columns) entries; the object is the matrix's identity.
-
-    `rows` and `columns` are numbers, or None for the width n.
-    """
-
-    name: str
-    std: float
-    rows: int | None = None
-    columns: int | None = None
-
-    def shape(self, width: int) -> tuple[int, int]:
-        """Return (rows, columns) at this width."""
-        return self.rows or width, self.columns or width
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Node:
-    """A line of the program: a vector or a score. Compared by identity."""
-
-    name: str
-    parents: tuple[Node, ...]
-    size: int | None
-
-    def length(self, width: int) -> int:
-        """Return the number of coordinates at this width (1 for a score)."""
-        return self.size or width
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Initial(Node):
-    """One vector of a group of jointly Gaussian initial vectors; `root` is its row of Σ's root."""
-
-    group: int
-    mean: float
-    root: tuple[float, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MatMul(Node):
-    """W h."""
-
-    weight: Weight
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Nonlin(Node):
-    """φ(h¹, …, hᵐ), coordinate by coordinate."""
-
-    function: Coordinatewise
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Score(Node):
-    """ν^{-1/2} g¹ᵀ g² times `factor`, ν the size of g¹ and g²."""
-
-    factor: float
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Output(Node):
-    """φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
-
-    function: OutputFunction
-    num_vectors: int
-
-    @property
-    def vectors(self) -> tuple[Node, ...]:
-        """The vectors that φ takes."""
-        return self.parents[: self.num_vectors]
-
-    @property
-    def scores(self) -> tuple[Node, ...]:
-        """The scores that φ takes."""
-        return self.parents[self.num_vectors :]
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearCombination:
-    """The Nonlin Σ_i c_i h^i."""
-
-    coefficients: tuple[float, ...]
-
-    def __call__(self, *vectors: FloatArray) -> FloatArray:
-        """Return Σ_i c_i h^i for arrays of one shape."""
-        terms = (c * v for c, v in zip(self.coefficients, vectors, strict=True))
-        return sum(terms, start=np.zeros(1))
-
-    def __str__(self) -> str:
-        return f"linear({', '.join(f'{c:g}' for c in self.coefficients)})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """Nodes that are computed together: the same kind, and for MatMuls the same weight.
-
-    ``last`` is True where no later step uses the weight again.
-    """
-
-    nodes: tuple[Node, ...]
-    last: bool = True
+# What functions are tried on when a line is written: some draws of some coordinates, of both signs.
+_TRIAL = np.linspace(-1.5, 1.0, 6).reshape(2, 3)
 
 
 class Program:
@@ -221,8 +100,9 @@ class Program:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         means = [check_number("mean", m, "pass a number") for m in mean]
         self._groups += 1
+        rows = tuple(map(tuple, matrix.tolist()))
         return tuple(
-            self._write(Initial(name, (), None, self._groups, m, tuple(row)))
+            self._write(Initial(name, (), None, self._groups, m, tuple(row), rows))
             for name, m, row in zip(names, means, root.tolist(), strict=True)
         )
 
@@ -257,6 +137,7 @@ class Program:
     def nonlin(self, function: Coordinatewise, *vectors: Node, name: str | None = None) -> Node:
         """Write φ(h¹, …, hᵐ) (Netsor *Nonlin*); `function` takes one array per vector."""
         size = self._common_size(vectors)
+        tried(function, [_TRIAL] * len(vectors), _TRIAL.shape)
         return self._write(Nonlin(name or self._fresh("x"), tuple(vectors), size, function))
 
     def score(self, left: Node, right: Node, factor: float = 1.0, name: str | None = None) -> Node:
@@ -271,17 +152,39 @@ class Program:
 
     def output(
         self,
-        function: OutputFunction,
+        function: Coordinatewise | Stacked,
         vectors: Sequence[Node],
         scores: Sequence[Node],
         name: str | None = None,
     ) -> Node:
-        """Write an output φ(g¹, …, gᵐ, p_1, …, p_r) (Theorem 1)."""
+        """Write an output φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate (Theorem 1).
+
+        Parameters
+        ----------
+        function : callable
+            Takes one array (draws, coordinates) for each of `vectors`, then one (draws, 1) for each of
+            `scores`, and returns (draws, coordinates).
+        vectors : sequence of Node
+        scores : sequence of Node
+        name : str, optional
+
+        Examples
+        --------
+        >>> program = Program()
+        >>> h = program.initial("h")
+        >>> Q, K, V = (program.matmul(program.weight(name), h) for name in "QKV")
+        >>> a = program.score(Q, K)
+        >>> program.output(lambda v, a: np.tanh(a) * v, vectors=[V], scores=[a]).name
+        'y1'
+        """
         size = self._common_size(vectors)
         for score in scores:
             self._know(score)
             if not isinstance(score, Score):
                 refuse("scores", score.name, "is a vector, not a score", "list vectors under vectors")
+        if not isinstance(function, Stacked):
+            tried(function, [_TRIAL] * len(vectors) + [_TRIAL[:, :1]] * len(scores), _TRIAL.shape)
+            function = PerArgument(function)
         parents = (*vectors, *scores)
         return self._write(Output(name or self._fresh("y"), parents, size, function, len(vectors)))
 
@@ -313,6 +216,50 @@ class Program:
             Step(tuple(group), not isinstance(group[0], MatMul) or final[group[0].weight] == i)
             for i, group in enumerate(groups)
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the program as built-in types; `from_dict` gives it back where its functions can be found by name."""
+        from attncheck.program.text import to_dict  # which builds programs
+
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Program:
+        """Build a program from what `to_dict` returned.
+
+        Raises
+        ------
+        InputError
+            If something is missing, unknown or of the wrong kind; it names the line.
+        """
+        from attncheck.program.text import from_dict
+
+        return from_dict(fields)
+
+    def to_toml(self) -> str:
+        """Return the program as TOML text.
+
+        Raises
+        ------
+        InputError
+            If a function cannot be found by name, as with a lambda.
+        """
+        from attncheck.program.text import to_toml
+
+        return to_toml(self)
+
+    @classmethod
+    def from_toml(cls, text: str | Path) -> Program:
+        """Read a program from TOML text, or from the file at a `Path`; functions are imported by name.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or as for `from_dict`.
+        """
+        from attncheck.program.text import from_toml
+
+        return from_toml(text)
 
     def coverage(self) -> Coverage:
         """Return which statement of the paper covers each line, and why no better one; see `attncheck.coverage`."""
@@ -378,12 +325,5 @@ def _line(node: Node) -> str:
         factor = "" if node.factor == 1.0 else f"{node.factor:g} "
         return f"{node.name} = {factor}<{names}> / sqrt({size})"
     if isinstance(node, Nonlin | Output):
-        return f"{node.name} = {_function(node.function)}({names})"
+        return f"{node.name} = {name_of(node.function)}({names})"
     raise TypeError(node)
-
-
-def _function(function: Any) -> str:
-    """A function's name, with its parameters where it has some: tanh, clip(100)."""
-    name = getattr(function, "__name__", None) or getattr(function, "name", None) or str(function)
-    parameters = ", ".join(f"{p:g}" for p in getattr(function, "parameters", ()))
-    return f"{name}({parameters})" if parameters else str(name)

@@ -1,0 +1,262 @@
+"""Programs as built-in types and as TOML: what was written, in the order it was written."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attncheck.errors import InputError, check_choice, refuse
+from attncheck.nonlinearity import Declared, Nonlinearity, declared
+from attncheck.program.functions import LinearCombination, PerArgument, name_of
+from attncheck.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight
+from attncheck.program.program import Program
+
+# Keys of a line beyond the one that says its kind; names are optional but for initial vectors, which name themselves.
+_KINDS = {
+    "initial": ("mean", "cov"),
+    "matmul": ("of", "name"),
+    "nonlin": ("of", "name"),
+    "score": ("factor", "name"),
+    "output": ("vectors", "scores", "name"),
+}
+_REMEDY = "see attncheck.Program.to_toml() for how programs are written"
+
+
+def to_dict(program: Program) -> dict[str, Any]:
+    """Return a program as built-in types; functions that cannot be found by name are only named."""
+    return {
+        "weights": [_write_weight(weight) for weight in program.weights],
+        "lines": [line for node in program.nodes for line in _write_line(node, program.nodes)],
+    }
+
+
+def from_dict(fields: Mapping[str, Any]) -> Program:
+    """Build a program from what `to_dict` returned."""
+    _check_table("program", fields, required=("lines",), optional=("weights",))
+    program = Program()
+    weights: dict[str, Weight] = {}
+    for number, row in enumerate(_listed("program.weights", fields.get("weights", [])), 1):
+        _check_table(f"program.weights[{number}]", row, required=("name",), optional=("std", "rows", "columns"))
+        weights[str(row["name"])] = program.weight(**row)
+    nodes: dict[str, Node] = {}
+    for number, row in enumerate(_listed("program.lines", fields["lines"]), 1):
+        where = f"program.lines[{number}]"
+        try:
+            for node in _read_line(program, weights, nodes, row, where):
+                nodes[node.name] = node
+        except InputError as error:
+            if str(error).startswith(where):
+                raise
+            raise InputError(f"{where}: {error}") from None
+    return program
+
+
+def to_toml(program: Program) -> str:
+    """Return a program as TOML text."""
+    import tomli_w
+
+    fields = to_dict(program)
+    for line in fields["lines"]:
+        function = line.get("nonlin", line.get("output", {}))
+        if "local" in function:
+            problem = "cannot be found by name"
+            remedy = "define it at the top level of a module, or use one of attncheck.nonlinearity"
+            refuse("function", function["local"], problem, remedy)
+    return tomli_w.dumps(_without_none(fields))
+
+
+def from_toml(text: str | Path) -> Program:
+    """Read a program from TOML text, or from the file at a path."""
+    source = "program"
+    if isinstance(text, Path):
+        source = str(text)
+        try:
+            text = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{source}: cannot be read ({error}); pass a TOML file with [[lines]]") from None
+    if not isinstance(text, str):
+        refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
+    try:
+        return from_dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not TOML ({error}); write [[weights]] and [[lines]]") from None
+
+
+def _write_weight(weight: Weight) -> dict[str, Any]:
+    sizes = {"rows": weight.rows, "columns": weight.columns}
+    return {"name": weight.name, "std": weight.std, **{k: v for k, v in sizes.items() if v is not None}}
+
+
+def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
+    """Return a line as a table; initial vectors that are drawn together are written once, by the first."""
+    parents = [parent.name for parent in node.parents]
+    if isinstance(node, Initial):
+        group = [each for each in nodes if isinstance(each, Initial) and each.group == node.group]
+        if group[0] is not node:
+            return []
+        cov = [list(row) for row in node.covariance]
+        return [{"initial": [each.name for each in group], "mean": [each.mean for each in group], "cov": cov}]
+    if isinstance(node, MatMul):
+        return [{"matmul": node.weight.name, "of": parents[0], "name": node.name}]
+    if isinstance(node, Score):
+        return [{"score": parents, "factor": node.factor, "name": node.name}]
+    if isinstance(node, Nonlin):
+        return [{"nonlin": _write_function(node.function), "of": parents, "name": node.name}]
+    assert isinstance(node, Output)
+    vectors, scores = [v.name for v in node.vectors], [p.name for p in node.scores]
+    return [{"output": _write_function(node.function), "vectors": vectors, "scores": scores, "name": node.name}]
+
+
+def _read_line(
+    program: Program, weights: Mapping[str, Weight], nodes: Mapping[str, Node], row: Any, where: str
+) -> Iterable[Node]:
+    if not isinstance(row, Mapping) or sum(kind in row for kind in _KINDS) != 1:
+        refuse(where, row, "must be a table with one of " + ", ".join(_KINDS), _REMEDY)
+    kind = next(kind for kind in _KINDS if kind in row)
+    required = {"initial": (), "score": ()}.get(kind, _KINDS[kind][:1])
+    _check_table(where, row, required=(kind, *required), optional=_KINDS[kind])
+    value, name = row[kind], row.get("name")
+
+    def line(key: Any) -> Node:
+        if not isinstance(key, str) or key not in nodes:
+            refuse(f"{where}.{kind}", key, "is not the name of an earlier line", "write that line first")
+        return nodes[key]
+
+    def lines(field: str, names: Any) -> list[Node]:
+        return [line(each) for each in _listed(f"{where}.{field}", names)]
+
+    if kind == "initial":
+        names = [str(each) for each in _listed(where, value)]
+        zeros, unit = [0.0] * len(names), [[float(i == j) for j in range(len(names))] for i in range(len(names))]
+        return program.initials(names, _listed(where, row.get("mean", zeros)), row.get("cov", unit))
+    if kind == "matmul":
+        return [program.matmul(weights[check_choice(f"{where}.matmul", value, tuple(weights))], line(row["of"]), name)]
+    if kind == "score":
+        sides = lines("score", value)
+        if len(sides) != 2:
+            refuse(f"{where}.score", value, "must name two lines", "write score = ['g1', 'g2']")
+        return [program.score(sides[0], sides[1], row.get("factor", 1.0), name)]
+    function = _read_function(f"{where}.{kind}", value)
+    if kind == "nonlin":
+        return [program.nonlin(function, *lines("of", row["of"]), name=name)]
+    return [program.output(function, lines("vectors", row["vectors"]), lines("scores", row.get("scores", [])), name)]
+
+
+def _write_function(function: Any) -> dict[str, Any]:
+    from attncheck.expansion import AttentionRow  # which writes programs
+
+    if isinstance(function, PerArgument):
+        return _write_function(function.function)
+    if isinstance(function, LinearCombination):
+        return {"linear": list(function.coefficients)}
+    if isinstance(function, AttentionRow):
+        return {"attention": function.position, "layer": function.layer.to_dict()}
+    if isinstance(function, Declared):  # which is a Nonlinearity too
+        promise = {"order": function.order, "bounded": function.bounded}
+        return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
+    if isinstance(function, Nonlinearity):
+        return {"name": function.name, "parameters": list(function.parameters)}
+    path = path_of(function)
+    return {"path": path} if path else {"local": name_of(function)}
+
+
+def _read_function(where: str, fields: Any) -> Any:
+    from attncheck.attention import AttentionLayer
+    from attncheck.expansion import AttentionRow
+
+    if isinstance(fields, str):
+        fields = {"path": fields} if ":" in fields else {"name": fields}
+    if not isinstance(fields, Mapping):
+        refuse(where, fields, "must be a table or a name", _REMEDY)
+    match sorted(fields):
+        case ["name"] | ["name", "parameters"]:
+            return _known_function(where, fields["name"], fields.get("parameters", []))
+        case ["linear"]:
+            return LinearCombination(tuple(float(c) for c in _listed(where, fields["linear"])))
+        case ["attention", "layer"]:
+            return AttentionRow(AttentionLayer.from_dict(fields["layer"]), int(fields["attention"]))
+        case ["path"]:
+            return _imported(where, fields["path"])
+        case ["bounded", "order", "path"]:
+            function = _imported(where, fields["path"])
+            return declared(function, order=fields["order"], bounded=fields["bounded"])
+        case _ if "local" in fields:
+            remedy = "define it at the top level of a module and build the program again"
+            refuse(where, fields["local"], "was a function without a name to import it by", remedy)
+    refuse(where, dict(fields), "is not how a function is written", _REMEDY)
+
+
+def _known_function(where: str, name: Any, parameters: Any) -> Nonlinearity:
+    from attncheck import nonlinearity
+
+    known = [each for each in nonlinearity.__all__ if each.islower() and each not in _NO_FUNCTIONS]
+    make: Callable[..., Nonlinearity] = getattr(nonlinearity, check_choice(f"{where}.name", name, tuple(known)))
+    values = _listed(where, parameters)
+    try:
+        return make(*values)
+    except TypeError as error:
+        refuse(f"{where}.parameters", values, f"does not fit {name} ({error})", _REMEDY)
+
+
+# What `attncheck.nonlinearity` has besides constructors of functions.
+_NO_FUNCTIONS = ("declared", "find_witness", "from_layer")
+
+
+def path_of(function: Any) -> str:
+    """Return ``module:name`` where a function can be imported by it, else an empty string.
+
+    Examples
+    --------
+    >>> import math
+    >>> path_of(math.tanh), path_of(lambda x: x)
+    ('math:tanh', '')
+    """
+    module = getattr(function, "__module__", None) or ("numpy" if hasattr(function, "nin") else "")
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", "")
+    path = f"{module}:{name}"
+    try:
+        return path if _find(path) is function else ""
+    except (ImportError, AttributeError, ValueError):
+        return ""
+
+
+def _imported(where: str, path: Any) -> Any:
+    try:
+        return _find(str(path))
+    except (ImportError, AttributeError, ValueError) as error:
+        refuse(where, path, f"cannot be imported ({error})", "write module:function, importable from here")
+
+
+def _find(path: str) -> Any:
+    module, _, name = path.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _listed(where: str, value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        refuse(where, value, "must be a list", _REMEDY)
+    return list(value)
+
+
+def _check_table(where: str, row: Any, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    if not isinstance(row, Mapping):
+        refuse(where, row, "must be a table", _REMEDY)
+    for name in required:
+        if name not in row:
+            refuse(f"{where}.{name}", None, "is missing", _REMEDY)
+    for name in row:
+        if name not in (*required, *optional):
+            refuse(f"{where}.{name}", row[name], "is not known", "use " + ", ".join((*required, *optional)))
+
+
+def _without_none(fields: Any) -> Any:
+    """Return tables without entries that are None, which TOML has no word for."""
+    if isinstance(fields, dict):
+        return {key: _without_none(value) for key, value in fields.items() if value is not None}
+    return [_without_none(value) for value in fields] if isinstance(fields, list) else fields
