@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import NOT_EXPOSED
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Scale
 from attncheck.evidence.family import Family, Outcome
 from attncheck.simulators.weights import GAUSSIAN
-
-if TYPE_CHECKING:
-    from attncheck.checks.reference import Reference
-    from attncheck.checks.sample import Sample
 
 Kind = Literal["exact", "limit"]
 
 #: Draws below which no law of one number per draw shows.
 FEWEST_NUMBERS = 20
+
+
+# What is known before any draw, a sample, and the draws that it is compared with: a layer's, or a program's.
+_Setting = TypeVar("_Setting", bound="AnySetting")
+_Sample = TypeVar("_Sample")
+_Reference = TypeVar("_Reference")
+
+
+class AnySetting(Protocol):
+    """What settings of layers and of programs have in common."""
+
+    @property
+    def exposed(self) -> frozenset[str]:
+        """What the subject exposes."""
+        ...
+
+    @property
+    def weights(self) -> str:
+        """The law of its weights."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +68,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Departure:
+class DepartureOf(Generic[_Setting]):
     """What a check must catch.
 
     Attributes
@@ -65,21 +83,21 @@ class Departure:
     """
 
     text: str
-    effect: Callable[[Setting], float]
-    coarsest: Callable[[Setting], float] | None = None
+    effect: Callable[[_Setting], float]
+    coarsest: Callable[[_Setting], float] | None = None
 
     @classmethod
-    def of(cls, text: str, effect: float, coarsest: float | None = None) -> Departure:
-        """Return a departure that is the same on all layers."""
+    def of(cls, text: str, effect: float, coarsest: float | None = None) -> Self:
+        """Return a departure that is the same everywhere."""
         return cls(text, lambda setting: effect, None if coarsest is None else lambda setting: coarsest)
 
 
-def _always(setting: Setting) -> str:
+def _always(setting: Any) -> str:
     return ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class CheckOf(Generic[_Setting, _Sample, _Reference]):
     """One statistic on one claim: assertion, detectable gap and sample size from the same object.
 
     Attributes
@@ -123,15 +141,15 @@ class Check:
     kind: Kind
     needs: frozenset[str]
     null: str
-    departure: Departure
+    departure: DepartureOf[_Setting]
     reads: str
-    family: Callable[[Setting], Family]
-    measure: Callable[[Sample, Reference], tuple[Any, ...]]
+    family: Callable[[_Setting], Family]
+    measure: Callable[[_Sample, _Reference], tuple[Any, ...]]
     hint: str = ""
-    excluded: Callable[[Setting], str] = _always
+    excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
-    picture: Callable[[Sample], dict[str, Any]] | None = None
+    picture: Callable[[_Sample], dict[str, Any]] | None = None
     calls: int = 1
     fewest_draws: int = 1
 
@@ -140,7 +158,7 @@ class Check:
         """The group of checks that share a sample: the part of the name before the dot."""
         return self.name.partition(".")[0]
 
-    def reason_not_examined(self, setting: Setting) -> str:
+    def reason_not_examined(self, setting: _Setting) -> str:
         """Return why the check cannot say anything in this setting, or an empty string."""
         missing = sorted(self.needs - setting.exposed)
         if "scores" in missing and "masked scores" in missing:
@@ -151,11 +169,11 @@ class Check:
             return f"exact for Gaussian weights, and the subject's are {setting.weights}"
         return self.excluded(setting)
 
-    def size(self, setting: Setting, level: float, power: float, cap: int) -> int | None:
+    def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws in which one look catches the departure, or None if more than `cap`."""
         return self._size(self.departure.effect, setting, level, power, cap)
 
-    def look_size(self, setting: Setting, level: float, power: float, cap: int) -> int | None:
+    def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws that a look of at most `cap` draws should take, or None if it is not worth taking.
 
         That is `size`; or, where it exceeds `cap`, all of `cap` if they catch the coarsest departure.
@@ -167,17 +185,17 @@ class Check:
         return None if coarse is None else max(1, cap // self.draws_per_unit) * self.draws_per_unit
 
     def _size(
-        self, effect: Callable[[Setting], float], setting: Setting, level: float, power: float, cap: int
+        self, effect: Callable[[_Setting], float], setting: _Setting, level: float, power: float, cap: int
     ) -> int | None:
         most = max(1, cap // self.draws_per_unit)
         size = self.family(setting).size(effect(setting), level, power, most)
         return None if size is None else size * self.draws_per_unit
 
-    def gap(self, setting: Setting, size: int, level: float, power: float) -> float:
+    def gap(self, setting: _Setting, size: int, level: float, power: float) -> float:
         """Return the smallest effect that one look of `size` draws detects with chance `power`."""
         return self.family(setting).gap(max(1, size // self.draws_per_unit), level, power)
 
-    def test(self, setting: Setting, data: tuple[Any, ...]) -> Outcome:
+    def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
         """Return the outcome on what `measure` gave; an outcome of count 0 where that is too little for a test.
 
         A draw may hold nothing, as where all inputs are 0, so that there may be less than was planned.
@@ -194,3 +212,9 @@ class Check:
         """Return the effect in words and numbers."""
         text = f"{self.reads} {outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
         return f"{text}, expected {outcome.null_effect:.4g}"
+
+
+Departure = DepartureOf[Setting]
+Check = CheckOf[Setting, Sample, Reference]
+#: A check of layers, or of programs.
+AnyCheck = CheckOf[Any, Any, Any]
