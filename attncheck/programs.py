@@ -1,0 +1,399 @@
+"""Example programs: what Definition 1 and Theorem 1 say of more than one architecture.
+
+Each function writes a small `Program`; `EXAMPLES` has all of them by name. They satisfy Assumption 1 where it
+asks for anything: what enters a score is bounded, and no score has one matrix on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.attention import DEFAULT_CLIP, AttentionLayer
+from attncheck.errors import check_whole, refuse
+from attncheck.expansion import expand
+from attncheck.nonlinearity import clip, erf, relu
+from attncheck.program import Coordinatewise, LinearCombination, Node, Program
+
+FloatArray = NDArray[np.float64]
+
+# Correlation of the coordinates of neighbouring tokens, pixels or positions; it falls geometrically.
+_CORRELATION = 0.5
+
+
+def softmax_mix(*lines: FloatArray) -> FloatArray:
+    """Return Σ_j softmax_j(p_1, …, p_m) v_j of values v_1, …, v_m and scores p_1, …, p_m, in this order.
+
+    Examples
+    --------
+    >>> value, score = np.ones((1, 2)), np.zeros((1, 1))
+    >>> softmax_mix(value, 3.0 * value, score, score)
+    array([[2., 2.]])
+    """
+    values, scores = _halves(lines)
+    return np.asarray((special.softmax(scores, axis=0) * values).sum(axis=0))
+
+
+def residual_softmax_mix(vector: FloatArray, *lines: FloatArray) -> FloatArray:
+    """Return x + Σ_j softmax_j(p) v_j of x, the values and the scores, in this order."""
+    return vector + softmax_mix(*lines)
+
+
+def sigmoid_mix(*lines: FloatArray) -> FloatArray:
+    """Return Σ_j v_j / (1 + exp(-p_j)) of values v_1, …, v_m and scores p_1, …, p_m, in this order."""
+    values, scores = _halves(lines)
+    return np.asarray((special.expit(scores) * values).sum(axis=0))
+
+
+def perceptron(depth: int = 3) -> Program:
+    """Return a multilayer perceptron, x ↦ relu(W_d … relu(W_1 h)): Fact 1 without any weight sharing.
+
+    He's scaling keeps E (W x)² at 2 E (h)² at every depth. There are no scores, so relu need not be bounded.
+
+    Parameters
+    ----------
+    depth : int
+        Number of matrices.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> print(perceptron(2))
+    h ~ N(0, 1)
+    g1 = W1 h
+    x1 = relu(g1)
+    g2 = W2 x1
+    x2 = relu(g2)
+    """
+    program = Program()
+    x = program.initial("h")
+    for layer in _numbers("depth", depth):
+        x = program.nonlin(relu(), program.matmul(program.weight(f"W{layer}", 2**0.5), x))
+    return program
+
+
+def recurrent(steps: int = 3) -> Program:
+    """Return a recurrent network, s_t = erf(W s_{t-1} + U x_t): Definition 1 (ii) with matrices tied over time.
+
+    One W and one U for all times make W s_t and W s_u correlated by E[s_t s_u]; tokens are correlated too.
+
+    Parameters
+    ----------
+    steps : int
+        Number of tokens.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> print(recurrent(2))
+    s0 ~ N(0, 1)
+    x1 ~ N(0, 1)
+    x2 ~ N(0, 1)
+    g1 = W s0
+    g2 = U x1
+    h1 = linear(1, 1)(g1, g2)
+    s1 = erf(h1)
+    g3 = W s1
+    g4 = U x2
+    h2 = linear(1, 1)(g3, g4)
+    s2 = erf(h2)
+    """
+    program = Program()
+    _states(program, steps)
+    return program
+
+
+def convolution(positions: int = 3, taps: int = 2) -> Program:
+    """Return a convolutional layer, y_i = relu(Σ_k W_k x_{i+k}): one filter of `taps` matrices at every position.
+
+    Definition 1 (ii): a matrix that is used at two positions correlates their images as much as their
+    pixels are correlated; different matrices of the filter add independent parts.
+
+    Parameters
+    ----------
+    positions : int
+        Positions of the result; there are taps - 1 more pixels.
+    taps : int
+        Matrices of the filter.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> program = convolution(positions=2, taps=2)
+    >>> [weight.name for weight in program.weights], len(program.nodes)
+    (['W1', 'W2'], 11)
+    >>> program.coverage().proved
+    True
+    """
+    program = Program()
+    count = len(_numbers("positions", positions))
+    filters = [program.weight(f"W{k}", (2.0 / taps) ** 0.5) for k in _numbers("taps", taps)]
+    pixels = program.initials(*_fading("x", count + taps - 1))
+    for i in range(count):
+        images = [program.matmul(weight, pixels[i + k]) for k, weight in enumerate(filters)]
+        total = program.nonlin(LinearCombination((1.0,) * taps), *images, name=f"h{i + 1}")
+        program.nonlin(relu(), total, name=f"y{i + 1}")
+    return program
+
+
+def residual_attention(seq_len: int = 3) -> Program:
+    """Return attention with a skip connection, y^i = x^i + Σ_j A_ij W^O W^V x^j: Theorem 1 with x^i among the g's.
+
+    x^i is a function of vectors that no score's matrix makes, so φ may take it along with the values.
+
+    Parameters
+    ----------
+    seq_len : int
+        Number of positions.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> program = residual_attention(2)
+    >>> print(program.nodes[-1].name, program.coverage().of("y2").statement)
+    y2 Theorem 1, Corollary 2
+    """
+    program = Program()
+    inputs = _tokens(program, seq_len)
+    values, rows = _head(program, inputs, inputs)
+    for i, (x, row) in enumerate(zip(inputs, rows, strict=True), 1):
+        program.output(residual_softmax_mix, [x, *values], row, f"y{i}")
+    return program
+
+
+def cross_attention(queries: int = 2, keys: int = 3) -> Program:
+    """Return attention of one sequence over another: Proposition 8 for x^{i,1} and x^{i,2} of different origins.
+
+    The sequences have initial vectors and matrices of their own.
+
+    Parameters
+    ----------
+    queries, keys : int
+        Lengths of the sequence that asks and of the one that is attended to.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> program = cross_attention(queries=1, keys=2)
+    >>> [str(line) for line in program.coverage().lines if line.name.startswith("p")]
+    ['p1,1: Proposition 8', 'p1,2: Proposition 8']
+    """
+    program = Program()
+    asking = _tokens(program, queries, "a", "queries")
+    values, rows = _head(program, asking, _tokens(program, keys, "b", "keys"))
+    return _mixed(program, softmax_mix, values, rows)
+
+
+def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -> Program:
+    """Return Example 1 with W^K and W^V shared by groups of heads: sharing that Assumption 1 (b) allows.
+
+    Scores of two heads of a group have covariance 0, though they share their keys: W^Q is another. Their
+    squares are correlated at finite width. Heads are summed with H^{-1/2}.
+
+    Parameters
+    ----------
+    heads : int
+        H.
+    groups : int
+        Distinct W^K; divides `heads`.
+    seq_len : int
+        Number of positions.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> program = grouped_query_attention(heads=2, groups=1, seq_len=1)
+    >>> [weight.name for weight in program.weights]
+    ['W1', 'K1', 'V1', 'Q1', 'O1', 'Q2', 'O2']
+    """
+    # Programs have no width; that of the layer plays no part.
+    return expand(AttentionLayer(width=1, seq_len=seq_len, num_heads=heads, num_kv_heads=groups)).program
+
+
+def positional_attention(seq_len: int = 3) -> Program:
+    """Return attention over x^i = erf(W h^i + e^i), e^i the encoding of position i: Fact 1 with correlated inputs.
+
+    W is one matrix for all tokens h^i, which are independent; the encodings are initial vectors whose
+    correlation falls with the distance of their positions.
+
+    Parameters
+    ----------
+    seq_len : int
+        Number of positions.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> print(*str(positional_attention(2)).splitlines()[:10], sep=" | ")
+    e1 ~ N(0, 1) | e2 ~ N(0, 1) | t1 ~ N(0, 1) | g1 = W t1 | h1 = linear(1, 1)(g1, e1) | x1 = erf(h1) | ...
+    """
+    program = Program()
+    encodings = program.initials(*_fading("e", len(_numbers("seq_len", seq_len))))
+    embed = program.weight("W")
+    inputs = []
+    for i, encoding in enumerate(encodings, 1):
+        image = program.matmul(embed, program.initial(f"t{i}"))
+        total = program.nonlin(LinearCombination((1.0, 1.0)), image, encoding, name=f"h{i}")
+        inputs.append(program.nonlin(erf(), total, name=f"x{i}"))
+    return _mixed(program, softmax_mix, *_head(program, inputs, inputs))
+
+
+def gated_attention(seq_len: int = 3) -> Program:
+    """Return sigmoid attention, y^i = Σ_j W^O W^V x^j / (1 + exp(-p_ij)): Theorem 1 with another φ than softmax.
+
+    Nothing normalises the weights, so the output's variance grows with `seq_len`.
+
+    Parameters
+    ----------
+    seq_len : int
+        Number of positions.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> str(gated_attention(1).nodes[-1].function)
+    'sigmoid_mix'
+    """
+    program = Program()
+    inputs = _tokens(program, seq_len)
+    return _mixed(program, sigmoid_mix, *_head(program, inputs, inputs))
+
+
+def recurrent_attention(steps: int = 3) -> Program:
+    """Return a recurrent network whose last state attends to all of its states: weight sharing, then scores.
+
+    The states are correlated by the matrices that are tied over time, and so are the scores by the states:
+    formula of Proposition 8 with E[s_t s_u] that are neither 0 nor equal.
+
+    Parameters
+    ----------
+    steps : int
+        Number of tokens.
+
+    Returns
+    -------
+    Program
+
+    Examples
+    --------
+    >>> program = recurrent_attention(2)
+    >>> print(*str(program).splitlines()[-3:], sep=" | ")
+    p1,1 = <q1, k1> / sqrt(n) | p1,2 = <q1, k2> / sqrt(n) | y1 = softmax_mix(o1, o2, p1,1, p1,2)
+    >>> program.coverage().proved
+    True
+    """
+    program = Program()
+    states = _states(program, steps)
+    return _mixed(program, softmax_mix, *_head(program, states[-1:], states))
+
+
+EXAMPLES: Final[Mapping[str, Callable[[], Program]]] = {
+    make.__name__: make
+    for make in (
+        perceptron,
+        recurrent,
+        convolution,
+        residual_attention,
+        cross_attention,
+        grouped_query_attention,
+        positional_attention,
+        gated_attention,
+        recurrent_attention,
+    )
+}
+"""All of them with their default sizes, by name."""
+
+
+def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
+    """Return values and scores, each stacked along a new first axis."""
+    count, odd = divmod(len(lines), 2)
+    if odd or not count:
+        refuse("lines", len(lines), "are not as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
+    return np.stack(lines[:count]), np.stack(lines[count:])
+
+
+def _numbers(field: str, count: int) -> range:
+    """Return 1, …, count for a count that makes sense."""
+    return range(1, check_whole(field, count, 1, f"pass a size, e.g. {field}=3") + 1)
+
+
+def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray]:
+    """Return names, mean and covariance of initial vectors in a row, whose correlation falls with the distance."""
+    places = np.arange(count)
+    cov = _CORRELATION ** np.abs(np.subtract.outer(places, places))
+    return [f"{letter}{place + 1}" for place in places], [0.0] * count, cov
+
+
+def _tokens(program: Program, count: int, letter: str = "", field: str = "seq_len") -> list[Node]:
+    """Write the paper's inputs, x^i = clip(W^i h, -100, 100), from an initial vector of their own."""
+    h = program.initial(f"{letter}h")
+    inputs = []
+    for i in _numbers(field, count):
+        image = program.matmul(program.weight(f"{letter}W{i}"), h)
+        inputs.append(program.nonlin(clip(DEFAULT_CLIP), image, name=f"{letter}x{i}"))
+    return inputs
+
+
+def _states(program: Program, steps: int) -> list[Node]:
+    """Write the states of a recurrent network."""
+    state = program.initial("s0")
+    tokens = program.initials(*_fading("x", len(_numbers("steps", steps))))
+    recur, read = program.weight("W"), program.weight("U")
+    states = []
+    for t, token in enumerate(tokens, 1):
+        parts = program.matmul(recur, state), program.matmul(read, token)
+        total = program.nonlin(LinearCombination((1.0, 1.0)), *parts, name=f"h{t}")
+        state = program.nonlin(erf(), total, name=f"s{t}")
+        states.append(state)
+    return states
+
+
+def _head(program: Program, asking: Sequence[Node], told: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
+    """Write one head: W^O W^V x of what is attended to, and a row of scores for each that asks."""
+    weights = {name: program.weight(name) for name in "QKVO"}
+
+    def images(name: str, vectors: Sequence[Node]) -> list[Node]:
+        return [program.matmul(weights[name], x, f"{name.lower()}{i}") for i, x in enumerate(vectors, 1)]
+
+    queries, keys = images("Q", asking), images("K", told)
+    values = images("O", images("V", told))
+    rows = [
+        [program.score(query, key, name=f"p{i},{j}") for j, key in enumerate(keys, 1)]
+        for i, query in enumerate(queries, 1)
+    ]
+    return values, rows
+
+
+def _mixed(program: Program, mix: Coordinatewise, values: Sequence[Node], rows: Sequence[Sequence[Node]]) -> Program:
+    """Write one output for each row of scores; return the program."""
+    for i, row in enumerate(rows, 1):
+        program.output(mix, values, row, f"y{i}")
+    return program

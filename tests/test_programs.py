@@ -1,0 +1,169 @@
+"""The example programs: covered as they say, the same as text, of one law in each reading, and near their limit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import attncheck as ac
+from attncheck import InputError, Program
+from attncheck.coverage import Statement
+from attncheck.program import Output, Score
+from attncheck.programs import (
+    EXAMPLES,
+    convolution,
+    cross_attention,
+    grouped_query_attention,
+    perceptron,
+    positional_attention,
+    recurrent,
+    recurrent_attention,
+    sigmoid_mix,
+    softmax_mix,
+)
+
+FloatArray = NDArray[np.float64]
+# Two-sided level 1e-9 of a z-test.
+QUANTILE = 6.1
+
+each_example = pytest.mark.parametrize("name", EXAMPLES)
+
+
+@functools.cache
+def near_the_limit(name: str) -> ac.ProgramDraws:
+    return ac.simulate(EXAMPLES[name](), 10_000, seed=1, width=64)
+
+
+def functionals(draws: ac.ProgramDraws) -> Iterator[FloatArray]:
+    """Iterate over numbers that tell the joint law of results, neurons and scores."""
+    y, p = draws.outputs, draws.scores
+    yield from (y[:, 0, 0], y[:, -1, 1], y[:, 0, 0] * y[:, 0, 1], y[:, 0, 0] * y[:, -1, 0], (y**2).sum(axis=(1, 2)))
+    if p.size:
+        yield from (p[:, 0], p[:, 0] * p[:, -1], (p**2).sum(axis=1), y[:, 0, 0] * p[:, 0], y[:, -1, 1] ** 2 * p[:, -1])
+
+
+def second_moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return E[v_i v_k] of the columns and its standard error."""
+    products = values[:, :, None] * values[:, None, :]
+    return products.mean(axis=0), products.std(axis=0) / len(values) ** 0.5
+
+
+def scale(moments: FloatArray) -> FloatArray:
+    """Return √(E v_i² E v_k²)."""
+    own = np.sqrt(np.diagonal(moments))
+    return np.asarray(own[:, None] * own)
+
+
+class TestEachExample:
+    @each_example
+    def test_every_line_is_proved(self, name: str) -> None:
+        program = EXAMPLES[name]()
+        covered = program.coverage()
+        assert covered.has_limit
+        assert covered.proved
+        for node in program.nodes:
+            best = {Score: Statement.SCORE, Output: Statement.OUTPUT}.get(type(node), Statement.NETSOR)
+            assert covered.of(node.name).statement is best
+
+    @each_example
+    def test_toml_gives_it_back(self, name: str) -> None:
+        program = EXAMPLES[name]()
+        again = Program.from_toml(program.to_toml())
+        assert again.to_dict() == program.to_dict()
+        one, other = (ac.simulate(each, 3, seed=1, width=4) for each in (program, again))
+        np.testing.assert_array_equal(one.outputs, other.outputs)
+
+    @each_example
+    def test_readings_have_one_law(self, name: str) -> None:
+        """At width 3, where a wrong use of a matrix shows most: level 1e-6 for each functional."""
+        program = EXAMPLES[name]()
+        direct = ac.simulate(program, 4_000, seed=1, width=3, reading="direct", coordinates=3)
+        matrix_free = ac.simulate(program, 4_000, seed=2, width=3, reading="matrix-free", coordinates=3)
+        for one, other in zip(functionals(direct), functionals(matrix_free), strict=True):
+            assert stats.ks_2samp(one, other).pvalue > 1e-6
+
+    @each_example
+    def test_results_approach_the_limit(self, name: str) -> None:
+        """Corollary 2: E[y_i y_k] at width n is off by a fraction c/n, |c| < 1 as measured at n = 16; 3 is allowed."""
+        found, error = second_moments(near_the_limit(name).outputs[:, :, 0])
+        limit = ac.simulate(EXAMPLES[name](), 50_000, seed=2, reading="limit")
+        expected, theirs = second_moments(limit.outputs[:, :, 0])
+        assert np.all(abs(found - expected) < QUANTILE * np.hypot(error, theirs) + 3 / 64 * scale(expected))
+
+    @each_example
+    def test_scores_approach_the_limit(self, name: str) -> None:
+        """Proposition 8: E[p_i p_k] at width n is off by (1 + 2/n)² - 1 of it at most, as for p_ii."""
+        law = ac.limit(EXAMPLES[name]())
+        if not law.scores:
+            assert near_the_limit(name).scores.shape == (10_000, 0)
+            return
+        expected = law.score_covariance
+        found, error = second_moments(near_the_limit(name).scores)
+        allowed = QUANTILE * error + ((1 + 2 / 64) ** 2 - 1) * scale(expected) + law.error
+        assert np.all(abs(found - expected) < allowed)
+        # A standard deviation of W^Q or W^K that is off by a fifth would be found.
+        assert np.all((1.2**2 - 1) * np.diagonal(expected) > np.diagonal(allowed))
+
+    @each_example
+    def test_repr(self, name: str) -> None:
+        program = EXAMPLES[name]()
+        first, *lines = repr(program).splitlines()
+        assert first == f"<Program of {len(program.nodes)} lines and {len(program.weights)} weights>"
+        assert [line.split()[0] for line in lines] == [node.name for node in program.nodes]
+
+
+class TestWhatTheyExemplify:
+    def test_tied_matrices_correlate(self) -> None:
+        """Two positions of a convolution share the filter: Cov(Z^{h_1}, Z^{h_2}) is that of the pixels."""
+        program = convolution(positions=2, taps=3)
+        law = ac.limit(program)
+        lines = [node.name for node in law.lines]
+        images = [[lines.index(f"g{3 * i + k + 1}") for k in range(3)] for i in range(2)]
+        between = law.covariance[np.ix_(*images)]
+        np.testing.assert_allclose(between, np.diag([2 / 3 * 0.5] * 3), atol=1e-12)
+
+    def test_scores_of_correlated_states_are_correlated(self) -> None:
+        law = ac.limit(recurrent_attention(3))
+        correlation = law.score_covariance / scale(law.score_covariance)
+        assert np.all(abs(correlation[~np.eye(3, dtype=bool)]) > 0.05)
+        assert np.all(abs(correlation[~np.eye(3, dtype=bool)]) < 0.9)
+
+    def test_scores_of_grouped_heads_are_not(self) -> None:
+        """Only their squares are, at finite width: by 2/ν of E p⁴/3 given the inputs."""
+        law = ac.limit(grouped_query_attention(heads=2, groups=1, seq_len=1))
+        np.testing.assert_allclose(law.score_covariance, np.eye(2), atol=1e-9)
+
+    def test_positions_are_told_apart_by_their_distance(self) -> None:
+        law = ac.limit(positional_attention(3))
+        near, far = law.score_covariance[0, 1], law.score_covariance[0, 2]
+        assert near > far > 0.01
+
+    def test_sizes(self) -> None:
+        assert len(ac.limit(perceptron(5)).lines) == 6
+        assert ac.simulate(recurrent(4), 2, width=3).outputs.shape == (2, 1, 1)
+        assert ac.simulate(cross_attention(queries=3, keys=1), 2, width=3).scores.shape == (2, 3)
+        assert ac.simulate(grouped_query_attention(6, 3, 2), 2, width=3).scores.shape == (2, 24)
+
+
+class TestMixes:
+    def test_softmax_weights_add_up_and_gates_do_not(self) -> None:
+        value, low, high = np.ones((4, 2)), np.full((4, 1), -800.0), np.full((4, 1), 800.0)
+        np.testing.assert_array_equal(softmax_mix(value, -value, high, low), value)
+        np.testing.assert_array_equal(sigmoid_mix(value, value, high, high), 2.0 * value)
+
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_as_many_scores_as_values(self, count: int) -> None:
+        with pytest.raises(InputError, match=f"lines={count}: are not as many values as scores"):
+            softmax_mix(*[np.ones((2, 2))] * count)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "recurrent", "convolution", "residual_attention", "gated_attention"])
+def test_sizes_are_refused(name: str) -> None:
+    # The example functions take sizes; the mapping has them as functions without arguments.
+    with pytest.raises(InputError, match="=0: must be at least 1; pass a size"):
+        EXAMPLES[name](0)  # type: ignore[call-arg]
