@@ -88,7 +88,7 @@ class Nonlinearity:
         -------
         value, error : ndarray
             In the broadcast shape. For closed forms `error` bounds the rounding; for quadrature
-            it is an estimate, from the changes that doublings of the points made.
+            it is an estimate, from the changes that finer grids made.
 
         Raises
         ------

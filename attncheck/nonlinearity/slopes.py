@@ -14,6 +14,8 @@ Function = Callable[[FloatArray], FloatArray]
 
 # Shells 2^k ≤ |x| ≤ 2^{k+1}: all that matter to Gaussian variables, then one in ten, up to 2e307.
 _EXPONENTS: Final = (*range(21), *range(30, 1021, 10))
+# Cusps are looked for where Gaussian variables go.
+_CUSP_SHELLS: Final = 21
 # Panels on each side of a shell, and on [-1, 1].
 _PANELS, _INNER_PANELS = 32, 256
 # Differences of φ below this part of the largest |φ| so far are left alone: rounding may have made them.
@@ -79,7 +81,7 @@ def steepest_pairs(function: Function) -> Pairs:
     """Look for the steepest pair in panels at all magnitudes at which φ is finite.
 
     Each panel is halved again and again, towards the half across which φ changes more, which is never less steep
-    than the whole; and once more towards the half in which φ bends most. A jump makes the slope double each time,
+    than the whole; and, up to 2^21, once more towards where φ bends most. A jump makes the slope double each time,
     a smooth function lets it settle.
 
     Parameters
@@ -115,14 +117,16 @@ def steepest_pairs(function: Function) -> Pairs:
     starts = [_panels(*part) for part in zip(edges, values, strict=True)]
     shells = np.repeat(np.arange(len(starts)) - 1, [len(start.low) for start in starts])
     panels = _Panels(*(np.concatenate(part) for part in zip(*starts, strict=True)))
-    ways = [_Descent(function, step, panels, floor[shells + 1]) for step in (_steeper_halves, _most_bent_halves)]
+    near = shells < _CUSP_SHELLS
+    steep = _Descent(function, _steeper_halves, panels, floor[shells + 1])
+    bent = _Descent(function, _most_bent_halves, panels.only(near), floor[shells[near] + 1])
     return Pairs(
-        np.concatenate([way.x for way in ways]),
-        np.concatenate([way.y for way in ways]),
-        np.concatenate([way.change for way in ways]),
-        np.concatenate([way.slope for way in ways]),
-        np.tile(shells, len(ways)),
-        np.concatenate([way.growing for way in ways]),
+        np.concatenate([steep.x, bent.x]),
+        np.concatenate([steep.y, bent.y]),
+        np.concatenate([steep.change, bent.change]),
+        np.concatenate([steep.slope, bent.slope]),
+        np.concatenate([shells, shells[near]]),
+        np.concatenate([steep.growing, bent.growing]),
         np.array(exponents, dtype=np.int64),
         np.array([part[np.argmax(height)] for part, height in zip(edges, heights, strict=True)]),
         np.array([height.max() for height in heights]),
@@ -159,19 +163,19 @@ def _steeper_halves(function: Function, panels: _Panels) -> tuple[_Panels, _Pane
 
 
 def _most_bent_halves(function: Function, panels: _Panels) -> tuple[_Panels, _Panels]:
-    """Return where to go on, the half (left, right or middle) with the largest second difference, and its steeper half.
+    """Return where to go on, a half around the largest second difference, and the steeper half of that.
 
     It finds the tip of a cusp, from which the steeper half may lead away.
     """
-    points = [panels.low + part * (panels.high - panels.low) for part in (0.25, 0.5, 0.75)]
-    x = [panels.low, *points, panels.high]
-    at = [panels.at_low, *(evaluate(function, point) for point in points), panels.at_high]
+    each = np.arange(len(panels.low))
+    x = panels.low + np.linspace(0.0, 1.0, 9)[:, None] * (panels.high - panels.low)
+    inner = evaluate(function, x[1:-1].ravel()).reshape(7, -1)
+    at = np.concatenate([panels.at_low[None], inner, panels.at_high[None]])
     with np.errstate(invalid="ignore"):
-        bends = [np.abs(0.25 * at[i] - 0.5 * at[i + 1] + 0.25 * at[i + 2]) for i in range(3)]
-    best = np.argmax(bends, axis=0)
-    (x0, f0), (x1, f1), (x2, f2) = (
-        (np.choose(best, x[shift : shift + 3]), np.choose(best, at[shift : shift + 3])) for shift in range(3)
-    )
+        bends = np.abs(0.25 * at[:-2] - 0.5 * at[1:-1] + 0.25 * at[2:])
+    # Two eighths on each side: a cusp in the last eighth may bend the points next to it less than those before.
+    first = np.clip(np.argmax(bends, axis=0) - 1, 0, 4)
+    (x0, f0), (x1, f1), (x2, f2) = ((x[first + k, each], at[first + k, each]) for k in (0, 2, 4))
     return _Panels(x0, x2, f0, f2), _Panels(x0, x1, f0, f1).steeper(_Panels(x1, x2, f1, f2))
 
 
@@ -203,7 +207,9 @@ class _Descent:
         self._levels = np.zeros(count, dtype=np.int64)
         # The slopes of the last levels, level by level in turn.
         self._trail = np.full((_HALVINGS + 1, count), np.inf)
-        active, pairs = np.arange(count), panels
+        active = np.arange(count)
+        # At once, because a panel with a cusp in its middle has the same value at both ends.
+        panels, pairs = step(function, panels)
         while len(active):
             half, gap = _half_change(pairs.at_low, pairs.at_high), pairs.high - pairs.low
             limit = np.maximum(_GAP * np.maximum(np.abs(pairs.low), np.abs(pairs.high)), _SMALLEST_GAP)

@@ -12,8 +12,8 @@ from attncheck.nonlinearity.slopes import Function, Pairs, steepest_pairs
 
 FloatArray = NDArray[np.float64]
 
-# How much steeper than all slopes that settled a growing one must be.
-_STEEPER: Final = np.log2(1.5)
+# How much steeper than all slopes that settled a growing one must be, and is where there is a jump for certain.
+_STEEPER, _FAR_STEEPER = np.log2(1.5), np.log2(16.0)
 # What the last quarter of the magnitudes, in powers of two, may add to the largest ratio and to the largest |φ|.
 _LAST_QUARTER: Final = 0.75
 _RATIO_GROWTH: Final = np.log2(1.2)
@@ -59,7 +59,7 @@ def find_witness(function: Function, order: int, bounded: bool) -> Witness | Non
 
     It does not find jumps smaller than 1e-6 of the largest |φ| up to there, spikes between the points it starts from
     (every 1/128 on [-1, 1], 64 in each of the powers of two), oscillations that quicken towards a point, slopes that
-    grow slower than those of |x|^0.9 at zero, and growth slower than a power of the logarithm, as of log log |x|. It
+    grow slower than those of |x|^0.8 at zero, and growth slower than a power of the logarithm, as of log log |x|. It
     refuses a smooth function wrongly if φ bends sharply within less than 1e-10 |x| of a point x, or is computed with
     fewer than seven digits.
 
@@ -87,8 +87,21 @@ def find_witness(function: Function, order: int, bounded: bool) -> Witness | Non
     """
     pairs = steepest_pairs(function)
     ratio = pairs.slope - _log_weight(pairs, order)
-    found = _far(pairs, ratio, order) or _near(pairs, ratio, order)
-    return found or (_unbounded(pairs) if bounded else None)
+    settled = _settled_shells(pairs)
+    # Before the first shell with something that grows there are no oscillations too fast to be followed.
+    plain = np.where(pairs.shell <= settled, ratio, -np.inf)
+    return (
+        _near(pairs, plain, order, _FAR_STEEPER)
+        or _far(pairs, ratio, order, settled)
+        or _near(pairs, ratio, order, _STEEPER)
+        or (_unbounded(pairs) if bounded else None)
+    )
+
+
+def _settled_shells(pairs: Pairs) -> int:
+    """Return how many shells there are before the first in which a slope is still growing."""
+    unsettled = pairs.shell[pairs.growing & (pairs.shell >= 0)]
+    return int(unsettled.min()) if len(unsettled) else len(pairs.exponents)
 
 
 def _log_weight(pairs: Pairs, order: int) -> FloatArray:
@@ -100,11 +113,11 @@ def _log_weight(pairs: Pairs, order: int) -> FloatArray:
     return np.asarray(np.logaddexp2(0.0, np.logaddexp2(*powers)))
 
 
-def _near(pairs: Pairs, ratio: FloatArray, order: int) -> Witness | None:
+def _near(pairs: Pairs, ratio: FloatArray, order: int, steeper: float) -> Witness | None:
     """Return a pair whose ratio grows as it comes closer, beyond all ratios that settled."""
     elsewhere = np.max(ratio, where=~pairs.growing, initial=-np.inf)
     # An oscillation too fast to be followed at large x grows too, but only up to what it reached at smaller x.
-    suspects = np.flatnonzero(pairs.growing & (ratio > elsewhere + _STEEPER))
+    suspects = np.flatnonzero(pairs.growing & (ratio > elsewhere + steeper))
     if not len(suspects):
         return None
     worst = int(suspects[np.argmax(ratio[suspects])])
@@ -112,10 +125,8 @@ def _near(pairs: Pairs, ratio: FloatArray, order: int) -> Witness | None:
     return _witness(pairs, worst, found, "no order allows a jump or an infinite slope: smooth φ there")
 
 
-def _far(pairs: Pairs, ratio: FloatArray, order: int) -> Witness | None:
+def _far(pairs: Pairs, ratio: FloatArray, order: int, shells: int) -> Witness | None:
     """Return a pair whose ratio grows with the magnitude."""
-    unsettled = set(pairs.shell[pairs.growing].tolist())
-    shells = next((k for k in range(len(pairs.exponents)) if k in unsettled), len(pairs.exponents))
     if shells < _FEWEST_SHELLS:
         return None
     # -1 for [-1, 1], which is shell -1.

@@ -1,0 +1,123 @@
+"""Closed forms of duals against fifty digits: the stated bounds on the rounding are bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncheck import nonlinearity as nl
+from attncheck.limits.expectation import expectation
+
+ONE, TWO = Decimal(1), Decimal(2)
+# Sines of smaller covariances would cost the reference its digits.
+CORRELATIONS = st.sampled_from([-1.0, 0.0, 1.0, 1 - 2.0**-53, 1e-9 - 1, 1e-9]) | st.floats(-1.0, 1.0).map(
+    lambda rho: rho if abs(rho) > 1e-12 else 0.0
+)
+VARIANCES = st.sampled_from([0.0, 1.0, 1e-6, 1e6]) | st.floats(1e-6, 1e6)
+
+
+def arctangent(t: Decimal) -> Decimal:
+    for _ in range(6):
+        t /= 1 + (1 + t * t).sqrt()
+    terms = ((-1) ** k * t ** (2 * k + 1) / (2 * k + 1) for k in range(20))
+    return 64 * sum(terms, start=Decimal(0))
+
+
+def pi() -> Decimal:
+    return 4 * arctangent(ONE)
+
+
+def identity(v: Decimal, w: Decimal, c: Decimal) -> Decimal:
+    return c
+
+
+def relu(v: Decimal, w: Decimal, c: Decimal) -> Decimal:
+    sine = max(v * w - c * c, Decimal(0)).sqrt()
+    angle = pi() / 2 - (arctangent(c / sine) if sine else (pi() / 2).copy_sign(c))
+    return (sine + (pi() - angle) * c) / (2 * pi())
+
+
+def leaky_relu(slope: float) -> Callable[[Decimal, Decimal, Decimal], Decimal]:
+    """The four quadrants of (Z₁, Z₂), by symmetry two."""
+    a = Decimal(slope)
+    return lambda v, w, c: (1 + a * a) * relu(v, w, c) - 2 * a * relu(v, w, -c)
+
+
+def monomial(degree: int) -> Callable[[Decimal, Decimal, Decimal], Decimal]:
+    """By Stein's lemma, E[X^d Y^e] = (d-1) v E[X^(d-2) Y^e] + e c E[X^(d-1) Y^(e-1)]."""
+
+    def moment(v: Decimal, w: Decimal, c: Decimal) -> Decimal:
+        table = {(0, e): Decimal(0 if e % 2 else math.prod(range(1, e, 2))) * w ** (e // 2) for e in range(degree + 1)}
+        table |= {(0, 0): ONE}
+        for d in range(1, degree + 1):
+            for e in range(degree + 1):
+                within = (d - 1) * v * table[d - 2, e] if d > 1 else Decimal(0)
+                table[d, e] = within + (e * c * table[d - 1, e - 1] if e else Decimal(0))
+        return table[degree, degree]
+
+    return lambda v, w, c: moment(v, w, c) if v and w else Decimal(0)
+
+
+def erf(v: Decimal, w: Decimal, c: Decimal) -> Decimal:
+    rest = (1 + 2 * v) * (1 + 2 * w) - 4 * c * c
+    return 2 / pi() * arctangent(2 * c / rest.sqrt())
+
+
+def waves(frequency: float, sign: int) -> Callable[[Decimal, Decimal, Decimal], Decimal]:
+    square = Decimal(frequency) ** 2
+    return lambda v, w, c: ((-square * (v + w - 2 * c) / 2).exp() + sign * (-square * (v + w + 2 * c) / 2).exp()) / 2
+
+
+def gaussian(scale: float) -> Callable[[Decimal, Decimal, Decimal], Decimal]:
+    s = Decimal(scale) ** 2
+    return lambda v, w, c: s / ((s + v) * (s + w) - c * c).sqrt()
+
+
+EXACT: list[tuple[nl.Nonlinearity, Callable[[Decimal, Decimal, Decimal], Decimal]]] = [
+    (nl.identity(), identity),
+    (nl.relu(), relu),
+    *((nl.leaky_relu(a), leaky_relu(a)) for a in (0.01, -1.0, 3.0)),
+    *((nl.monomial(d), monomial(d)) for d in (1, 2, 3, 7, 12)),
+    (nl.erf(), erf),
+    *((nl.sin(f), waves(f, -1)) for f in (0.1, 1.0, 5.0)),
+    *((nl.cos(f), waves(f, 1)) for f in (0.1, 1.0, 5.0)),
+    *((nl.gaussian(s), gaussian(s)) for s in (0.05, 1.0, 20.0)),
+]
+
+
+@pytest.mark.parametrize(("phi", "exact"), EXACT, ids=[f"{phi.name}{phi.parameters}" for phi, _ in EXACT])
+@settings(deadline=None, database=None)
+@given(v1=VARIANCES, v2=VARIANCES, rho=CORRELATIONS)
+def test_error_bounds_the_rounding(
+    phi: nl.Nonlinearity, exact: Callable[[Decimal, Decimal, Decimal], Decimal], v1: float, v2: float, rho: float
+) -> None:
+    c = rho * math.sqrt(v1 * v2)
+    value, error = phi.dual(v1, v2, c)
+    with localcontext(prec=60):
+        v, w = Decimal(v1), Decimal(v2)
+        largest = (v * w).sqrt()
+        right = exact(v, w, min(max(Decimal(c), -largest), largest))
+        assert abs(Decimal(float(value)) - right) <= Decimal(float(error))
+        # A bound that is of use: a few hundred roundings, and more where the variances are many scales squared.
+        size = exact(v, v, v) + exact(w, w, w) + 1
+        assert float(error) <= 1e-12 * float(size) * (1 + 100 * max(v1, v2))
+
+
+@pytest.mark.parametrize(
+    "phi", [nl.tanh(), nl.sigmoid(), nl.monomial(2), nl.sin(), nl.cos(2.0), nl.gaussian(0.7)], ids=lambda phi: phi.name
+)
+@settings(deadline=None, database=None, max_examples=30)
+@given(v1=st.just(0.0) | st.floats(0.01, 4.0), v2=st.floats(0.01, 4.0), rho=CORRELATIONS)
+def test_smooth_duals_agree_with_another_quadrature(phi: nl.Nonlinearity, v1: float, v2: float, rho: float) -> None:
+    c = rho * math.sqrt(v1 * v2)
+    value, error = phi.dual(v1, v2, c)
+    # In the eigenvectors of the covariance, another grid; null directions up to 1e-12 are dropped there.
+    other, change = expectation(lambda z: phi(z[0]) * phi(z[1]), np.zeros(2), np.array([[v1, c], [c, v2]]))
+    slack = 1e-9 * (1 + abs(other))
+    assert abs(float(value) - other) <= float(error) + change + slack
