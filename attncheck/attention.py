@@ -178,6 +178,11 @@ class AttentionLayer:
         heads = 2 * (self.num_heads + self.kv_heads) * self.head_width
         return self.width * (inputs * self.width + heads)
 
+    @property
+    def stored_entries(self) -> int:
+        """Entries of a draw that are held together: all scores, and one vector of neurons per position."""
+        return self.num_heads * self.seq_len**2 + self.seq_len * self.width
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""
         _refuse_unknown(changes, "changes")

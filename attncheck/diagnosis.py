@@ -93,8 +93,7 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
         The run seed; the sample has a stream of its own.
     """
     layer = unit.layer
-    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
-    size = max(64, min(_SIZE, _ENTRIES // stored, 100_000_000 // layer.weight_entries))
+    size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     key = (unit.property_name, layer.to_dict())
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
     found = differences(sample, seed_sequence(seed, *key, role="diagnosis/reference"))

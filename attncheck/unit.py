@@ -162,8 +162,7 @@ def _too_expensive(what: str, affordable: int) -> str:
 
 def chunk_of(layer: AttentionLayer, most: int) -> int:
     """Return how many of `most` draws are worked on at a time."""
-    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
-    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // stored))
+    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // layer.stored_entries))
 
 
 def observe(

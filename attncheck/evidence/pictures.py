@@ -90,6 +90,22 @@ def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
     return {"kind": "covariances", **{name: _significant(values) for name, values in columns.items()}, "count": size}
 
 
+def rate(
+    widths: FloatArray, distances: FloatArray, errors: FloatArray, slope: float, low: float, high: float
+) -> dict[str, Any]:
+    """Return a distance at several widths with its standard errors, and the slope of its logarithm.
+
+    Examples
+    --------
+    >>> rate(np.array([8, 32]), np.array([0.5, 0.25]), np.array([0.01, 0.01]), -0.5, -0.6, -0.4)["slope"]
+    -0.5
+    """
+    columns = {"widths": widths, "distances": distances, "errors": errors}
+    numbers = {"slope": slope, "low": low, "high": high}
+    rounded = {name: float(f"{value:.4g}") for name, value in numbers.items()}
+    return {"kind": "rate", **{name: _significant(values) for name, values in columns.items()}, **rounded}
+
+
 def _cdf(difference: FloatArray, band: float, allowance: float, count: int) -> dict[str, Any]:
     limits: Mapping[str, Any] = {"band": round(band, _DIGITS), "allowance": round(allowance, _DIGITS), "count": count}
     return {"kind": "cdf", "difference": _decimals(difference), **limits}

@@ -217,6 +217,21 @@ class Program:
             for i, group in enumerate(groups)
         )
 
+    def without(self, node: Node) -> Program:
+        """Return a program without a line that nothing is made from, and without weights that are then unused."""
+        self._know(node)
+        if any(node in other.parents for other in self._nodes):
+            refuse("node", node.name, "is used by other lines", "take those away first")
+        if isinstance(node, Initial) and len(node.covariance) > 1:
+            refuse("node", node.name, "is drawn together with others", "leave the group as it is")
+        smaller = Program()
+        smaller._nodes = [other for other in self._nodes if other is not node]
+        smaller._known, smaller._names = set(smaller._nodes), {other.name for other in smaller._nodes}
+        used = {other.weight for other in smaller._nodes if isinstance(other, MatMul)}
+        smaller._weights = [weight for weight in self._weights if weight in used]
+        smaller._groups = self._groups
+        return smaller
+
     def to_dict(self) -> dict[str, Any]:
         """Return the program as built-in types; `from_dict` gives it back where its functions can be found by name."""
         from attncheck.program.text import to_dict  # which builds programs

@@ -76,6 +76,12 @@ class ProgramDraws(Batch):
         order they were written, at the first `coordinates` neurons.
     scores : ndarray, shape (size, r)
         The program's scores, in the order they were written.
+    vectors : ndarray, shape (size, v, coordinates), or None
+        All lines that are vectors, in the order they were written.
+    gram : ndarray, shape (size, v, v), or None
+        Their inner products over their size; 0 between vectors of different sizes.
     """
 
     scores: FloatArray
+    vectors: FloatArray | None = None
+    gram: FloatArray | None = None

@@ -61,6 +61,36 @@ def draw_lines(
     return ProgramDraws(outputs=outputs, scores=np.stack(scores, axis=1) if scores else np.empty((size, 0)))
 
 
+def vectors_of(program: Program) -> tuple[Node, ...]:
+    """Return the lines that are vectors, outputs included."""
+    return tuple(node for node in program.lines() if not isinstance(node, Score))
+
+
+def draw_exposed(
+    program: Program,
+    width: int,
+    size: int,
+    coordinates: int,
+    rng: np.random.Generator,
+    multiplier: Callable[[int, np.random.Generator], Multiplier],
+) -> ProgramDraws:
+    """Draw a program with all of its vectors and their Gram matrix; parameters as for `draw_lines`."""
+    lines, scores = vectors_of(program), [node for node in program.nodes if isinstance(node, Score)]
+    values = interpret(program.steps(), width, size, coordinates, lines, multiplier(width, rng), rng)
+    gram = np.zeros((size, len(lines), len(lines)))
+    for length in {node.length(width) for node in lines}:
+        same = [k for k, node in enumerate(lines) if node.length(width) == length]
+        stacked = values.stack([lines[k] for k in same])
+        gram[np.ix_(range(size), same, same)] = stacked @ stacked.swapaxes(-1, -2) / length
+    shown = np.stack([values.get(node)[:, :coordinates] for node in lines], axis=1)
+    return ProgramDraws(
+        outputs=shown[:, [lines.index(node) for node in results_of(program)]],
+        scores=np.stack([values.get(node) for node in scores], axis=1) if scores else np.empty((size, 0)),
+        vectors=shown,
+        gram=gram,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Entries:
     """Bounds on the float64 entries of one draw: its vectors and scores, with matrices, and with bases of them."""

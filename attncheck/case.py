@@ -1,0 +1,162 @@
+"""What is examined: an attention layer, or a program at one or several widths."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import InputError, check_whole, refuse
+from attncheck.nonlinearity import Nonlinearity
+from attncheck.program import Initial, MatMul, Nonlin, Program, Score
+from attncheck.simulators.programs import entries_of
+
+#: Widths on which orders in n are examined: the next order, 1/n, is taken off by extrapolation.
+RATE_WIDTHS = (32, 128, 512)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramCase:
+    """A program at the widths that it is examined at. Equal where it reads the same.
+
+    Attributes
+    ----------
+    program : Program
+    widths : tuple of int
+        In ascending order; what is exact at a width is examined at the first.
+
+    Raises
+    ------
+    InputError
+        If the program has no lines, or a width is not a whole number of at least 1.
+
+    Examples
+    --------
+    >>> program = Program()
+    >>> g = program.matmul(program.weight("W"), program.initial("h"))
+    >>> ProgramCase(program, (16,)).describe()
+    'n=16 program of 2 lines, 0 scores'
+    """
+
+    program: Program
+    widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.program.lines()
+        if not self.widths:
+            refuse("widths", self.widths, "must not be empty", "pass at least one width, e.g. (16,)")
+        widths = tuple(check_whole("width", n, 1, "pass the number of neurons, e.g. width=16") for n in self.widths)
+        object.__setattr__(self, "widths", tuple(sorted(set(widths))))
+
+    @property
+    def width(self) -> int:
+        """The smallest width."""
+        return self.widths[0]
+
+    @functools.cached_property
+    def scores(self) -> tuple[Score, ...]:
+        """The program's scores, in the order they were written."""
+        return tuple(node for node in self.program.nodes if isinstance(node, Score))
+
+    @property
+    def weight_entries(self) -> int:
+        """What a draw costs, about in entries of literal matrices: vectors, and matrices where they are small."""
+        bounds = [entries_of(self.program, n) for n in self.widths]
+        return sum(each.lines + min(each.matrices, 2 * each.bases) for each in bounds)
+
+    @property
+    def stored_entries(self) -> int:
+        """Entries of a draw that are held together: the vectors of all widths."""
+        return sum(entries_of(self.program, n).lines for n in self.widths)
+
+    def describe(self) -> str:
+        """Return a short name."""
+        lines, scores = len(self.program.nodes), len(self.scores)
+        several = "" if scores == 1 else "s"
+        return f"n={','.join(map(str, self.widths))} program of {lines} lines, {scores} score{several}"
+
+    @functools.cached_property
+    def features(self) -> tuple[str, ...]:
+        """What of the theorem's generality the program makes use of."""
+        found = {
+            "reused weight": _reuses(self.program),
+            "crossed sharing": _crosses(self.scores),
+            "several scores": len(self.scores) > 1,
+            "unbounded φ": any(
+                isinstance(node, Nonlin) and isinstance(node.function, Nonlinearity) and not node.function.bounded
+                for node in self.program.nodes
+            ),
+            "outputs": bool(self.scores) and any(set(node.parents) & set(self.scores) for node in self.program.nodes),
+            "no limit by Definition 1": not self.program.coverage().has_limit,
+        }
+        return tuple(name for name, holds in found.items() if holds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return built-in types; `from_dict` gives the case back where functions can be found by name."""
+        return {"program": self.program.to_dict(), "widths": list(self.widths)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Build a case from what `to_dict` returned."""
+        if not isinstance(fields.get("widths"), list | tuple):
+            refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
+        return cls(Program.from_dict(fields["program"]), tuple(fields["widths"]))
+
+    def simpler(self) -> Iterator[Self]:
+        """Yield cases with less in them: without one of the lines that nothing is made from, then narrower."""
+        used = {parent for node in self.program.nodes for parent in node.parents}
+        for node in reversed(self.program.nodes):
+            if node not in used and not isinstance(node, Initial):
+                yield type(self)(self.program.without(node), self.widths)
+        if len(self.widths) == 1:
+            for width in (3, 8, self.width // 2):
+                if 1 <= width < self.width:
+                    yield type(self)(self.program, (width,))
+
+    @functools.cached_property
+    def _key(self) -> str:
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProgramCase) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+#: What a property is examined on.
+Case = AttentionLayer | ProgramCase
+
+
+def read_case(fields: Mapping[str, Any]) -> Case:
+    """Return the layer or program of a record.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    if not isinstance(fields, Mapping):
+        raise InputError("layer: is not a table; make the record again")
+    return ProgramCase.from_dict(fields) if "program" in fields else AttentionLayer.from_dict(fields)
+
+
+def _reuses(program: Program) -> bool:
+    """Whether a matrix makes several vectors."""
+    made = [node.weight for node in program.nodes if isinstance(node, MatMul)]
+    return len(set(made)) < len(made)
+
+
+def _crosses(scores: tuple[Score, ...]) -> bool:
+    """Whether a matrix makes the left side of one score and the right side of another: W^{i,1} = W^{k,2}."""
+    lefts, rights = ({_weight(score, side) for score in scores} for side in (0, 1))
+    return bool(lefts & rights)
+
+
+def _weight(score: Score, side: int) -> Any:
+    parent = score.parents[side]
+    assert isinstance(parent, MatMul)
+    return parent.weight

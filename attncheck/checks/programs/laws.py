@@ -1,0 +1,39 @@
+"""Corollary 2, Example 1: results and scores of a program have their joint law, at a width."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.check import FEWEST_NUMBERS
+from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS, ProgramFunctional
+from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture
+from attncheck.checks.programs.reference import RATIO, ProgramReference
+from attncheck.checks.programs.sample import ProgramSample
+from attncheck.evidence.families import TwoSample
+
+FloatArray = NDArray[np.float64]
+
+
+def _check(functional: ProgramFunctional) -> ProgramCheck:
+    def measure(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+        ours = functional.compute(sample.outputs, sample.need("scores"))
+        return ours, reference.functionals[functional.name]
+
+    return ProgramCheck(
+        name=f"corollary2.{functional.name}",
+        claim="corollary2",
+        kind="exact",
+        needs=frozenset({"outputs", "scores"}),
+        null=f"{functional.text} has the law of the matrix-free reading at the same width",
+        departure=ProgramDeparture.of("a law at Kolmogorov distance 0.05", 0.05, coarsest=0.2),
+        reads=f"Kolmogorov distance of {functional.text} from the exact law:",
+        family=lambda setting: TwoSample(RATIO),
+        measure=measure,
+        hint="the program that was simulated is not the declared one",
+        excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        fewest_draws=FEWEST_NUMBERS,
+    )
+
+
+CHECKS = tuple(_check(functional) for functional in PROGRAM_FUNCTIONALS)

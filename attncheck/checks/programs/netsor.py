@@ -1,0 +1,188 @@
+"""Definition 1 (i)-(iii): what the lines of a program are at every width, given the lines before."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramCheck, ProgramDeparture
+from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.residuals import sequential_lengths
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.whitening import Residual
+from attncheck.evidence.families import Association, Count, Scale, Uniform
+from attncheck.program import Initial, MatMul, Node, Nonlin, Output
+from attncheck.simulators.programs import vectors_of
+
+FloatArray = NDArray[np.float64]
+
+_SUP = "a law at Kolmogorov distance 0.05"
+# What rounding may leave between a line and its function, against the size of the line.
+_ROUNDING = 1e-5
+
+
+def _uses(setting: ProgramSetting) -> int:
+    """Return how many vectors matrices make, which bounds the directions that they meet."""
+    made = [node for node in setting.layer.program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
+    return max(1, len(made))
+
+
+def _no_initial(setting: ProgramSetting) -> str:
+    random = any(isinstance(n, Initial) and any(n.root) for n in setting.layer.program.nodes)
+    return "" if random else "no initial vector is random"
+
+
+def _no_matrix(setting: ProgramSetting) -> str:
+    used = any(isinstance(n, MatMul) and n.weight.std > 0 for n in setting.layer.program.nodes)
+    return "" if used else "the program has no matrix"
+
+
+def _one_use(setting: ProgramSetting) -> str:
+    return _no_matrix(setting) or ("" if _uses(setting) > 1 else "one vector is made by a matrix")
+
+
+def _no_function(setting: ProgramSetting) -> str:
+    functions = any(isinstance(node, Nonlin | Output) for node in setting.layer.program.nodes)
+    return "" if functions else "the program has no functions"
+
+
+def _initial_law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
+    return (special.ndtr(sample.initial.flat()),)
+
+
+def _matmul_law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
+    return (special.ndtr(sample.matmuls.flat()),)
+
+
+def _matmul_scale(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+    return sample.matmuls.squares()
+
+
+def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+    """Pair each image of a new direction with an earlier one of its neuron, each earlier one in turn."""
+    residual = sample.matmuls
+    uses = residual.values.shape[1]
+    draw = np.arange(len(sample))
+    noise, weight = [np.zeros(0)], [np.zeros(0)]
+    for later in range(1, uses):
+        earlier = draw % later
+        kept = residual.kept[:, later] & residual.kept[draw, earlier]
+        noise.append(residual.values[:, later][kept])
+        weight.append(residual.values[draw, earlier][kept])
+    return np.concatenate(noise), np.concatenate(weight)
+
+
+def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
+    """Return PITs of the squared lengths of images of new directions: χ² with as many degrees as rows."""
+    parts = []
+    for images in sample.images:
+        rows = images.weight.shape(sample.layer.width)[0]
+        squares: Residual = sequential_lengths(images, sample.layer.width, sample.need("gram"))
+        parts.append(special.chdtr(rows, squares.flat()))
+    return (np.concatenate(parts),)
+
+
+def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
+    """Return in how many draws a line is not its function of the lines that it is made from."""
+    place = {node: k for k, node in enumerate(vectors_of(sample.layer.program))}
+    score: dict[Node, int] = {node: k for k, node in enumerate(sample.layer.scores)}
+    vectors, scores = sample.need("vectors"), sample.need("scores")
+    wrong = np.zeros(len(sample), dtype=bool)
+    for node in sample.layer.program.nodes:
+        if isinstance(node, Nonlin):
+            expected = np.asarray(node.function(*(vectors[:, place[parent]] for parent in node.parents)))
+        elif isinstance(node, Output):
+            arguments = vectors[:, [place[parent] for parent in node.vectors]]
+            expected = node.function(arguments, scores[:, np.array([score[p] for p in node.scores], dtype=np.intp)])
+        else:
+            continue
+        given = vectors[:, place[node]]
+        size = np.maximum(np.abs(given), np.abs(expected)).max(axis=1)
+        # Functions may be steep: what rounding of their arguments makes is measured in units of the largest line.
+        reach = np.maximum(size, np.abs(vectors[:, [place[p] for p in node.parents if p in place]]).max(axis=(1, 2)))
+        wrong |= np.abs(given - expected).max(axis=1) > _ROUNDING * reach
+    return int(wrong.sum()), len(sample)
+
+
+CHECKS = (
+    ProgramCheck(
+        name="netsor.initials",
+        claim="netsor",
+        kind="exact",
+        needs=frozenset({"vectors"}),
+        null="coordinates of the initial vectors are normal with the declared mean and covariance",
+        departure=ProgramDeparture.of(_SUP, 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of whitened initial coordinates from N(0, 1):",
+        family=lambda setting: Uniform(),
+        measure=_initial_law,
+        hint="mean or covariance of the initial vectors differ from the declared ones",
+        excluded=_no_initial,
+    ),
+    ProgramCheck(
+        name="netsor.functions",
+        claim="netsor",
+        kind="exact",
+        needs=frozenset({"vectors", "scores"}),
+        null="every Nonlin and output is its function of the lines that it is made from",
+        departure=ProgramDeparture.of("one wrong draw in a hundred", 0.01),
+        reads="share of draws in which a line is not its function:",
+        family=lambda setting: Count(0.0),
+        measure=_mismatches,
+        hint="a nonlinearity or an output function differs from the declared one, or takes other lines",
+        any_weights=True,
+        excluded=_no_function,
+    ),
+    ProgramCheck(
+        name="netsor.matmuls",
+        claim="netsor",
+        kind="exact",
+        needs=ONE_WIDTH,
+        null="images of new directions are N(0, 1) in units of σ, given all that came before",
+        departure=ProgramDeparture.of(_SUP, 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of images of new directions from N(0, 1):",
+        family=lambda setting: Uniform(),
+        measure=_matmul_law,
+        hint="entries of a matrix have another law or standard deviation than declared",
+        excluded=_no_matrix,
+    ),
+    ProgramCheck(
+        name="netsor.scale",
+        claim="netsor",
+        kind="exact",
+        needs=ONE_WIDTH,
+        null="images of new directions have the declared variance",
+        departure=ProgramDeparture.of("variances off by 10%", 1.1, coarsest=1.5),
+        reads="variance of images of new directions over the declared one:",
+        family=lambda setting: Scale(float(setting.coordinates)),
+        measure=_matmul_scale,
+        hint="the standard deviation of a matrix differs from the declared one",
+        excluded=_no_matrix,
+    ),
+    ProgramCheck(
+        name="netsor.sharing",
+        claim="netsor",
+        kind="exact",
+        needs=ONE_WIDTH,
+        null="images of new directions are independent of the earlier ones: matrices are shared as declared, only",
+        departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        reads="correlation of images of new directions with earlier ones:",
+        family=lambda setting: Association(),
+        measure=_pairs,
+        hint="a matrix is drawn afresh where it should be shared, or shared where it should not be",
+        excluded=_one_use,
+    ),
+    ProgramCheck(
+        name="netsor.lengths",
+        claim="netsor",
+        kind="exact",
+        needs=ONE_WIDTH,
+        null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
+        departure=ProgramDeparture.of(_SUP, 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of squared lengths of images from their law:",
+        family=lambda setting: Uniform(),
+        measure=_lengths,
+        hint="neurons are not independent given what came before, or the width is another one",
+        excluded=_no_matrix,
+    ),
+)

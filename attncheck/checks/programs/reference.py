@@ -1,0 +1,55 @@
+"""Draws of a program by another reading, that a subject's draws are compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.case import ProgramCase
+from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS
+from attncheck.simulators import simulate_chunks
+
+FloatArray = NDArray[np.float64]
+
+#: Reference draws per draw of the subject.
+RATIO = 4
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramReference:
+    """`RATIO` times as many draws of the matrix-free reading at the first width, kept only as functionals.
+
+    Attributes
+    ----------
+    layer : ProgramCase
+    size : int
+        Draws of the subject's sample.
+    coordinates : int
+        Neurons that the subject returns.
+    seed : numpy.random.SeedSequence
+        The reference's own stream.
+    """
+
+    layer: ProgramCase
+    size: int
+    coordinates: int
+    seed: np.random.SeedSequence
+
+    @cached_property
+    def functionals(self) -> dict[str, FloatArray]:
+        """The values of every functional, (RATIO · size,)."""
+        wanted = [f for f in PROGRAM_FUNCTIONALS if not f.excluded(self.layer, self.coordinates)]
+        chunks = simulate_chunks(
+            self.layer.program,
+            RATIO * self.size,
+            self.size,
+            self.seed,
+            reading="matrix-free",
+            coordinates=self.coordinates,
+            width=self.layer.width,
+        )
+        parts = [[f.compute(chunk.outputs, chunk.scores) for f in wanted] for chunk in chunks]
+        return {f.name: np.concatenate(column) for f, column in zip(wanted, zip(*parts, strict=True), strict=True)}

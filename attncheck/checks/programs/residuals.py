@@ -1,0 +1,205 @@
+"""Residuals of programs that are exactly standard normal at every width, and what they are conditioned on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.case import ProgramCase
+from attncheck.checks.whitening import Residual, precision, spectrum
+from attncheck.program import Initial, MatMul, Node, Program, Score, Weight
+from attncheck.simulators.programs import vectors_of
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# A direction whose squared length is this small a part of its vector's is lost in rounding.
+_LOST = 1e-8
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """The uses of one matrix: places of what it is applied to, and of what it makes, among the vectors."""
+
+    weight: Weight
+    inputs: tuple[int, ...]
+    images: tuple[int, ...]
+
+
+def images_of(program: Program) -> tuple[Images, ...]:
+    """Return the uses of every matrix with entries other than 0, in the order of the program."""
+    place = {node: k for k, node in enumerate(vectors_of(program))}
+    uses: dict[Weight, list[MatMul]] = {}
+    for node in program.nodes:
+        if isinstance(node, MatMul) and node.weight.std > 0:
+            uses.setdefault(node.weight, []).append(node)
+    return tuple(
+        Images(weight, tuple(place[node.parents[0]] for node in made), tuple(place[node] for node in made))
+        for weight, made in uses.items()
+    )
+
+
+def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -> Residual:
+    """Return the images of new directions, in the order of the uses: exactly i.i.d. N(0, 1).
+
+    Parameters
+    ----------
+    images : Images
+    gram : ndarray, shape (draws, v, v)
+    vectors : ndarray, shape (draws, v, k)
+
+    Returns
+    -------
+    Residual
+        Shape (draws, uses, k); a use that meets no new direction is not kept.
+    """
+    known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
+    values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
+    factor = np.zeros_like(known)
+    for j in range(len(images.inputs)):
+        column = known[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
+        new = column[:, 0] > _LOST * known[:, j, j]
+        pivot = np.sqrt(np.where(new, column[:, 0], 1.0))[:, None]
+        factor[:, j:, j] = np.where(new[:, None], column / pivot, 0.0)
+        rest = made[:, j] - (factor[:, j, None, :j] @ values[:, :j])[:, 0]
+        values[:, j], kept[:, j] = np.where(new[:, None], rest / pivot, 0.0), np.asarray(new)[:, None]
+    return Residual(values, kept)
+
+
+def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
+    """Return the squared lengths of the images of new directions, times the size: independent χ²_size.
+
+    Parameters
+    ----------
+    images : Images
+    width : int
+    gram : ndarray, shape (draws, v, v)
+
+    Returns
+    -------
+    Residual
+        Shape (draws, uses): squares, not normals.
+    """
+    rows = images.weight.shape(width)[0]
+    # A Gram matrix is one of vectors: its root's columns take the place of coordinates.
+    made = gram[:, images.images][:, :, images.images]
+    side = spectrum(made, precision(made))
+    padded = np.zeros((*gram.shape[:2], side.root.shape[-1]))
+    padded[:, images.images] = side.root
+    residual = sequential_residual(images, gram, padded)
+    values = rows * (residual.values**2).sum(axis=-1)
+    kept: BoolArray = np.asarray(residual.kept.any(axis=-1))
+    return Residual(values, kept)
+
+
+def initial_residual(program: Program, vectors: FloatArray) -> Residual:
+    """Return the normals that initial vectors are made from, (draws, directions, k)."""
+    place = {node: k for k, node in enumerate(vectors_of(program))}
+    groups: dict[int, list[Initial]] = {}
+    for node in program.nodes:
+        if isinstance(node, Initial):
+            groups.setdefault(node.group, []).append(node)
+    parts = [np.zeros((len(vectors), 0, vectors.shape[-1]))]
+    for group in groups.values():
+        root = np.array([node.root for node in group])
+        centred = vectors[:, [place[node] for node in group]] - np.array([node.mean for node in group])[:, None]
+        real = np.abs(root).sum(axis=0) > 0
+        parts.append(np.linalg.pinv(root[:, real]) @ centred)
+    values = np.concatenate(parts, axis=1)
+    return Residual(values, np.ones(values.shape, dtype=bool))
+
+
+def conditioned_sides(program: Program) -> dict[Score, int] | str:
+    """Return which side of each score is conditioned on, so that the other is Gaussian; or why there is no such choice.
+
+    Given all vectors but those that the other sides' matrices make, scores are jointly Gaussian. That takes a
+    choice by which no matrix is on both kinds of sides, and no conditioned vector depends on a free one.
+    """
+    scores = [node for node in program.nodes if isinstance(node, Score)]
+    if not scores:
+        return "the program has no scores"
+    weights = list(dict.fromkeys(weight for score in scores for weight in _weights(score)))
+    if any(one is other for one, other in map(_weights, scores)):
+        return "a score has the same matrix on both sides"
+    for component in _components(weights, scores):
+        if component is None:
+            return "the matrices of the scores form an odd cycle"
+    chosen: dict[Score, int] = {}
+    for component in _components(weights, scores):
+        assert component is not None
+        within = [score for score in scores if _weights(score)[0] in component]
+        options = ({score: component[_weights(score)[0]] ^ flip for score in within} for flip in (0, 1))
+        valid = next((option for option in options if _free(program, option)), None)
+        if valid is None:
+            return "what enters a score depends on a matrix of the scores"
+        chosen |= valid
+    if not _free(program, chosen):
+        return "what enters a score depends on a matrix of the scores"
+    return chosen
+
+
+def _weights(score: Score) -> tuple[Weight, Weight]:
+    left, right = score.parents
+    assert isinstance(left, MatMul)
+    assert isinstance(right, MatMul)
+    return left.weight, right.weight
+
+
+def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight, int] | None]:
+    """Colour matrices with 0 and 1 so that no score has equal colours; None for a component with an odd cycle."""
+    found: list[dict[Weight, int] | None] = []
+    left = list(weights)
+    while left:
+        colours = {left[0]: 0}
+        grown, proper = True, True
+        while grown:
+            grown = False
+            for one, other in itertools.chain.from_iterable((p, p[::-1]) for p in map(_weights, scores)):
+                if one in colours and other not in colours:
+                    colours[other], grown = 1 - colours[one], True
+                proper &= not (one in colours and other in colours and colours[one] == colours[other])
+        found.append(colours if proper else None)
+        left = [weight for weight in left if weight not in colours]
+    return found
+
+
+def _free(program: Program, sides: dict[Score, int]) -> bool:
+    """Whether nothing that scores are conditioned on depends on the other sides' matrices."""
+    random = {_weights(score)[1 - side] for score, side in sides.items()}
+    made: set[Node] = set()
+    for node in program.nodes:
+        by_free = isinstance(node, MatMul) and node.weight in random
+        if by_free or any(parent in made for parent in node.parents):
+            made.add(node)
+    given = [score.parents[side] for score, side in sides.items()]
+    given += [parent.parents[0] for score in sides for parent in score.parents]
+    return not any(node in made for node in given)
+
+
+def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray, scores: FloatArray) -> Residual:
+    """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, r).
+
+    The covariance is formula (*) with one side given: σ² (x·x'/n)(b·b'/ν) for the same free matrix, b and b'
+    the given sides.
+    """
+    place = {node: k for k, node in enumerate(vectors_of(case.program))}
+    covariance = np.zeros((len(scores), len(case.scores), len(case.scores)))
+    for i, one in enumerate(case.scores):
+        for k, other in enumerate(case.scores):
+            (free, given), (other_free, other_given) = (_split(score, sides[score]) for score in (one, other))
+            if free.weight is other_free.weight:
+                inputs = gram[:, place[free.parents[0]], place[other_free.parents[0]]]
+                factor = one.factor * other.factor * free.weight.std**2
+                covariance[:, i, k] = factor * inputs * gram[:, place[given], place[other_given]]
+    side = spectrum(covariance, precision(gram))
+    return Residual((side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
+
+
+def _split(score: Score, given: int) -> tuple[MatMul, Node]:
+    """Return the free side of a score, and the given one."""
+    free = score.parents[1 - given]
+    assert isinstance(free, MatMul)
+    return free, score.parents[given]

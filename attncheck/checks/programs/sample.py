@@ -1,0 +1,159 @@
+"""A subject's draws of a program, with the residuals that are exactly normal at every width."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.case import ProgramCase
+from attncheck.checks.programs.residuals import (
+    Images,
+    conditioned_sides,
+    images_of,
+    initial_residual,
+    score_residual,
+    sequential_residual,
+)
+from attncheck.checks.whitening import Residual
+from attncheck.errors import InputError, refuse
+from attncheck.simulators.draws import ProgramDraws
+from attncheck.simulators.programs import results_of, vectors_of
+
+FloatArray = NDArray[np.float64]
+
+#: What a subject may return of a program; the outputs and the scores it must.
+PROGRAM_FIELDS = ("outputs", "scores", "vectors", "gram")
+_LARGEST = 1e100
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramSetting:
+    """What is known of a program before any draw; fields as in `attncheck.checks.check.Setting`."""
+
+    layer: ProgramCase
+    exposed: frozenset[str]
+    coordinates: int = 1
+    weights: str = "gaussian"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramSample:
+    """Independent draws of a program at each width of a case.
+
+    Attributes
+    ----------
+    layer : ProgramCase
+    draws : tuple of ProgramDraws
+        One for each width, of equal size.
+    """
+
+    layer: ProgramCase
+    draws: tuple[ProgramDraws, ...]
+
+    def __len__(self) -> int:
+        return len(self.draws[0])
+
+    @property
+    def outputs(self) -> FloatArray:
+        """The results at the first width, (draws, m, coordinates)."""
+        return self.draws[0].outputs
+
+    @property
+    def coordinates(self) -> int:
+        """The neurons that were returned."""
+        return int(self.outputs.shape[-1])
+
+    @property
+    def exposed(self) -> frozenset[str]:
+        """The names that checks may need."""
+        return frozenset(self.draws[0].as_dict())
+
+    def need(self, name: str) -> FloatArray:
+        """Return an exposed array at the first width; a check that asks for another one has planned wrongly."""
+        value: FloatArray | None = getattr(self.draws[0], name)
+        if value is None:
+            raise InputError(f"{name}: is not exposed by the subject; return it, or leave out the checks that need it")
+        return value
+
+    @cached_property
+    def initial(self) -> Residual:
+        """What the initial vectors are made from: i.i.d. N(0, 1), (draws, directions, coordinates)."""
+        return initial_residual(self.layer.program, self.need("vectors"))
+
+    @cached_property
+    def images(self) -> tuple[Images, ...]:
+        """What each matrix is applied to and makes, in the order of the program."""
+        return images_of(self.layer.program)
+
+    @cached_property
+    def matmuls(self) -> Residual:
+        """Images of the orthonormal directions that matrices meet one after the other: i.i.d. N(0, 1).
+
+        (draws, uses of matrices, coordinates): given all that came before, W applied to a new direction is a
+        fresh normal vector, so that this holds at every width whatever was made from earlier images.
+        """
+        parts = [sequential_residual(images, self.need("gram"), self.need("vectors")) for images in self.images]
+        return Residual(
+            *(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("values", "kept"))
+        )
+
+    @cached_property
+    def score_noise(self) -> Residual:
+        """Scores whitened given the vectors and one side of each: i.i.d. N(0, 1), (draws, r)."""
+        sides = conditioned_sides(self.layer.program)
+        assert not isinstance(sides, str)
+        return score_residual(self.layer, sides, self.need("gram"), self.need("scores"))
+
+
+def sample_of(case: ProgramCase, mappings: list[Any], size: int) -> ProgramSample:
+    """Validate what a subject returned at each width of a case.
+
+    Raises
+    ------
+    InputError
+        For unknown names, wrong shapes, or values that are not finite.
+    """
+    return ProgramSample(
+        case, tuple(_draws_of(case, n, each, size) for n, each in zip(case.widths, mappings, strict=True))
+    )
+
+
+def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramDraws:
+    if not isinstance(arrays, Mapping):
+        refuse(
+            "subject",
+            type(arrays).__name__,
+            "must return a mapping of arrays",
+            "return {'outputs': ..., 'scores': ...}",
+        )
+    given = {name: value for name, value in arrays.items() if value is not None}
+    for name in given:
+        if name not in PROGRAM_FIELDS:
+            refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(PROGRAM_FIELDS))
+    for name in ("outputs", *(["scores"] if case.scores else [])):
+        if name not in given:
+            refuse("subject", sorted(given), f"returned no {name}", "return outputs (N, m, k) and scores (N, r)")
+    settled = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
+    settled.setdefault("scores", np.empty((size, 0)))
+    coordinates = settled["outputs"].shape[-1] if settled["outputs"].ndim == 3 else 0
+    count = len(vectors_of(case.program))
+    shapes = {
+        "outputs": (size, len(results_of(case.program)), coordinates),
+        "scores": (size, len(case.scores)),
+        "vectors": (size, count, coordinates),
+        "gram": (size, count, count),
+    }
+    for name, value in settled.items():
+        if value.shape != shapes[name] or not coordinates:
+            wanted = f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, m, k), k >= 1"
+            refuse(
+                f"subject[{name!r}].shape", value.shape, wanted, "lines as in the program, see attncheck.ProgramDraws"
+            )
+        if not np.isfinite(value).all() or np.abs(value).max(initial=0.0) > _LARGEST:
+            refuse(f"subject[{name!r}]", "...", "holds NaN, infinity or numbers beyond 1e100", "mend the simulator")
+    return ProgramDraws(**settled)

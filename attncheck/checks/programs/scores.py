@@ -1,0 +1,134 @@
+"""Definition 1 (iv), Proposition 8: scores given one side of each are Gaussian with covariance (*), at every width."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture
+from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.residuals import conditioned_sides
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.program import MatMul
+from attncheck.simulators.programs import vectors_of
+
+FloatArray = NDArray[np.float64]
+
+_NEEDS = frozenset({"scores", "vectors", "gram"})
+
+
+def _no_choice(setting: ProgramSetting) -> str:
+    sides = conditioned_sides(setting.layer.program)
+    return sides if isinstance(sides, str) else ""
+
+
+def _free_weights(sample: ProgramSample) -> set[object]:
+    """Return the matrices of the sides that are not conditioned on."""
+    sides = conditioned_sides(sample.layer.program)
+    assert not isinstance(sides, str)
+    free = [score.parents[1 - side] for score, side in sides.items()]
+    return {side.weight for side in free if isinstance(side, MatMul)}
+
+
+def _given(sample: ProgramSample) -> list[int]:
+    """Return the places of the vectors that scores are conditioned on: the given sides, and what all are made from."""
+    sides = conditioned_sides(sample.layer.program)
+    assert not isinstance(sides, str)
+    place = {node: k for k, node in enumerate(vectors_of(sample.layer.program))}
+    nodes = [score.parents[side] for score, side in sides.items()]
+    nodes += [parent.parents[0] for score in sides for parent in score.parents]
+    return sorted({place[node] for node in nodes})
+
+
+def _law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
+    return (special.ndtr(sample.score_noise.flat()),)
+
+
+def _scale(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+    return sample.score_noise.squares()
+
+
+def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+    """Pair each whitened score with a coordinate of a vector that it is given, each in turn."""
+    free = _free_weights(sample)
+    given = [k for k, weight in enumerate(_weights_of_uses(sample)) if weight not in free]
+    residual, noise = sample.matmuls, sample.score_noise
+    if not given:
+        return np.zeros(0), np.zeros(0)
+    draw = np.arange(len(sample))
+    columns = (draw[:, None] + np.arange(noise.values.shape[1])) % len(given)
+    weight = residual.values[draw[:, None], np.array(given)[columns], 0]
+    return noise.flat(), weight[noise.kept]
+
+
+def _weights_of_uses(sample: ProgramSample) -> list[object]:
+    return [images.weight for images in sample.images for _ in images.inputs]
+
+
+def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+    """Pair the size of each draw's whitened scores with the size of what they are given."""
+    noise = sample.score_noise
+    seen = noise.kept.any(axis=1)
+    squares = np.diagonal(sample.need("gram"), axis1=1, axis2=2)
+    lengths = np.log(np.maximum(squares[:, _given(sample)].sum(axis=1), 1e-300))
+    spread = lengths.std()
+    weight = (lengths - lengths.mean()) / spread if spread > 0 else np.zeros_like(lengths)
+    return noise.energy_scores(1)[seen], weight[seen]
+
+
+CHECKS = (
+    ProgramCheck(
+        name="program_scores.law",
+        claim="program_scores",
+        kind="exact",
+        needs=_NEEDS,
+        null="scores whitened by formula (*), one side of each given, are N(0, 1)",
+        departure=ProgramDeparture.of("a law at Kolmogorov distance 0.05", 0.05, coarsest=0.2),
+        reads="Kolmogorov distance of whitened scores from N(0, 1):",
+        family=lambda setting: Uniform(),
+        measure=_law,
+        hint="the scaling of the scores, their factor, or the matrices that they share differ from the declared ones",
+        excluded=_no_choice,
+    ),
+    ProgramCheck(
+        name="program_scores.scale",
+        claim="program_scores",
+        kind="exact",
+        needs=_NEEDS,
+        null="whitened scores have variance 1",
+        departure=ProgramDeparture.of("a variance off by 10%", 1.1, coarsest=1.5),
+        reads="variance of scores over what formula (*) says:",
+        family=lambda setting: Scale(1.0),
+        measure=_scale,
+        hint="the scaling of the scores or their factor differs from the declared one",
+        excluded=_no_choice,
+    ),
+    ProgramCheck(
+        name="program_scores.independence",
+        claim="program_scores",
+        kind="exact",
+        needs=_NEEDS,
+        null="whitened scores are independent of the vectors that they are given",
+        departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        reads="correlation of whitened scores with coordinates of vectors:",
+        family=lambda setting: Association(),
+        measure=_vectors,
+        hint="a score is made of other vectors than the declared ones",
+        excluded=_no_choice,
+    ),
+    ProgramCheck(
+        name="program_scores.sizes",
+        claim="program_scores",
+        kind="exact",
+        needs=_NEEDS,
+        null="sizes of whitened scores are independent of the sizes of the vectors",
+        departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        reads="correlation of the sizes of whitened scores with those of the vectors:",
+        family=lambda setting: Association(),
+        measure=_sizes,
+        hint="scores do not move with the lengths of their vectors: they are drawn apart, or from the limit",
+        excluded=_no_choice,
+    ),
+)

@@ -1,0 +1,111 @@
+"""Orders in the width: how fast something falls, with the next order taken off by extrapolation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from attncheck.errors import check_number, check_whole, refuse
+from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
+from attncheck.evidence.pictures import rate
+
+_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
+# The spread of log |N(0, 1)|.
+_LOG_NORMAL = math.pi / 8**0.5
+
+
+@dataclass(frozen=True)
+class Order(Family):
+    """Deviations at three widths n, f n, f² n that the null makes fall as n^order.
+
+    The effect is the slope of the mean of log |deviation| against log n. Where the law of the scaled
+    deviation has a limit that it approaches as 1/n, slopes between neighbouring widths approach the order as
+    1/n too, and their combination (f s₂ - s₁)/(f - 1) approaches it as 1/n². The p-value is that of a mean
+    of independent values, whose tails are those of log |normal|.
+
+    Parameters
+    ----------
+    order : float
+        What the null says, e.g. -0.5.
+    ratio : float
+        f, between neighbouring widths.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> widths = np.array([32, 128, 512])
+    >>> deviations = rng.standard_normal((4000, 3)) / np.sqrt(widths)
+    >>> outcome = Order(-0.5).test(np.log(np.abs(deviations)), widths)
+    >>> outcome.p_value > 0.01, round(outcome.effect, 1)
+    (True, -0.5)
+    """
+
+    order: float
+    ratio: float = 4.0
+    #: Below this the normal limit of the mean is not trusted.
+    minimum_count: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        check_number("order", self.order, "pass an order in n, e.g. order=-0.5")
+        check_number("ratio", self.ratio, "pass the ratio of neighbouring widths, e.g. ratio=4.0", above=1.0)
+
+    @property
+    def null_effect(self) -> float:
+        """The declared order."""
+        return self.order
+
+    @property
+    def _weights(self) -> tuple[float, float, float]:
+        """What the slope takes of the three mean logarithms."""
+        f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
+        return 1.0 / unit, -(f + 1.0) / unit, f / unit
+
+    def test(self, logs: ArrayLike, widths: ArrayLike) -> Outcome:
+        """Return the outcome for the logarithms of absolute deviations.
+
+        Parameters
+        ----------
+        logs : array_like, shape (draws, 3)
+            Of independent draws at the three widths.
+        widths : array_like
+            The three widths, in any shape and repeated as often as may be.
+
+        Raises
+        ------
+        InputError
+            If the shapes differ, an entry is not finite, or widths are not in the declared ratio.
+        """
+        values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
+        if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
+            refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
+        if np.abs(sizes[1:] / sizes[:-1] - self.ratio).max() > 1e-9:
+            refuse("widths", sizes.tolist(), f"are not in the ratio {self.ratio:g}", "pass widths n, f n, f² n")
+        count = check_count("draws", len(values), 2)
+        means, spreads = values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(count)
+        weights = np.array(self._weights)
+        slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
+        z = (slope - self.order) / error if error > 0 else math.inf
+        half = _QUANTILE * error
+        picture = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
+        p_value = float(2.0 * special.ndtr(-abs(z)))
+        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, picture)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance of detection when the true order is `departure`."""
+        truth = check_number("departure", departure, "pass the true order, e.g. -0.25")
+        count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
+        mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))
+        critical = float(-special.ndtri(0.5 * check_level(level)))
+        return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))
+
+    @property
+    def _farthest(self) -> float:
+        return self.order + 10.0
+
+    def _mirrored(self, departure: float) -> tuple[float, ...]:
+        return departure, 2.0 * self.order - departure
