@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.attention_map import visible
+from attncheck.case import ProgramCase
 from attncheck.checks.check import Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
@@ -93,6 +94,8 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
         The run seed; the sample has a stream of its own.
     """
     layer = unit.layer
+    if isinstance(layer, ProgramCase):
+        return []  # the checks of programs name what differs themselves
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     key = (unit.property_name, layer.to_dict())
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from attncheck.attention import AttentionLayer
 from attncheck.evidence.streams import seed_sequence
 
 
-def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[AttentionLayer]:
-    """Return at most `count` different layers from a hypothesis strategy, the same for the same seed and key.
+def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[Any]:
+    """Return at most `count` different layers or programs from a strategy, the same for the same seed and key.
 
     hypothesis draws configurations only, never random numbers of a simulation, and draws them all before
     the first look: what is planned is known, and a search cannot turn into a hunt for an unlucky seed.
 
     Parameters
     ----------
-    strategy : hypothesis strategy of AttentionLayer
+    strategy : hypothesis strategy of AttentionLayer or ProgramCase
     count : int
         A hard cap; fewer if the strategy has fewer values.
     run_seed : int
@@ -25,7 +24,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[At
 
     Returns
     -------
-    list of AttentionLayer
+    list of what the strategy gives
 
     Examples
     --------
@@ -38,7 +37,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[At
         return []
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
-    found: dict[AttentionLayer, None] = {}
+    found: dict[Any, None] = {}
 
     # Explicit settings, because hypothesis's CI profile would derandomise and ignore the seed. The health
     # check for slow generation reads a clock: a busy machine must not change which layers are drawn.
@@ -52,7 +51,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[At
     )
     @seed(int(seed_sequence(run_seed, key, role="examples").generate_state(1)[0]))
     @given(strategy)
-    def collect(layer: AttentionLayer) -> None:
+    def collect(layer: Any) -> None:
         found.setdefault(layer)
 
     collect()

@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from attncheck.attention import AttentionLayer
+from attncheck.case import Case
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.errors import check_choice
@@ -241,7 +242,7 @@ def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[R
     for sight in sights:
         if sight.setting.layer in ANCHORS[: profile.anchors]:
             units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
-    by_layer: dict[AttentionLayer, list[Row]] = {}
+    by_layer: dict[Case, list[Row]] = {}
     for unit, members in units.items():
         by_layer.setdefault(unit.layer, []).extend(_rows_of_unit(unit, members, exposure, profile))
     return tuple(max(rows, key=lambda row: row.merit) for rows in by_layer.values() if rows)
@@ -377,7 +378,7 @@ def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:
     return dataclasses.replace(entry, rows={**entry.rows, profile.name: rows})
 
 
-def _cost(profile: Profile, layer: AttentionLayer) -> Cost:
+def _cost(profile: Profile, layer: Case) -> Cost:
     return Cost(profile.affordable(layer), level_of(profile), profile.power)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from attncheck.attention import AttentionLayer
+from attncheck.case import Case
 from attncheck.errors import check_choice
 
 #: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
@@ -49,7 +50,7 @@ class Profile:
     power: float = 0.99
     draws: int | None = None
 
-    def affordable(self, layer: AttentionLayer) -> int:
+    def affordable(self, layer: Case) -> int:
         """Return the draws that one look on `layer` may take."""
         return max(1, min(self.most_draws, self.entries // layer.weight_entries))
 

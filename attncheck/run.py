@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from attncheck.attention import AttentionLayer
+from attncheck.case import Case
 from attncheck.checks.registry import checks_of
 from attncheck.diagnosis import diagnose
 from attncheck.errors import InputError, check_number, check_whole, refuse
@@ -109,16 +109,16 @@ class Run:
         """Return the units of a property: anchors, then layers drawn from a strategy before the run."""
         return self.units_on(name, [*ANCHORS[: self.profile.anchors], *self.layers(strategy, name)])
 
-    def layers(self, strategy: Any, key: str) -> list[AttentionLayer]:
+    def layers(self, strategy: Any, key: str) -> list[Case]:
         """Return the run's layers from a strategy, keyed by what they are for."""
         return draw_examples(strategy, self.profile.examples, self.seed, key)
 
-    def units_on(self, name: str, layers: Iterable[AttentionLayer]) -> list[Unit]:
+    def units_on(self, name: str, layers: Iterable[Case]) -> list[Unit]:
         """Return the units of a property on given layers, each once."""
         checks_of(name)
         return [Unit(name, layer) for layer in dict.fromkeys(layers)]
 
-    def affordable(self, layer: AttentionLayer) -> int:
+    def affordable(self, layer: Case) -> int:
         """Return the draws that one look on `layer` may take.
 
         A budget of draws is shared out evenly over the units, whatever a draw costs: what a limit on cost
@@ -127,7 +127,7 @@ class Run:
         share = 0 if self.draws is None else self.draws // max(1, len(self.unit_ids))
         return max(share, self.profile.affordable(layer))
 
-    def examine(self, name: str, layer: AttentionLayer) -> tuple[list[dict[str, Any]], str]:
+    def examine(self, name: str, layer: Case) -> tuple[list[dict[str, Any]], str]:
         """Examine a property on a layer; return its results as built-in types, and a message if violated."""
         unit = Unit(name, layer)
         cost = Cost(self.affordable(layer), self.level, self.profile.power)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attncheck.attention import AttentionLayer
+from attncheck.case import Case, ProgramCase
 from attncheck.errors import InputError
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
@@ -17,8 +18,8 @@ MOST_CANDIDATES = 20
 _COST_SHARE = 10
 
 
-def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> AttentionLayer | None:
-    """Return a smaller layer on which `check` is violated too, or None if none was found.
+def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
+    """Return a smaller layer or program on which `check` is violated too, or None if none was found.
 
     Simplifications are tried one after the other, each kept if the check is still violated, on streams
     of their own and at a tenth of the cost: what comes out illustrates a verdict and is none.
@@ -36,12 +37,12 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> A
         What a look of `unit` was allowed.
     """
     current = unit.layer
-    tried: set[AttentionLayer] = {current}
+    tried: set[Case] = {current}
     budget = dataclasses.replace(cost, affordable=max(1, cost.affordable // _COST_SHARE))
     progress = True
     while progress:
         progress = False
-        for candidate in _simpler(current):
+        for candidate in current.simpler() if isinstance(current, ProgramCase) else _simpler(current):
             if candidate in tried:
                 continue
             if len(tried) > MOST_CANDIDATES:

@@ -10,24 +10,31 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
+from attncheck.case import Case, ProgramCase
 from attncheck.checks.check import Setting
+from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError, check_choice, refuse
+from attncheck.program import Program
 from attncheck.simulators import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import draw_exposed, entries_of, vectors_of
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 FloatArray = NDArray[np.float64]
-Form = Literal["size", "inputs"]
+Form = Literal["size", "inputs", "program"]
 
 DEFAULT_SUBJECT = "attncheck.subject:direct"
 _FORMS = "(layer, size, rng) or (layer, inputs, rng)"
+_PROGRAM_FORM = "(program, width, size, rng)"
 _SUPPORTS = "make it a function of the layer that returns True, False or a string that says why not"
 # Draws of a probe: enough to tell shapes and whether the generator is used.
 _PROBE = 4
@@ -35,6 +42,8 @@ _PROBE = 4
 _WOBBLE = 0.05
 # Characters of another's error message that are passed on.
 _MESSAGE = 200
+# Widths up to which programs are simulated with literal matrices, and the entries of vectors that are held at a time.
+_LITERAL, _PROGRAM_ENTRIES = 24, 2**22
 # Entries of X that are handed to a subject in one call.
 _INPUT_ENTRIES = 2**22
 
@@ -60,6 +69,10 @@ class Subject:
         `weights`; with another law than "gaussian" only limit claims apply.
     fields : sequence of str
         What it may return: a file may hold more than a simulator.
+    programs : callable or None
+        ``programs(program, width, size, rng)``, which simulates programs and returns the arrays of
+        `attncheck.ProgramDraws`; None if the subject simulates layers only. From the callable's attribute
+        `programs`, or the callable itself where its first parameters are called so.
     """
 
     name: str
@@ -68,6 +81,7 @@ class Subject:
     supports: Callable[[AttentionLayer], bool | str] = lambda layer: True
     weights: str = GAUSSIAN
     fields: Sequence[str] = FIELDS
+    programs: Callable[..., Mapping[str, Any]] | None = None
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
@@ -95,16 +109,25 @@ class Subject:
         if not callable(supports):
             refuse(f"{name}.supports", supports, "is not callable", _SUPPORTS)
         weights = check_choice(f"{name}.weights", getattr(call, "weights", GAUSSIAN), tuple(WEIGHT_LAWS))
-        return cls(name, call, _form_of(name, call), supports, weights)
+        form, programs = _form_of(name, call), getattr(call, "programs", None)
+        if form == "program":
+            programs = call
+        if programs is not None and not callable(programs):
+            refuse(f"{name}.programs", programs, "is not callable", f"make it a function {_PROGRAM_FORM}")
+        return cls(name, call, form, supports, weights, programs=programs)
 
-    def reason_unsupported(self, layer: AttentionLayer) -> str:
-        """Return why the subject declares that it cannot simulate `layer`; empty if it can.
+    def reason_unsupported(self, layer: Case) -> str:
+        """Return why the subject declares that it cannot simulate a layer or program; empty if it can.
 
         Raises
         ------
         InputError
             If the declaration fails or is neither a boolean nor a string.
         """
+        if isinstance(layer, ProgramCase):
+            return "" if self.programs else "the subject simulates layers and no programs"
+        if self.form == "program":
+            return "the subject simulates programs and no layers"
         answer = self._run(self.supports, layer)
         if isinstance(answer, str):
             return answer or "the subject does not support this layer"
@@ -125,9 +148,29 @@ class Subject:
         step = max(1, _INPUT_ENTRIES // (layer.seq_len * layer.width))
         counts = [min(step, size - start) for start in range(0, size, step)]
         parts = [self._draw_given(draw_inputs(layer, count, rng), layer, rng) for count in counts]
-        return _joined([self._held_to(part, parts[0].exposed, parts[0].coordinates) for part in parts])
+        for part in parts:
+            self._hold(part, parts[0].exposed, parts[0].coordinates)
+        return _joined(parts)
 
-    def draw_as(self, setting: Setting, size: int, rng: np.random.Generator) -> Sample:
+    def draw_program(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample:
+        """Draw a validated sample of a program at each width of a case."""
+        if self.programs is None:
+            self._refuse(
+                case, "was asked for a program; give it an attribute `programs`, see attncheck.subject.Subject"
+            )
+        arrays = [self._run(self.programs, case, n, size, rng) for n in case.widths]
+        try:
+            return sample_of(case, arrays, size)
+        except InputError as error:
+            raise InputError(f"{error} (subject {self.name} on {case.describe()})") from None
+
+    @overload
+    def draw_as(self, setting: Setting, size: int, rng: np.random.Generator) -> Sample: ...
+
+    @overload
+    def draw_as(self, setting: ProgramSetting, size: int, rng: np.random.Generator) -> ProgramSample: ...
+
+    def draw_as(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Sample | ProgramSample:
         """Draw a sample that exposes what was planned for.
 
         Raises
@@ -135,10 +178,21 @@ class Subject:
         InputError
             As for `draw`, or if a field is missing or the number of neurons is another one.
         """
-        return self._held_to(self.draw(setting.layer, size, rng), setting.exposed, setting.coordinates)
+        drawn = self._drawn(setting.layer, size, rng)
+        self._hold(drawn, setting.exposed, setting.coordinates)
+        return drawn
 
-    def probe(self, layer: AttentionLayer, rng: np.random.Generator) -> Setting:
-        """Learn what the subject exposes on a layer, and that its generator decides what it draws.
+    def _drawn(self, case: Case, size: int, rng: np.random.Generator) -> Sample | ProgramSample:
+        return self.draw_program(case, size, rng) if isinstance(case, ProgramCase) else self.draw(case, size, rng)
+
+    @overload
+    def probe(self, layer: AttentionLayer, rng: np.random.Generator) -> Setting: ...
+
+    @overload
+    def probe(self, layer: ProgramCase, rng: np.random.Generator) -> ProgramSetting: ...
+
+    def probe(self, layer: Case, rng: np.random.Generator) -> Setting | ProgramSetting:
+        """Learn what the subject exposes on a layer or program, and that its generator decides what it draws.
 
         Raises
         ------
@@ -146,12 +200,13 @@ class Subject:
             If two generators give the same digits, or one generator does call after call, so that every look would
             be the same look; or if one generator gives different ones, so that no result could be repeated.
         """
-        inputs = draw_inputs(layer, _PROBE, rng) if self.form == "inputs" else None
+        handed = self.form == "inputs" and not isinstance(layer, ProgramCase)
+        inputs = draw_inputs(layer, _PROBE, rng) if handed and isinstance(layer, AttentionLayer) else None
         one, other = rng.spawn(2)
 
-        def draw(generator: np.random.Generator) -> Sample:
-            if inputs is None:
-                return self.draw(layer, _PROBE, generator)
+        def draw(generator: np.random.Generator) -> Sample | ProgramSample:
+            if inputs is None or isinstance(layer, ProgramCase):
+                return self._drawn(layer, _PROBE, generator)
             return self._draw_given(inputs, layer, generator)
 
         first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
@@ -159,12 +214,14 @@ class Subject:
         given = () if inputs is None else ("inputs", "input_gram")
         others = {"two different generators": second, "two calls with one generator, one after the other,": later}
         for which, sample in others.items():
-            for name in FIELDS:
+            for name in (*FIELDS, "vectors", "gram"):
                 drawn = name in first.exposed & sample.exposed and name not in given
                 if drawn and _same_digits(first.need(name), sample.need(name)):
                     self._refuse(layer, f"{which} gave the same {name}; {remedy}")
         if not _alike(first.outputs, again.outputs):
             self._refuse(layer, f"one generator gave different outputs when used twice; {remedy}")
+        if isinstance(layer, ProgramCase):
+            return ProgramSetting(layer, first.exposed, first.coordinates, self.weights)
         return Setting(layer, first.exposed, first.coordinates, self.weights)
 
     def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
@@ -184,32 +241,44 @@ class Subject:
             self._refuse(layer, f"returned {sample.coordinates} neurons of {layer.width}; return at most the width")
         return sample
 
-    def _held_to(self, sample: Sample, exposed: frozenset[str], coordinates: int) -> Sample:
-        """Return a sample that exposes what another call did; refuse it otherwise."""
+    def _hold(self, sample: Sample | ProgramSample, exposed: frozenset[str], coordinates: int) -> None:
+        """Refuse a sample that does not expose what another call did."""
         if missing := exposed - sample.exposed:
-            names = ", ".join(sorted(missing & set(FIELDS)) or sorted(missing))
+            names = ", ".join(sorted(missing & {*FIELDS, *PROGRAM_FIELDS}) or sorted(missing))
             self._refuse(sample.layer, f"returned {names} in one call and not in another; return the same always")
         if sample.coordinates != coordinates:
             counts = f"{coordinates} neurons in one call and {sample.coordinates} in another"
             self._refuse(sample.layer, f"returned {counts}; return the same always")
-        return sample
 
-    def _run(self, function: Callable[..., Any], layer: AttentionLayer, *arguments: Any) -> Any:
+    def _run(self, function: Callable[..., Any], layer: Case, *arguments: Any) -> Any:
         """Call a function of the subject's; whatever it raises becomes an `InputError` in one line."""
         try:
-            return function(layer, *arguments)
+            return function(layer.program if isinstance(layer, ProgramCase) else layer, *arguments)
         except (Exception, SystemExit) as error:
             raise InputError(
                 f"subject={self.name}: failed on {layer.describe()} with {_in_one_line(error)}; mend the simulator"
             ) from error
 
-    def _refuse(self, layer: AttentionLayer, problem: str) -> NoReturn:
+    def _refuse(self, layer: Case, problem: str) -> NoReturn:
         raise InputError(f"subject={self.name}: on {layer.describe()} {problem}")
 
 
 def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Simulate `layer` with literal weight matrices: the subject that is examined by default."""
     return _read(layer, size, rng, "direct")
+
+
+def programs(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Simulate a program: with literal matrices where they are small, exactly in law without them beyond."""
+    multiplier = DirectMultiplier if width <= _LITERAL else MatrixFreeMultiplier
+    shortest = min(node.length(width) for node in vectors_of(program))
+    step = max(1, _PROGRAM_ENTRIES // (entries_of(program, width).lines or 1))
+    counts = [min(step, size - start) for start in range(0, size, step)]
+    parts = [draw_exposed(program, width, count, min(2, shortest), rng, multiplier).as_dict() for count in counts]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+direct.programs = programs  # type: ignore[attr-defined]  # functions take attributes, their type says no
 
 
 def matrix_free(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -254,6 +323,9 @@ def _find(name: str) -> Any:
 def _form_of(name: str, call: Callable[..., Any]) -> Form:
     try:
         signature = inspect.signature(call)
+        if list(signature.parameters)[:2] == ["program", "width"]:
+            signature.bind(None, None, None, None)
+            return "program"
         signature.bind(None, None, None)
         second = list(signature.parameters)[1]
     except (TypeError, ValueError, IndexError):

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
-from attncheck.checks.check import Check, Setting
+from attncheck.case import Case
+from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
 from attncheck.errors import InputError
@@ -33,13 +35,13 @@ _CLEAR = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One property on one layer.
+    """One property on one layer or program.
 
     Attributes
     ----------
     property_name : str
         Name in `attncheck.checks.registry.PROPERTIES`.
-    layer : AttentionLayer
+    layer : AttentionLayer or ProgramCase
     role : str
         Part of the key of its streams; shrinking uses streams of its own.
     only : str
@@ -47,12 +49,12 @@ class Unit:
     """
 
     property_name: str
-    layer: AttentionLayer
+    layer: Case
     role: str = "draws"
     only: str = ""
 
     @property
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[AnyCheck, ...]:
         """Return what is examined."""
         return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
 
@@ -61,7 +63,7 @@ class Unit:
         """Return ``property@layer digest``."""
         return f"{self.property_name}@{digest(self.layer.to_dict())}"
 
-    def result_id(self, check: Check) -> str:
+    def result_id(self, check: AnyCheck) -> str:
         """Return ``check@layer digest``."""
         return f"{check.name}@{digest(self.layer.to_dict())}"
 
@@ -95,7 +97,7 @@ class Plan:
 
     Attributes
     ----------
-    setting : Setting
+    setting : Setting or ProgramSetting
     chunk : int
         Draws that are asked for and worked on at a time, so that memory is bounded.
     level : float
@@ -108,15 +110,15 @@ class Plan:
         Check names that are not examined, and why.
     """
 
-    setting: Setting
+    setting: Setting | ProgramSetting
     chunk: int
     level: float
     power: float
-    sizes: Mapping[Check, int]
+    sizes: Mapping[AnyCheck, int]
     excused: Mapping[str, str]
 
 
-def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
+def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
     """Return the plan of a unit: which checks are examined, and on how many draws.
 
     Parameters
@@ -127,7 +129,7 @@ def plan(unit: Unit, setting: Setting, cost: Cost) -> Plan:
     cost : Cost
     """
     per_look = per_look_power(cost.power)
-    sizes: dict[Check, int] = {}
+    sizes: dict[AnyCheck, int] = {}
     excused: dict[str, str] = {}
     for check in unit.checks:
         if cost.affordable < check.fewest_draws:
@@ -160,14 +162,14 @@ def _too_expensive(what: str, affordable: int) -> str:
     )
 
 
-def chunk_of(layer: AttentionLayer, most: int) -> int:
+def chunk_of(layer: Case, most: int) -> int:
     """Return how many of `most` draws are worked on at a time."""
     return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // layer.stored_entries))
 
 
 def observe(
     planned: Plan,
-    checks: Sequence[Check],
+    checks: Sequence[AnyCheck],
     factor: int,
     subject: Subject,
     rng: np.random.Generator,
@@ -191,12 +193,11 @@ def observe(
     setting = planned.setting
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
-    data: dict[Check, list[tuple[Any, ...]]] = {check: [] for check in checks}
-    pictures: dict[Check, dict[str, Any]] = {}
+    data: dict[AnyCheck, list[tuple[Any, ...]]] = {check: [] for check in checks}
+    pictures: dict[AnyCheck, dict[str, Any]] = {}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
-        sample = subject.draw_as(setting, count, rng)
-        reference = Reference(setting.layer, count, setting.coordinates, child)
+        sample, reference = _draws(subject, setting, count, rng, child)
         for check in checks:
             with _named(check, subject, setting):
                 if start < size[check]:
@@ -210,13 +211,29 @@ def observe(
     }
 
 
-def _tested(check: Check, subject: Subject, setting: Setting, parts: Sequence[tuple[Any, ...]]) -> Outcome:
+def _draws(
+    subject: Subject,
+    setting: Setting | ProgramSetting,
+    size: int,
+    rng: np.random.Generator,
+    seed: np.random.SeedSequence,
+) -> tuple[Any, Any]:
+    """Return draws of the subject, and those that they are compared with."""
+    if isinstance(setting, ProgramSetting):
+        reference = ProgramReference(setting.layer, size, setting.coordinates, seed)
+        return subject.draw_as(setting, size, rng), reference
+    return subject.draw_as(setting, size, rng), Reference(setting.layer, size, setting.coordinates, seed)
+
+
+def _tested(
+    check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, parts: Sequence[tuple[Any, ...]]
+) -> Outcome:
     with _named(check, subject, setting):
         return check.test(setting, join(parts))
 
 
 @contextlib.contextmanager
-def _named(check: Check, subject: Subject, setting: Setting) -> Iterator[None]:
+def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
     """Say whose numbers, on which layer, no statistic can be made of."""
     try:
         yield
@@ -266,7 +283,7 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     ]
 
 
-def examined_result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
+def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
     """Return the record of a check that was examined."""
     last = trail.last
     empty = last.count == 0
@@ -301,7 +318,7 @@ def examined_result(unit: Unit, check: Check, cost: Cost, planned: Plan, trail: 
     )
 
 
-def excused_result(unit: Unit, check: Check, cost: Cost, reason: str) -> Result:
+def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Result:
     """Return the record of a check that was not examined, and why."""
     return Result(
         id=unit.result_id(check),

@@ -108,6 +108,39 @@ CLAIMS = {
             "Planned only on layers where the two laws are far enough apart for the draws that can be afforded.",
         ),
         Claim(
+            "netsor",
+            "Vectors are what the lines of a program say: initial ones normal, images of new directions normal and "
+            "independent of all that came before, functions coordinate by coordinate.",
+            "Definition 1 (i)-(iii)",
+            "Examined at the smallest width of a case, at two neurons; lengths over all of them.",
+        ),
+        Claim(
+            "fact1",
+            "Averages over neurons tend to expectations of the limit variables, with deviations of order n^{-1/2}.",
+            "Fact 1",
+            "The order of one average per program, of a product of two vectors; not almost sure convergence, and not "
+            "every pseudo-Lipschitz ψ.",
+        ),
+        Claim(
+            "program_scores",
+            "Scores given one side of each are Gaussian with the covariance of formula (*), independent of the "
+            "vectors.",
+            "Definition 1 (iv), Proposition 8",
+            "Programs in which no side can be given, as where matrices form an odd cycle, are left out.",
+        ),
+        Claim(
+            "theorem1",
+            "Averages over neurons of outputs tend to a random limit, a function of the scores.",
+            "Theorem 1",
+            "The order of the average of the square of one output per program; not every bounded ψ.",
+        ),
+        Claim(
+            "corollary2",
+            "Results and scores of a program have their joint law at the width.",
+            "Corollary 2, Example 1",
+            "A handful of numbers per draw is compared, not every dependence.",
+        ),
+        Claim(
             "limit",
             "The law of an output is no further from the hierarchical limit than computed for the width.",
             "Corollary 2",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores
-from attncheck.checks.check import Check
+from attncheck.checks.check import AnyCheck, Check
+from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.errors import refuse
 
-#: Every check.
+#: Every check of layers.
 CHECKS: tuple[Check, ...] = (
     *comparison.CHECKS,
     *inputs.CHECKS,
@@ -17,11 +18,13 @@ CHECKS: tuple[Check, ...] = (
     *draws.CHECKS,
 )
 
-#: The properties, each a group of checks that share a sample, in the order of the registry.
+#: The properties of layers, each a group of checks that share a sample, in the order of the registry.
 PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in CHECKS))
+#: The properties of programs.
+PROGRAM_PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in PROGRAM_CHECKS))
 
 
-def checks_of(name: str) -> tuple[Check, ...]:
+def checks_of(name: str) -> tuple[AnyCheck, ...]:
     """Return the checks of one property.
 
     Raises
@@ -34,7 +37,8 @@ def checks_of(name: str) -> tuple[Check, ...]:
     >>> [check.name for check in checks_of("non_gaussianity")]
     ['non_gaussianity.output_energy']
     """
-    found = tuple(check for check in CHECKS if check.property_name == name)
+    every: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
+    found = tuple(check for check in every if check.property_name == name)
     if not found:
-        refuse("property", name, "is not known", "use one of " + ", ".join(PROPERTIES))
+        refuse("property", name, "is not known", "use one of " + ", ".join((*PROPERTIES, *PROGRAM_PROPERTIES)))
     return found
