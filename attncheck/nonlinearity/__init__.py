@@ -1,7 +1,7 @@
 """Nonlinearities φ of a Netsor program: what the theorem asks of them, and E[φ(Z₁)φ(Z₂)].
 
 Known functions have constructors here: `identity`, `relu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`, `sigmoid`,
-`sin`, `cos`, `gaussian`. A new one takes a record in `attncheck.nonlinearity.table` and a constructor. Any other
+`sin`, `cos`, `gaussian`. A new one takes a record in ``attncheck.nonlinearity.table`` and a constructor. Any other
 function is used with `declared`, which tries the declaration before it believes it.
 """
 

@@ -101,7 +101,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
     Raises
     ------
     InputError
-        If the function is not vectorised or not finite for |x| ≤ 256, or if a pair x, y refutes the declaration.
+        If the function is not vectorised or not finite up to 256, or if a pair x, y refutes the declaration.
 
     Examples
     --------

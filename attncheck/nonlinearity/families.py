@@ -18,7 +18,7 @@ def relu() -> Nonlinearity:
 
 
 def leaky_relu(slope: float) -> Nonlinearity:
-    """Return φ(x) = x for x > 0 and slope·x below; |x| is `leaky_relu(-1.0)`. Unbounded.
+    """Return φ(x) = x for x > 0 and slope·x below; with slope -1 the absolute value. Unbounded.
 
     Examples
     --------

@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 class Nonlinearity:
     """A function φ applied to each coordinate, with what the theorem needs to know about it.
 
-    Build one with the constructors of `attncheck.nonlinearity`, e.g. `clip` or `relu`.
+    Build one with the constructors of this package, e.g. `clip` or `relu`.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Nonlinearity:
     parameters : tuple of float
         Its parameters, e.g. the bound of clip.
     order : int
-        d for which φ is pseudo-Lipschitz: |φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1)).
+        d for which φ is pseudo-Lipschitz: ``|φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1))`` for some c.
     bounded : bool
         Whether φ is bounded, as Assumption 1 of the paper asks of what enters a score.
 
@@ -93,7 +93,7 @@ class Nonlinearity:
         Raises
         ------
         InputError
-            If an entry is not finite, a variance is negative, or |cov| > √(var1·var2).
+            If an entry is not finite, a variance is negative, or ``|cov| > √(var1·var2)``.
         """
         return self._dual(*check_covariances(var1, var2, cov))
 

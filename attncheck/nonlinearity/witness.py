@@ -47,26 +47,26 @@ class Witness:
 def find_witness(function: Function, order: int, bounded: bool) -> Witness | None:
     """Look for a pair that refutes a declared order or bound, without drawing anything.
 
-    The declaration is that |φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1)) for *some* c, which no pair alone can
-    refute. What refutes it is a ratio of the two sides that keeps growing:
+    The declaration is that ``|φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1))`` for *some* c, which no pair alone
+    can refute. What refutes it is a ratio of the two sides that keeps growing:
 
     - as x and y come closer, for as long as rounding allows, beyond all ratios elsewhere: a jump, as of ``sign``, or
       an infinite slope, as of the square root at zero;
     - as x and y get larger, over the last quarter of the magnitudes (as powers of two) at which φ is finite: x² of
       order one, the exponential of any order, sin x² of order one.
 
-    A bound is refuted if |φ| keeps growing over the last quarter of the magnitudes, by a tenth: |x|, log(1 + |x|).
+    A bound is refuted if φ keeps growing over the last quarter of the magnitudes, by a tenth: x, ``log(1 + |x|)``.
 
-    It does not find jumps smaller than 1e-6 of the largest |φ| up to there, spikes between the points it starts from
-    (every 1/128 on [-1, 1], 64 in each of the powers of two), oscillations that quicken towards a point, slopes that
-    grow slower than those of |x|^0.8 at zero, and growth slower than a power of the logarithm, as of log log |x|. It
-    refuses a smooth function wrongly if φ bends sharply within less than 1e-10 |x| of a point x, or is computed with
-    fewer than seven digits.
+    It does not find jumps smaller than 1e-6 of the largest value of φ up to there, spikes between the points it starts
+    from (every 1/128 on [-1, 1], 64 in each of the powers of two), oscillations that quicken towards a point, slopes
+    that grow slower than those of ``|x|^0.8`` at zero, and growth slower than a power of the logarithm, as of
+    ``log log |x|``. It refuses a smooth function wrongly if φ bends sharply within less than 1e-10 of a point,
+    relative to it, or is computed with fewer than seven digits.
 
     Parameters
     ----------
     function : callable
-        φ, vectorised, and finite for |x| ≤ 256.
+        φ, vectorised, and finite up to 256 on either side.
     order : int
         d.
     bounded : bool
