@@ -14,7 +14,9 @@ from attncheck.nonlinearity import Nonlinearity
 from attncheck.program import Initial, MatMul, Nonlin, Program, Score
 from attncheck.simulators.programs import entries_of
 
-#: Widths on which orders in n are examined: the next order, 1/n, is taken off by extrapolation.
+#: The width at which exact statements on programs are examined, with literal matrices.
+EXACT_WIDTHS = (16,)
+#: Widths at which orders in n are examined: the next order, 1/n, is taken off by extrapolation.
 RATE_WIDTHS = (32, 128, 512)
 
 

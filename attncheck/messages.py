@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck.attention import AttentionLayer
+from attncheck.case import read_case
 from attncheck.checks.claims import CLAIMS
 from attncheck.records import Result
 from attncheck.unit import violated
@@ -29,7 +29,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
     examined = sum(bool(result.p_values) for result in results)
     lines = [
         f"VIOLATED: {claim.statement} ({claim.source})",
-        f"  layer:    {AttentionLayer.from_dict(worst.layer).describe()}",
+        f"  layer:    {read_case(worst.layer).describe()}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  likely:   {hint}" for hint in likely(shown)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",

@@ -27,9 +27,11 @@ class Profile:
     ----------
     name : str
     anchors : int
-        How many of `ANCHORS` every property visits.
+        How many of `ANCHORS` every property of layers visits.
     examples : int
         Random layers per property; a hard cap.
+    program_anchors, program_examples : int
+        The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
     entries : int
         Weight entries that a look of one property on one layer may draw: the draws are this over
         the layer's `weight_entries`.
@@ -49,6 +51,8 @@ class Profile:
     most_draws: int
     power: float = 0.99
     draws: int | None = None
+    program_anchors: int = 9
+    program_examples: int = 6
 
     def affordable(self, layer: Case) -> int:
         """Return the draws that one look on `layer` may take."""
@@ -58,9 +62,26 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("smoke", anchors=4, examples=4, entries=20_000_000, most_draws=6_000, power=0.9),
+        Profile(
+            "smoke",
+            anchors=4,
+            examples=4,
+            entries=20_000_000,
+            most_draws=6_000,
+            power=0.9,
+            program_anchors=2,
+            program_examples=2,
+        ),
         Profile("default", anchors=6, examples=20, entries=300_000_000, most_draws=60_000),
-        Profile("thorough", anchors=6, examples=40, entries=300_000_000, most_draws=60_000, draws=2_000_000),
+        Profile(
+            "thorough",
+            anchors=6,
+            examples=40,
+            entries=300_000_000,
+            most_draws=60_000,
+            draws=2_000_000,
+            program_examples=20,
+        ),
     )
 }
 

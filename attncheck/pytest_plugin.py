@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pytest
 
 if TYPE_CHECKING:
-    from attncheck.attention import AttentionLayer
+    from attncheck.case import Case
     from attncheck.run import Run, RunReport
 
 DEFAULT_RECORD = "reports/output/record.jsonl"
@@ -35,9 +35,9 @@ _RUN = pytest.StashKey["Run"]()
 _REPORT = pytest.StashKey["RunReport"]()
 _SHIPPED = pytest.StashKey["Shipped"]()
 # What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
-_UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d+ s=\d+ H=\d+")
+_UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
 
-Hold = Callable[["AttentionLayer"], None]
+Hold = Callable[["Case"], None]
 
 
 class Shipped(TypedDict):
@@ -55,15 +55,15 @@ def shipped(report: pytest.TestReport | pytest.CollectReport) -> Shipped:
 
 
 def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
-    """Mark a test as examining a property on anchors and on layers drawn from a hypothesis strategy.
+    """Mark a test as examining a property on anchors and on layers or programs drawn from a hypothesis strategy.
 
-    The test takes the arguments ``layer`` and ``hold`` and calls ``hold(layer)``.
+    The test takes the arguments ``layer``, or ``case`` for programs, and ``hold``, and calls ``hold(layer)``.
 
     Parameters
     ----------
     name : str
         A property of `attncheck.checks.registry.PROPERTIES`.
-    strategy : hypothesis strategy of AttentionLayer
+    strategy : hypothesis strategy of AttentionLayer or ProgramCase
     """
     # A mark that is looked up by name is Any to mypy.
     return getattr(pytest.mark, _MARK)(name, strategy)  # type: ignore[no-any-return]
@@ -140,17 +140,18 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per layer of a marked test."""
-    if "layer" not in metafunc.fixturenames:
+    parameter = next((name for name in ("layer", "case") if name in metafunc.fixturenames), None)
+    if parameter is None:
         return
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(_MARK):
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
-        metafunc.parametrize("layer", [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
+        metafunc.parametrize(parameter, [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
     elif mark := definition.get_closest_marker(_DRAWN):
         (strategy,) = mark.args
         layers = _collectable(lambda: _run_of(config).layers(strategy, definition.name))
-        metafunc.parametrize("layer", layers, ids=[layer.describe() for layer in layers])
+        metafunc.parametrize(parameter, layers, ids=[layer.describe() for layer in layers])
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     name = request.node.get_closest_marker(_MARK).args[0]
     ship = request.node.stash.setdefault(_SHIPPED, Shipped(results=[], unusable=""))
 
-    def examine(layer: AttentionLayer) -> None:
+    def examine(layer: Case) -> None:
         try:
             results, message = run.examine(name, layer)
         except InputError as error:

@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 from threadpoolctl import threadpool_limits
 
+from attncheck.attention import AttentionLayer
 from attncheck.case import Case
-from attncheck.checks.registry import checks_of
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.diagnosis import diagnose
 from attncheck.errors import InputError, check_number, check_whole, refuse
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
 from attncheck.evidence.verdicts import Verdict
-from attncheck.examples import draw_examples
+from attncheck.examples import draw_examples, program_anchors
 from attncheck.manifest import manifest_of
 from attncheck.messages import explain
 from attncheck.profiles import ANCHORS, Profile, profile_named
@@ -106,10 +107,14 @@ class Run:
         )
 
     def units(self, name: str, strategy: Any) -> list[Unit]:
-        """Return the units of a property: anchors, then layers drawn from a strategy before the run."""
-        return self.units_on(name, [*ANCHORS[: self.profile.anchors], *self.layers(strategy, name)])
+        """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run."""
+        profile = self.profile
+        if name in PROGRAM_PROPERTIES:
+            drawn = draw_examples(strategy, profile.program_examples, self.seed, name)
+            return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
+        return self.units_on(name, [*ANCHORS[: profile.anchors], *self.layers(strategy, name)])
 
-    def layers(self, strategy: Any, key: str) -> list[Case]:
+    def layers(self, strategy: Any, key: str) -> list[AttentionLayer]:
         """Return the run's layers from a strategy, keyed by what they are for."""
         return draw_examples(strategy, self.profile.examples, self.seed, key)
 

@@ -1,4 +1,4 @@
-"""hypothesis strategies: random attention layers, from the simplest upwards."""
+"""hypothesis strategies: random attention layers and programs, from the simplest upwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from attncheck.attention import (
     SCORE_SCALINGS,
     AttentionLayer,
 )
-from attncheck.errors import check_whole
+from attncheck.case import ProgramCase
+from attncheck.errors import check_whole, refuse
+from attncheck.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
+from attncheck.program import LinearCombination, Node, Program
+from attncheck.programs import sigmoid_mix, softmax_mix
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -100,3 +104,93 @@ def layers(
     for field, values in free.items():
         fields[field] = draw(st.sampled_from(values))
     return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
+
+
+BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), gaussian(1.0))
+UNBOUNDED: tuple[Nonlinearity, ...] = (relu(), identity())
+# Matrices of the two sides of scores: one score, two apart, one side shared, the other side shared, both shared,
+# crossed (W^{1,1} = W^{2,2}), crossed both ways, and a cycle.
+_SIDES = (
+    ("QK",),
+    ("QK", "RL"),
+    ("QK", "QL"),
+    ("QK", "RK"),
+    ("QK", "QK"),
+    ("QK", "KL"),
+    ("QK", "KQ", "QL"),
+    ("QK", "KR", "RQ"),
+)
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Program:
+    """Draw Netsor programs with scores that satisfy Assumption 1, but for boundedness.
+
+    Jointly Gaussian initial vectors, some layers of matrices that may be used again, sums of vectors, bounded and
+    unbounded nonlinearities, scores with shared and crossed matrices on shared inputs, and an output that mixes
+    values by the scores. Small programs come first, and what a failure shrinks to is readable.
+
+    Parameters
+    ----------
+    min_scores, max_scores : int
+        Bounds on the scores; 0 and 0 for plain Netsor programs.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> @settings(max_examples=5, database=None)
+    ... @given(programs())
+    ... def check(program):
+    ...     assert program.coverage().has_limit
+    >>> check()
+    """
+    least = check_whole("min_scores", min_scores, 0, "pass the fewest scores a program may have")
+    most = check_whole("max_scores", max_scores, least, "pass the most scores a program may have")
+    program = Program()
+    vectors = _draw_initials(draw, program)
+    hidden = [program.weight(f"W{k + 1}", draw(st.sampled_from(STDS))) for k in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(1, 3))):
+        vector = program.matmul(draw(st.sampled_from(hidden)), draw(st.sampled_from(vectors)))
+        if draw(st.booleans()):
+            vector = program.nonlin(LinearCombination((1.0, 0.5)), vector, draw(st.sampled_from(vectors)))
+        vectors.append(program.nonlin(draw(st.sampled_from(BOUNDED + UNBOUNDED)), vector))
+    inputs = vectors[-2:]
+    allowed = [()] * (least == 0) + [each for each in _SIDES if least <= len(each) <= most]
+    if not allowed:
+        refuse("min_scores", least, f"leaves nothing to draw up to max_scores={most}", "programs have up to 3 scores")
+    sides: tuple[str, ...] = draw(st.sampled_from(allowed))
+    names = dict.fromkeys(name for pair in sides for name in pair)
+    weights = {name: program.weight(name, draw(st.sampled_from(STDS))) for name in names}
+    scores = []
+    for pair in sides:
+        left, right = (program.matmul(weights[name], draw(st.sampled_from(inputs))) for name in pair)
+        scores.append(program.score(left, right))
+    if scores:
+        value = program.weight("V")
+        values = [program.matmul(value, draw(st.sampled_from(inputs))) for _ in scores]
+        program.output(draw(st.sampled_from((softmax_mix, sigmoid_mix))), values, scores)
+    return program
+
+
+def _draw_initials(draw: st.DrawFn, program: Program) -> list[Node]:
+    """Write one to three initial vectors of one correlation, which may be 0 or 1."""
+    count, correlation = draw(st.integers(1, 3)), draw(st.sampled_from((0.0, 0.5, 1.0)))
+    variance, mean = draw(st.sampled_from((1.0, 0.25, 4.0))), draw(st.sampled_from((0.0, 0.5)))
+    cov = [[variance if i == j else correlation * variance for j in range(count)] for i in range(count)]
+    return list(program.initials([f"h{k + 1}" for k in range(count)], [mean] * count, cov))
+
+
+def program_cases(
+    widths: tuple[int, ...], *, min_scores: int = 0, max_scores: int = 3
+) -> st.SearchStrategy[ProgramCase]:
+    """Draw programs to be examined at these widths; see `programs`.
+
+    Parameters
+    ----------
+    widths : tuple of int
+        In ascending order.
+    min_scores, max_scores : int
+        Bounds on the scores.
+    """
+    drawn = programs(min_scores=min_scores, max_scores=max_scores)
+    return drawn.map(lambda program: ProgramCase(program, widths))

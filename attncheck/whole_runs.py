@@ -11,11 +11,11 @@ from multiprocessing import get_context
 
 import msgspec
 
-from attncheck.checks.registry import PROPERTIES
+from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.evidence.verdicts import Verdict
+from attncheck.examples import strategy_of
 from attncheck.records import Result, run_digest
 from attncheck.run import Run
-from attncheck.strategies import layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,8 @@ def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
         With the digest that pytest or ``attncheck run`` comes to.
     """
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
-    units = [unit for name in PROPERTIES for unit in run.units(name, layers())]
+    names = (*PROPERTIES, *PROGRAM_PROPERTIES)
+    units = [unit for name in names for unit in run.units(name, strategy_of(name))]
     run = run.settled([unit.id for unit in units])
     results = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]

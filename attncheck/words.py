@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attncheck.attention import AttentionLayer
+from attncheck.case import read_case
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.errors import InputError
 from attncheck.records import Result
@@ -89,7 +89,7 @@ def span(values: list[Any]) -> str:
 def layer_name(layer: dict[str, Any]) -> str:
     """Return the short name of a layer; of one that this version does not know, its fields."""
     try:
-        return AttentionLayer.from_dict(layer).describe()
+        return read_case(layer).describe()
     except (InputError, TypeError):
         return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
 

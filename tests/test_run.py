@@ -20,6 +20,7 @@ import attncheck.run
 import attncheck.shrink
 from attncheck import faults
 from attncheck.attention import AttentionLayer
+from attncheck.case import Case
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS, PROPERTIES, checks_of
 from attncheck.diagnosis import Estimate, diagnose
@@ -236,7 +237,7 @@ class TestShrink:
     def test_is_bounded_and_deterministic(self, monkeypatch: pytest.MonkeyPatch) -> None:
         layer = GROUPED.replace(activation="tanh", input_correlation=0.5, query_std=0.5, attention_map="linear")
         subject = Subject.of("attncheck.faults:output_std_10")
-        counted: list[AttentionLayer] = []
+        counted: list[Case] = []
         examine = run_unit
 
         def counting(unit: Unit, *arguments: Any) -> list[Result]:
@@ -258,7 +259,7 @@ class TestShrink:
         """Heads that share keys cannot be seen in one head."""
         subject = Subject.of("attncheck.faults:shared_keys")
         smaller = attncheck.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
-        assert smaller is not None
+        assert isinstance(smaller, AttentionLayer)
         assert smaller.kv_heads > 1
 
     def test_is_labelled_as_an_illustration(self) -> None:

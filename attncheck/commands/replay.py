@@ -8,7 +8,7 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from attncheck.attention import AttentionLayer
+from attncheck.case import read_case
 from attncheck.checks.registry import PROPERTIES
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
@@ -55,7 +55,7 @@ def repeat(recorded: Result, subject: Subject, seed: int) -> Result:
     seed : int
         The run seed.
     """
-    unit = Unit(recorded.property, AttentionLayer.from_dict(recorded.layer))
+    unit = Unit(recorded.property, read_case(recorded.layer))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
     with threadpool_limits(1):
         results = run_unit(unit, subject, seed, cost)
@@ -88,7 +88,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
 
 
 def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject: str, same: bool) -> Iterator[str]:
-    yield f"{recorded.id} on {AttentionLayer.from_dict(recorded.layer).describe()}, seed {manifest.seed}"
+    yield f"{recorded.id} on {read_case(recorded.layer).describe()}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"
     if same:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
+from attncheck.case import read_case
 from attncheck.errors import InputError
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
@@ -268,6 +268,6 @@ def _check_digest(path: Path, head: Head, closing: Sequence[Closing], digests: b
 
 def _describe(layer: dict[str, Any]) -> str:
     try:
-        return AttentionLayer.from_dict(layer).describe()
+        return read_case(layer).describe()
     except InputError:
         return "a layer that this version does not know"

@@ -72,8 +72,7 @@ class Declared(Nonlinearity):
         return f"{module}:{name}" if found is self.function and module != "__main__" else ""
 
     def _dual(self, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-        # A stranger may be flat at the first few points: two finer grids must agree.
-        return quadrature.dual(self, self.order, v1, v2, c, agreements=2)
+        return quadrature.dual(self, self.order, v1, v2, c, smooth=False)
 
 
 def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> Declared:

@@ -44,19 +44,24 @@ class Values:
             value = value[:, k]
         return value
 
-    def stack(self, nodes: Sequence[Node]) -> FloatArray:
-        """Return the values of nodes of one shape as (draws, len(nodes), ...), a view where possible."""
+    def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
+        """Return the values of nodes of one shape as (draws, len(nodes), ...), a view where possible.
+
+        With `cut`, the first coordinates of vectors, of which some may have no more.
+        """
         first = self._array[nodes[0]]
         alone = all(self._array[node] is first for node in nodes)
         if alone and [self._index[node] for node in nodes] == [(k,) for k in range(first.shape[1])]:
-            return first
-        out = np.empty((len(first), len(nodes), *self.get(nodes[0]).shape[1:]))
+            return first if cut is None else first[:, :, :cut]
+        shape = self.get(nodes[0]).shape[1:] if cut is None else (min(cut, self.get(nodes[0]).shape[1]),)
+        out = np.empty((len(first), len(nodes), *shape))
         positions: dict[int, list[int]] = {}
         for position, node in enumerate(nodes):
             positions.setdefault(id(self._array[node]), []).append(position)
         for where in positions.values():
             index = np.array([self._index[nodes[k]] for k in where])
-            out[:, where] = self._array[nodes[where[0]]][(slice(None), *index.T)]
+            array = self._array[nodes[where[0]]]
+            out[:, where] = (array if cut is None else array[..., :cut])[(slice(None), *index.T)]
         return out
 
 
@@ -110,7 +115,7 @@ def interpret(
         elif isinstance(first, Output):
             cut = coordinates if first in trimmed else None
             scores = values.stack(first.scores) if first.scores else np.empty((size, 0))
-            array = first.function(values.stack(first.vectors)[:, :, :cut], scores)[:, None]
+            array = first.function(values.stack(first.vectors, cut), scores)[:, None]
         values.put(array, ((node, (k,)) for k, node in enumerate(step.nodes)))
     return values
 

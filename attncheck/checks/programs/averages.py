@@ -14,7 +14,7 @@ from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.orders import Order
 from attncheck.limits.programs import ProgramLimit, limit_of_program
-from attncheck.program import Initial, Node, Output
+from attncheck.program import Initial, Node, Output, Program
 from attncheck.simulators.programs import vectors_of
 
 FloatArray = NDArray[np.float64]
@@ -22,9 +22,9 @@ FloatArray = NDArray[np.float64]
 _NEEDS = frozenset({"scores", "gram"})
 
 
-@functools.lru_cache(maxsize=64)
-def _limit(case: ProgramCase) -> ProgramLimit:
-    return limit_of_program(case.program)
+@functools.lru_cache(maxsize=8)
+def _limit(program: Program) -> ProgramLimit:
+    return limit_of_program(program)
 
 
 def _netsor_pair(case: ProgramCase) -> tuple[Node, Node] | None:
@@ -72,7 +72,7 @@ def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
     assert pair is not None
     lines = vectors_of(sample.layer.program)
     one, other = (lines.index(node) for node in pair)
-    return _gram(sample, k)[:, one, other] - _limit(sample.layer).second(*pair)
+    return _gram(sample, k)[:, one, other] - _limit(sample.layer.program).second(*pair)
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
@@ -80,7 +80,9 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
     output = _output(sample.layer)
     assert output is not None
     place = vectors_of(sample.layer.program).index(output)
-    return _gram(sample, k)[:, place, place] - _limit(sample.layer).conditional_square(output, sample.draws[k].scores)
+    return _gram(sample, k)[:, place, place] - _limit(sample.layer.program).conditional_square(
+        output, sample.draws[k].scores
+    )
 
 
 def _measure(

@@ -1,0 +1,12 @@
+"""Fact 1: averages over neurons tend to expectations, with deviations of order n^{-1/2}."""
+
+from __future__ import annotations
+
+from attncheck.case import RATE_WIDTHS, ProgramCase
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import program_cases
+
+
+@examines("fact1", program_cases(RATE_WIDTHS, max_scores=0))
+def test_fact1(case: ProgramCase, hold: Hold) -> None:
+    hold(case)

@@ -1,0 +1,12 @@
+"""Definition 1 (i)-(iii): lines of programs are what they say, at every width."""
+
+from __future__ import annotations
+
+from attncheck.case import EXACT_WIDTHS, ProgramCase
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import program_cases
+
+
+@examines("netsor", program_cases(EXACT_WIDTHS))
+def test_netsor(case: ProgramCase, hold: Hold) -> None:
+    hold(case)

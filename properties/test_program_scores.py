@@ -1,0 +1,12 @@
+"""Definition 1 (iv), Proposition 8: scores of programs are Gaussian with covariance (*), one side given."""
+
+from __future__ import annotations
+
+from attncheck.case import EXACT_WIDTHS, ProgramCase
+from attncheck.pytest_plugin import Hold, examines
+from attncheck.strategies import program_cases
+
+
+@examines("program_scores", program_cases(EXACT_WIDTHS, min_scores=1))
+def test_program_scores(case: ProgramCase, hold: Hold) -> None:
+    hold(case)
