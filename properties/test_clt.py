@@ -1,0 +1,265 @@
+"""Lemmas 9 to 16: what makes a central limit theorem for the scores.
+
+By Cramér and Wold the scores converge to p° (Proposition 8) if every combination of them does, and that is a sum over
+coordinates: Σ_i t_i p_i = n^{-1/2} Σ_α X_α, X_α = Σ_i t_i g^{i,1}_α g^{i,2}_α. These are properties of the theory:
+what holds at every width is tried on literal draws, and the approach to limits on exact conditional moments, in
+which only the Gram matrix G of the inputs is left to draw. Each test shows wrong statements that it rejects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import linalg, stats
+
+from attncheck import AttentionLayer, nonlinearity
+from attncheck.evidence.streams import stream
+from attncheck.expansion import expand
+from attncheck.limits.kernel import image_kernel, input_covariance, input_kernel
+from attncheck.program import Score
+from attncheck.pytest_plugin import drawn
+from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.interpret import interpret
+from attncheck.strategies import layers
+
+FloatArray = NDArray[np.float64]
+Moment = Callable[[FloatArray], FloatArray]
+
+# The level of every exact test, and the two-sided quantile of it for those that compare means.
+_LEVEL, _QUANTILE = 1e-9, 6.1
+# Literal draws are taken where width matters most; with up to 12 positions, G is often singular.
+_NARROW, _LITERAL = 8, 2_000
+# Widths between which the approach to the limit is seen, a factor 4 apart, with the draws of the inputs at each.
+_DRAWS = {64: 4_000, 256: 3_000, 1024: 1_500}
+# What the order 1/n³ changes the prediction at the largest width by: 0.07 where inputs enter with the highest powers.
+_CURVATURE = 0.1
+
+
+@drawn(layers(max_entries=5_000))
+def test_summands_at_every_width(layer: AttentionLayer, run_seed: int) -> None:
+    """Lemmas 10, 11 and 13, by symmetry: X_α are exchangeable, E X_α = 0 and E X_α X_β = 0 for α ≠ β.
+
+    Given the inputs the X_α are independent and identically distributed, and W^{i,1} → -W^{i,1} turns their signs: so
+    signs of X_α, of X_α X_β and of what a swap of α and β turns, over disjoint pairs, are fair coins. X_α over its
+    standard deviation given inputs and keys is a standard normal, and so are whitened keys: formula (*) with G.
+    Five exact tests of level 1e-9 a layer. Rejected: coordinates of different variance, and W^Q = W^K, where the
+    p_11 of all heads have E[X_α | G] = σ_Q² H G_11 instead: an amount that is tried too, at that level.
+    """
+    layer = layer.replace(width=_NARROW, head_dim=None)
+    weights = _combination(layer, run_seed)
+    gram, queries, keys = _literal(layer, stream(run_seed, "clt literal", layer.to_dict()))
+    of_head = np.repeat(keys, layer.group_size, axis=1)
+    summands = np.einsum("aij,baic,bajc->bc", weights, queries, of_head, optimize=True)
+    one, other = summands[:, ::2], summands[:, 1::2]
+    assert _fair(summands), "Lemma 11"
+    assert _fair(one * other), "Lemma 13"
+    assert _fair(abs(one) - abs(other)), "Lemma 10"
+    pulled = np.einsum("aij,bajc->baic", weights, of_head, optimize=True)
+    variance = layer.query_std**2 * np.einsum("baic,bij,bajc->bc", pulled, gram, pulled, optimize=True)
+    assert _standard_normal(summands, variance)
+    direction = weights[0, 0]
+    variance = layer.key_std**2 * np.einsum("i,bij,j->b", direction, gram, direction)
+    projected = np.einsum("i,bic->bc", direction, keys[:, 0])
+    assert _standard_normal(projected, np.repeat(variance[:, None], _NARROW, axis=1))
+
+    assert not _fair(2.0 * abs(one) - abs(other))
+    tied = (queries[:, :, 0] ** 2).sum(axis=1)
+    assert not _fair(tied)
+    assert not _fair(tied[:, ::2] * tied[:, 1::2])
+    there = gram[:, 0, 0] > 0
+    total = (tied[there] / (layer.query_std**2 * gram[there, 0, :1])).sum()
+    law = stats.chi2(tied[there].size * layer.num_heads)
+    assert 2.0 * min(law.cdf(total), law.sf(total)) > _LEVEL, "the mean is σ_Q² H G_11"
+
+
+@drawn(layers(max_entries=5_000))
+def test_moments_of_summands_approach_their_limits_as_one_over_n(layer: AttentionLayer, run_seed: int) -> None:
+    """Lemmas 12, 14, 15 and 16, at the rate 1/n: n times the distance to the limit is c + d/n.
+
+    E X_α² → σ² = tᵀΣt with Σ from (*); E X_α² X_β² → σ⁴; E X_α⁴ → a limit, so that
+    E|X_α|³ ≤ √(8/π) (E X_α⁴/3)^{3/4} is o(√n); products of entries of G → those of K. Two-sided level 1e-9 for each,
+    as far as means of 1,500 draws are Gaussian. Rejected: a limit that is off by 5%, a distance of 30% at width 64
+    that falls as n^{-1/2}, and σ⁴ as the limit for X_β = X_α in place of independent ones.
+    """
+    layer = layer.replace(head_dim=None)
+    weights = _combination(layer, run_seed)
+    grams = {
+        width: _grams(layer.replace(width=width), size, stream(run_seed, "clt moments", layer.to_dict(), width))
+        for width, size in _DRAWS.items()
+    }
+    moments = _moments(layer, weights)
+    found = {name: _approach(layer, grams, moment) for name, moment in moments.items()}
+    for name, approach in found.items():
+        assert approach.is_one_over_n(), f"{name}: {approach}"
+        assert not approach.moved(0.05).is_one_over_n()
+        assert not approach.moved(0.3, rate=0.5).is_one_over_n()
+
+    cubes = [(8 / np.pi) ** 0.5 * (1.0 + gap / n) ** 0.75 / n**0.5 for n, gap in found["E X⁴"].gaps.items()]
+    assert cubes[0] > 1.5 * cubes[1] > 2.25 * cubes[2], "Lemma 15, in units of the limit"
+    kernel = input_kernel(layer).matrix
+    dependent = moments["E X⁴"](kernel) / moments["E X_α² X_β²"](kernel)
+    assert dependent >= 3.0
+    assert not found["E X⁴"].moved(1.0 - 1.0 / float(dependent)).is_one_over_n()
+
+
+@pytest.mark.parametrize("width", [16, 64, 256])
+@pytest.mark.parametrize("token", [0, 1], ids=["p_11", "p_12"])
+def test_constants_at_finite_width(width: int, token: int, run_seed: int) -> None:
+    """Lemmas 12 and 14 for φ(x) = x: E G_ii^k = ρ_k², ρ_k = Π_{l<k} (1 + 2l/n), and all positions share one ‖h‖.
+
+    E X_α² is ρ_2² for p_11 and ρ_2 for p_12, E X_α² X_β² is ρ_4² and ρ_4 ρ_2²; and with E X_α⁴ it makes
+    E p⁴ = (E X_α⁴ + 3(n - 1) E X_α² X_β²)/n, which is 3(1 + 2/n) E X_α² X_β². Level 1e-9 for each of three numbers.
+    Rejected: positions with an ‖h‖ each, for which E X_α² of p_12 were 1.
+    """
+    layer = AttentionLayer(width=width, seq_len=2, num_heads=1, activation="identity")
+    weights = np.zeros((1, 2, 2))
+    weights[0, 0, token] = 1.0
+    gram = _grams(layer, 4_000, stream(run_seed, "clt constants", width, token))
+    moments = _moments(layer, weights)
+    found = {name: _mean(layer, gram, moment) for name, moment in moments.items()}
+    second, fourth = (_rho(2, width) ** 2, _rho(4, width) ** 2)
+    if token == 1:
+        second, fourth = _rho(2, width), _rho(4, width) * _rho(2, width) ** 2
+    (mean, error), (pairs, of_pairs), (fourths, of_fourths) = (found[name] for name in ("E X²", "E X_α² X_β²", "E X⁴"))
+    assert abs(mean - second) < _QUANTILE * error
+    assert abs(pairs - fourth) < _QUANTILE * of_pairs
+    of_score = (fourths + 3 * (width - 1) * pairs) / width
+    allowed = _QUANTILE * (of_fourths + 3 * (width - 1) * of_pairs) / width
+    assert abs(of_score - 3 * (1 + 2 / width) * fourth) < allowed
+    assert abs(mean - 1.0) > _QUANTILE * error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Approach:
+    """n times the distance of a moment to its limit, as a fraction of it, with its standard error, by width."""
+
+    gaps: Mapping[int, float]
+    errors: Mapping[int, float]
+
+    def is_one_over_n(self) -> bool:
+        """Whether c + d/n, from the smaller widths, is what the largest shows."""
+        small, middle, large = self.gaps.values()
+        off = large - middle - (middle - small) / 4.0
+        error = np.linalg.norm(np.array([0.25, 1.25, 1.0]) * list(self.errors.values()))
+        return bool(abs(off) < _CURVATURE + _QUANTILE * error)
+
+    def moved(self, by: float, rate: float = 0.0) -> _Approach:
+        """Return what a further distance would show, a fraction of the limit at the smallest width, times n^-rate."""
+        smallest = min(self.gaps)
+        further = {n: gap + n * by * (smallest / n) ** rate for n, gap in self.gaps.items()}
+        return dataclasses.replace(self, gaps=further)
+
+
+def _combination(layer: AttentionLayer, run_seed: int) -> FloatArray:
+    """Return t, one number for each score: (num_heads, seq_len, seq_len)."""
+    shape = (layer.num_heads, layer.seq_len, layer.seq_len)
+    return stream(run_seed, "clt", layer.to_dict(), role="combination").standard_normal(shape)
+
+
+def _literal(layer: AttentionLayer, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Draw G, W^Q X (draws, heads, s, n) and W^K X (draws, groups, s, n) with literal matrices."""
+    expansion = expand(layer)
+    starts = expansion.scores[:: layer.seq_len]
+    queries = [score.parents[0] for score in starts if isinstance(score, Score)]
+    keys = [key for group in expansion.keys for key in group]
+    keep = [*expansion.inputs, *queries, *keys]
+    n, s = layer.width, layer.seq_len
+    values = interpret(expansion.program.steps(), n, _LITERAL, n, keep, DirectMultiplier(n, rng), rng)
+    inputs = values.stack(expansion.inputs)
+    gram = inputs @ inputs.swapaxes(-1, -2) / n
+    shape = (_LITERAL, -1, s, n)
+    return gram, values.stack(queries).reshape(shape), values.stack(keys).reshape(shape)
+
+
+def _fair(values: FloatArray) -> bool:
+    """Whether as many are positive as negative: an exact test for independent values, zeros left out."""
+    positive, negative = int((values > 0).sum()), int((values < 0).sum())
+    return bool(stats.binomtest(positive, max(1, positive + negative)).pvalue > _LEVEL)
+
+
+def _standard_normal(values: FloatArray, variance: FloatArray) -> bool:
+    """Whether values over their standard deviations are standard normals: an exact test, zeros left out."""
+    there = variance > 0
+    return bool(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue > _LEVEL)
+
+
+def _moments(layer: AttentionLayer, weights: FloatArray) -> dict[str, Moment]:
+    """Return the moments given G, as polynomials in the entries of G."""
+
+    def forms(gram: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return Σ_g tr(S_g) and Σ_g tr(S_g²), S_g = σ_Q²σ_K² G Σ_a T_aᵀ G T_a over the heads of a group.
+
+        X_α given the keys is Gaussian with variance Σ_g k_gᵀ M_g k_g, M_g = σ_Q² Σ_a T_aᵀ G T_a; keys are N(0, σ_K² G).
+        """
+        by_group = weights.reshape(layer.kv_heads, layer.group_size, *weights.shape[1:])
+        inner = np.einsum("gaij,...ik,gakl->...gjl", by_group, gram, by_group, optimize=True)
+        products = (layer.query_std * layer.key_std) ** 2 * (gram[..., None, :, :] @ inner)
+        traces = np.trace(products, axis1=-2, axis2=-1).sum(axis=-1)
+        return traces, np.einsum("...gij,...gji->...", products, products)
+
+    def fourth(gram: FloatArray) -> FloatArray:
+        once, twice = forms(gram)
+        return np.asarray(3.0 * (once**2 + 2.0 * twice))
+
+    return {
+        "E X²": lambda gram: forms(gram)[0],
+        "E X_α² X_β²": lambda gram: forms(gram)[0] ** 2,
+        "E X⁴": fourth,
+        # Two products, because the limit of the first is 0 where positions are independent.
+        "Gram entries": lambda gram: (
+            (gram[..., 0, 0] * gram[..., 0, -1]) ** 2 + (gram[..., 0, 0] * gram[..., -1, -1]) ** 2
+        ),
+    }
+
+
+def _approach(layer: AttentionLayer, grams: Mapping[int, FloatArray], moment: Moment) -> _Approach:
+    kernel = input_kernel(layer).matrix
+    limit = float(moment(kernel))
+    means = {n: _mean(layer.replace(width=n), gram, moment) for n, gram in grams.items()}
+    gaps = {n: n * (mean - limit) / limit for n, (mean, _) in means.items()}
+    return _Approach(gaps, {n: n * error / limit for n, (_, error) in means.items()})
+
+
+def _grams(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw G = X Xᵀ/n."""
+    inputs = draw_inputs(layer, size, rng)
+    return np.asarray(inputs @ inputs.swapaxes(-1, -2) / layer.width)
+
+
+def _mean(layer: AttentionLayer, grams: FloatArray, moment: Moment) -> tuple[float, float]:
+    """Return the mean of a moment over draws of G, and its standard error.
+
+    The part that is linear in G has a known mean: without it, what is left fluctuates as 1/n, like the distance.
+    """
+    kernel = input_kernel(layer).matrix
+    linear = np.einsum("ij,bij->b", _gradient(moment, kernel), grams - _mean_gram(layer))
+    values = moment(grams) - linear
+    return float(values.mean()), float(values.std() / len(values) ** 0.5)
+
+
+def _gradient(moment: Moment, kernel: FloatArray) -> FloatArray:
+    """Return the derivatives of a polynomial by steps in the imaginary direction, which do not round."""
+    size = len(kernel)
+    steps = 1e-30j * np.eye(size**2).reshape(size**2, size, size)
+    return np.asarray(moment(kernel + steps).imag / 1e-30).reshape(size, size)
+
+
+@functools.lru_cache(maxsize=64)
+def _mean_gram(layer: AttentionLayer) -> FloatArray:
+    """Return E G: the kernel for ‖h‖² = n r, averaged over n r ~ χ²_n by Gauss's rule of Laguerre polynomials."""
+    count, shape = np.arange(24.0), layer.width / 2 - 1
+    off = np.sqrt(count[1:] * (count[1:] + shape))
+    nodes, vectors = linalg.eigh_tridiagonal(2 * count + 1 + shape, off)
+    phi, covariance = nonlinearity.from_layer(layer), input_covariance(layer)
+    kernels = [image_kernel(phi, 2 * node / layer.width * covariance).matrix for node in nodes]
+    return np.asarray(np.tensordot(vectors[0] ** 2, np.array(kernels), axes=1))
+
+
+def _rho(count: int, width: int) -> float:
+    return float(np.prod(1 + 2 * np.arange(count) / width))
