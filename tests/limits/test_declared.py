@@ -258,6 +258,15 @@ def test_the_error_of_quadrature_is_honest(
 
 
 @pytest.mark.parametrize(("function", "known"), KNOWN, ids=[f"{known.name}{known.parameters}" for _, known in KNOWN])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_kinks_that_nearly_coincide_are_in_the_error(function: Function, known: nl.Nonlinearity, sign: int) -> None:
+    phi = nl.declared(function, order=known.order, bounded=known.bounded)
+    c = sign * np.sqrt(1 - np.geomspace(1e-7, 0.5, 12) ** 2)
+    (value, error), (right, rounding) = phi.dual(1.0, 1.0, c), known.dual(1.0, 1.0, c)
+    assert np.all(np.abs(value - right) <= error + rounding)
+
+
+@pytest.mark.parametrize(("function", "known"), KNOWN, ids=[f"{known.name}{known.parameters}" for _, known in KNOWN])
 def test_the_error_of_quadrature_is_small(function: Function, known: nl.Nonlinearity) -> None:
     phi = nl.declared(function, order=known.order, bounded=known.bounded)
     _, error = phi.dual(1.0, [1.0, 2.0], [1.0, -0.5])
