@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.registry import PROPERTIES
-from attncheck.errors import refuse
+from attncheck.case import EXACT_WIDTHS, Case, ProgramCase
+from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
+from attncheck.errors import check_whole, refuse
 from attncheck.evidence.ledger import Conclusion
+from attncheck.examples import widths_of
 from attncheck.messages import explain
+from attncheck.program import Program
 from attncheck.records import Result
 from attncheck.run import Run
 from attncheck.summary import summarize
+from attncheck.unit import Unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +34,14 @@ class CheckReport:
         In the order of layers and checks.
     conclusion : Conclusion
         Verdict over all results, with reasons.
+    coverage : tuple of str
+        Which lines of programs the theorem does not cover, and why: the clause of Assumption 1 with the remedy.
     """
 
     run: Run
     results: tuple[Result, ...]
     conclusion: Conclusion
+    coverage: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -57,29 +64,36 @@ class CheckReport:
             raise AssertionError("\n\n".join([*self.conclusion.reasons, *self.messages()]))
 
     def __str__(self) -> str:
-        return "\n\n".join([summarize(self.run, self.results, self.conclusion), *self.messages()])
+        text = summarize(self.run, self.results, self.conclusion)
+        notes = [f"  {line}" for line in self.coverage]
+        uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
+        return "\n\n".join([text, *uncovered, *self.messages()])
 
 
 def check(
     subject: Any,
-    layer: AttentionLayer | Iterable[AttentionLayer],
+    layer: AttentionLayer | Program | Iterable[AttentionLayer | Program],
     *,
-    properties: str | Iterable[str] = PROPERTIES,
+    width: int = EXACT_WIDTHS[0],
+    properties: str | Iterable[str] = (*PROPERTIES, *PROGRAM_PROPERTIES),
     seed: int = 0,
     profile: str = "default",
     false_alarm: float = 1e-6,
 ) -> CheckReport:
-    """Hold a simulator against the theorem on one or several layers.
+    """Hold a simulator against the theorem on one or several layers or programs.
 
     Parameters
     ----------
     subject : callable or str
         ``subject(layer, size, rng)`` or ``subject(layer, inputs, rng)`` returning a mapping of arrays, or
-        its name ``module:callable``; see `attncheck.subject.Subject`.
-    layer : AttentionLayer or iterable of them
-        The layers to examine.
+        its name ``module:callable``; see `attncheck.subject.Subject`. For programs
+        ``subject(program, width, size, rng)``, or "attncheck.subject:direct" for attncheck's own readings.
+    layer : AttentionLayer, Program, or iterable of them
+        What to examine.
+    width : int
+        The width at which what is exact is examined on programs; orders in n are at widths of their own.
     properties : str or iterable of str
-        Which of `attncheck.checks.registry.PROPERTIES`.
+        Which of `attncheck.checks.registry.PROPERTIES`, and of its PROGRAM_PROPERTIES for programs.
     seed : int
         The run seed: the same seed gives the same digits.
     profile : {"smoke", "default", "thorough"}
@@ -104,23 +118,43 @@ def check(
     >>> report = check("attncheck.subject:collapsed", layer, properties=["scores"], profile="smoke")
     >>> report.verdict
     'consistent'
+    >>> from attncheck.programs import recurrent
+    >>> check("attncheck.subject:direct", recurrent(2), properties=["netsor"], profile="smoke").verdict
+    'consistent'
     """
-    layers, names = _listed(layer), _listed(properties)
+    layers, names = _listed(layer), list(dict.fromkeys(_listed(properties)))
     for each in layers:
-        if not isinstance(each, AttentionLayer):
-            refuse("layer", each, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        if not isinstance(each, AttentionLayer | Program):
+            remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+            refuse("layer", each, "is not an AttentionLayer or a Program", remedy)
+    exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
-    units = [unit for name in dict.fromkeys(names) for unit in run.units_on(name, layers)]
+    units = [unit for name in names for unit in _units(run, name, layers, exact_width)]
     if not units:
         refuse("layer", layers, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
     results = tuple(
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
     )
-    return CheckReport(run, results, run.conclude(results))
+    written = [each for each in layers if isinstance(each, Program)]
+    notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
+    return CheckReport(run, results, run.conclude(results), tuple(dict.fromkeys(notes)))
+
+
+def _units(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Unit]:
+    """Return the units of a property on those of the layers and programs that it is about."""
+    about_programs = name in PROGRAM_PROPERTIES
+    cases: list[Case] = [
+        ProgramCase(each, (width,) if widths_of(name) == EXACT_WIDTHS else widths_of(name))
+        if isinstance(each, Program)
+        else each
+        for each in layers
+        if isinstance(each, Program) == about_programs
+    ]
+    return run.units_on(name, cases)
 
 
 def _listed(value: Any) -> list[Any]:
     """Return what is to be iterated over as a list, and a single thing as a list of one."""
-    single = isinstance(value, str | AttentionLayer | Mapping) or not isinstance(value, Iterable)
+    single = isinstance(value, str | AttentionLayer | Program | Mapping) or not isinstance(value, Iterable)
     return [value] if single else list(value)

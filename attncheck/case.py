@@ -13,6 +13,7 @@ from attncheck.errors import InputError, check_whole, refuse
 from attncheck.nonlinearity import Nonlinearity
 from attncheck.program import Initial, MatMul, Nonlin, Program, Score
 from attncheck.simulators.programs import entries_of
+from attncheck.words import layer_name
 
 #: The width at which exact statements on programs are examined, with literal matrices.
 EXACT_WIDTHS = (16,)
@@ -76,9 +77,7 @@ class ProgramCase:
 
     def describe(self) -> str:
         """Return a short name."""
-        lines, scores = len(self.program.nodes), len(self.scores)
-        several = "" if scores == 1 else "s"
-        return f"n={','.join(map(str, self.widths))} program of {lines} lines, {scores} score{several}"
+        return layer_name({"program": self.program.to_dict(), "widths": self.widths})
 
     @functools.cached_property
     def features(self) -> tuple[str, ...]:

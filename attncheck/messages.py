@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck.case import read_case
 from attncheck.checks.claims import CLAIMS
 from attncheck.records import Result
 from attncheck.unit import violated
-from attncheck.words import chance, counted
+from attncheck.words import chance, counted, layer_name
 
 # Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6
@@ -29,7 +28,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
     examined = sum(bool(result.p_values) for result in results)
     lines = [
         f"VIOLATED: {claim.statement} ({claim.source})",
-        f"  layer:    {read_case(worst.layer).describe()}",
+        f"  layer:    {layer_name(worst.layer)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  likely:   {hint}" for hint in likely(shown)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attncheck.case import read_case
+from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.errors import InputError
 from attncheck.records import Result
@@ -87,11 +87,25 @@ def span(values: list[Any]) -> str:
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a layer; of one that this version does not know, its fields."""
+    """Return the short name of a layer or program; of one that this version does not know, its fields."""
+    if "program" in layer:
+        return _program_name(layer)
     try:
-        return read_case(layer).describe()
+        return AttentionLayer.from_dict(layer).describe()
     except (InputError, TypeError):
         return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
+
+
+def _program_name(case: dict[str, Any]) -> str:
+    """Return the short name of a program without building it, which would import what its functions are in."""
+    try:
+        rows = case["program"]["lines"]
+        lines = sum(len(row.get("initial", [row])) for row in rows)
+        scores = sum("score" in row for row in rows)
+        widths = ",".join(str(width) for width in case["widths"])
+    except (KeyError, TypeError, AttributeError):
+        return "a program that this version does not know"
+    return f"n={widths} program of {counted(lines, 'line')}, {counted(scores, 'score')}"
 
 
 def printable(text: str, most: int = 200) -> str:

@@ -16,6 +16,7 @@ from attncheck.manifest import installed_versions
 from attncheck.records import Manifest, Result, read, result_digest
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit
+from attncheck.words import layer_name
 
 
 def replay_result(record: Path, id: str, subject: str | None = None) -> int:
@@ -88,7 +89,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
 
 
 def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject: str, same: bool) -> Iterator[str]:
-    yield f"{recorded.id} on {read_case(recorded.layer).describe()}, seed {manifest.seed}"
+    yield f"{recorded.id} on {layer_name(recorded.layer)}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"
     if same:

@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.case import read_case
+from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Closing, Planned, combined_digest, read_as, result_digest
+from attncheck.words import layer_name
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -268,6 +269,6 @@ def _check_digest(path: Path, head: Head, closing: Sequence[Closing], digests: b
 
 def _describe(layer: dict[str, Any]) -> str:
     try:
-        return read_case(layer).describe()
+        return layer_name(layer) if "program" in layer else AttentionLayer.from_dict(layer).describe()
     except InputError:
         return "a layer that this version does not know"
