@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError, check_whole, refuse
-from attncheck.nonlinearity import Nonlinearity
-from attncheck.program import Initial, MatMul, Nonlin, Program, Score
+from attncheck.program import Initial, Program, Score
+from attncheck.program.features import features_of
 from attncheck.simulators.programs import entries_of
 from attncheck.words import layer_name
 
@@ -82,18 +82,7 @@ class ProgramCase:
     @functools.cached_property
     def features(self) -> tuple[str, ...]:
         """What of the theorem's generality the program makes use of."""
-        found = {
-            "reused weight": _reuses(self.program),
-            "crossed sharing": _crosses(self.scores),
-            "several scores": len(self.scores) > 1,
-            "unbounded φ": any(
-                isinstance(node, Nonlin) and isinstance(node.function, Nonlinearity) and not node.function.bounded
-                for node in self.program.nodes
-            ),
-            "outputs": bool(self.scores) and any(set(node.parents) & set(self.scores) for node in self.program.nodes),
-            "no limit by Definition 1": not self.program.coverage().has_limit,
-        }
-        return tuple(name for name, holds in found.items() if holds)
+        return features_of(self.program.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return built-in types; `from_dict` gives the case back where functions can be found by name."""
@@ -143,21 +132,3 @@ def read_case(fields: Mapping[str, Any]) -> Case:
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
     return ProgramCase.from_dict(fields) if "program" in fields else AttentionLayer.from_dict(fields)
-
-
-def _reuses(program: Program) -> bool:
-    """Whether a matrix makes several vectors."""
-    made = [node.weight for node in program.nodes if isinstance(node, MatMul)]
-    return len(set(made)) < len(made)
-
-
-def _crosses(scores: tuple[Score, ...]) -> bool:
-    """Whether a matrix makes the left side of one score and the right side of another: W^{i,1} = W^{k,2}."""
-    lefts, rights = ({_weight(score, side) for score in scores} for side in (0, 1))
-    return bool(lefts & rights)
-
-
-def _weight(score: Score, side: int) -> Any:
-    parent = score.parents[side]
-    assert isinstance(parent, MatMul)
-    return parent.weight

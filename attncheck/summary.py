@@ -13,6 +13,7 @@ from rich.table import Table
 
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
+from attncheck.program.features import FEATURES, features_of
 from attncheck.records import Result, run_digest
 from attncheck.words import chance, counted, telling
 
@@ -34,6 +35,7 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     parts = [verdict_sentence(run, results, conclusion)]
     if results:
         parts += [render_table(_table(results), color), *unseen(results)]
+    parts += visited_programs(results)
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
@@ -44,6 +46,16 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     if run.record is not None:
         parts.append(f"Record: {run.record}")
     return "\n".join(parts)
+
+
+def visited_programs(results: Iterable[Result]) -> list[str]:
+    """Return a line on how much of the theorem's generality the visited programs make use of; none without programs."""
+    programs = {str(result.layer): result.layer["program"] for result in results if "program" in result.layer}
+    counts = Counter(feature for program in programs.values() for feature in features_of(program))
+    if not programs:
+        return []
+    shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
+    return [f"Programs visited: {len(programs)}; {shares}"]
 
 
 def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion) -> str:

@@ -21,6 +21,7 @@ from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
+from attncheck.program.features import FEATURES, features_of
 from attncheck.records import Closing, Line, Manifest, Result, read_as
 from attncheck.report.bounded import Largest
 
@@ -131,13 +132,13 @@ class Space:
         key = _key(msgspec.json.encode(layer, order="sorted"))
         if key not in self.layers:
             self.layers.add(key)
-            _count_fields(self.values, layer)
+            _count_fields(self.values, _visited(layer))
             shape = tuple(layer.get(name) for name in ("width", "seq_len", "num_heads"))
             if all(isinstance(part, int) for part in shape):
                 _count(self.shapes, shape)
         if violated and key not in self.violated:
             self.violated.add(key)
-            _count_fields(self.violated_values, layer)
+            _count_fields(self.violated_values, _visited(layer))
         return key
 
 
@@ -267,6 +268,18 @@ def _name(names: list[str], name: str) -> None:
 def _count(counter: Counter[Any], value: Any) -> None:
     if value in counter or len(counter) < _DISTINCT:
         counter[value] += 1
+
+
+def _visited(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a layer, or of a program, is counted."""
+    if "program" not in layer:
+        return layer
+    try:
+        has = features_of(layer["program"])
+        widths = ", ".join(str(width) for width in layer["widths"])
+    except (KeyError, TypeError, AttributeError):
+        return {"program": "not known to this version"}
+    return {"program_widths": widths} | {f"program: {feature}": feature in has for feature in FEATURES}
 
 
 def _count_fields(counters: dict[str, Counter[str]], layer: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ _TITLES = {
     "verdict": "Verdict",
     "failures": "What failed",
     "claims": "Claims",
+    "statements": "Statements of the paper",
+    "rates": "Rates in the width",
     "details": "Claim by claim",
     "uniformity": "First-look p-values",
     "power": "Power",
