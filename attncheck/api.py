@@ -10,7 +10,7 @@ import msgspec
 
 from attncheck.attention import AttentionLayer
 from attncheck.case import EXACT_WIDTHS, Case, ProgramCase
-from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
+from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.errors import check_whole, refuse
 from attncheck.evidence.ledger import Conclusion
 from attncheck.examples import widths_of
@@ -75,7 +75,7 @@ def check(
     layer: AttentionLayer | Program | Iterable[AttentionLayer | Program],
     *,
     width: int = EXACT_WIDTHS[0],
-    properties: str | Iterable[str] = (*PROPERTIES, *PROGRAM_PROPERTIES),
+    properties: str | Iterable[str] = EVERY_PROPERTY,
     seed: int = 0,
     profile: str = "default",
     false_alarm: float = 1e-6,

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 import msgspec
 
-from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.examples import strategy_of
 from attncheck.records import Result, run_digest
@@ -70,8 +70,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
         With the digest that pytest or ``attncheck run`` comes to.
     """
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
-    names = (*PROPERTIES, *PROGRAM_PROPERTIES)
-    units = [unit for name in names for unit in run.units(name, strategy_of(name))]
+    units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
     run = run.settled([unit.id for unit in units])
     results = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]

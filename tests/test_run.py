@@ -23,7 +23,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.registry import CHECKS, PROGRAM_PROPERTIES, PROPERTIES, checks_of
+from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
 from attncheck.diagnosis import Estimate, diagnose
 from attncheck.errors import InputError
 from attncheck.examples import draw_examples
@@ -360,11 +360,11 @@ def closing_of(path: Path) -> Closing:
 
 
 def test_every_check_has_a_hint_and_a_claim() -> None:
-    assert all(check.hint and check.claim in CLAIMS for check in (*CHECKS, *PROGRAM_CHECKS))
+    assert all(check.hint and check.claim in CLAIMS for check in EVERY_CHECK)
 
 
 def test_every_claim_is_examined_by_a_property() -> None:
-    assert {check.claim for check in (*CHECKS, *PROGRAM_CHECKS)} == set(CLAIMS)
+    assert {check.claim for check in EVERY_CHECK} == set(CLAIMS)
     assert {check.property_name for check in CHECKS} == set(PROPERTIES)
     assert {check.property_name for check in PROGRAM_CHECKS} == set(PROGRAM_PROPERTIES)
 

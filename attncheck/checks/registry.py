@@ -20,8 +20,12 @@ CHECKS: tuple[Check, ...] = (
 
 #: The properties of layers, each a group of checks that share a sample, in the order of the registry.
 PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in CHECKS))
+#: Every check, of layers and of programs.
+EVERY_CHECK: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
 #: The properties of programs.
 PROGRAM_PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in PROGRAM_CHECKS))
+#: Every property.
+EVERY_PROPERTY = (*PROPERTIES, *PROGRAM_PROPERTIES)
 
 
 def checks_of(name: str) -> tuple[AnyCheck, ...]:
@@ -37,8 +41,7 @@ def checks_of(name: str) -> tuple[AnyCheck, ...]:
     >>> [check.name for check in checks_of("non_gaussianity")]
     ['non_gaussianity.output_energy']
     """
-    every: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
-    found = tuple(check for check in every if check.property_name == name)
+    found = tuple(check for check in EVERY_CHECK if check.property_name == name)
     if not found:
-        refuse("property", name, "is not known", "use one of " + ", ".join((*PROPERTIES, *PROGRAM_PROPERTIES)))
+        refuse("property", name, "is not known", "use one of " + ", ".join(EVERY_PROPERTY))
     return found

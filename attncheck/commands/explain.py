@@ -6,16 +6,17 @@ import difflib
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from attncheck.checks.check import Check
+from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
-from attncheck.checks.registry import CHECKS, PROPERTIES, checks_of
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of
 from attncheck.errors import refuse
 from attncheck.exit_codes import ExitCode
+from attncheck.words import counted
 
 _WIDTH = 100
 _KINDS = {
     "exact": "exactly true at finite width",
-    "limit": "true up to the distance from the limit, computed for the width",
+    "limit": "about the limit; what finite width leaves is computed or extrapolated",
 }
 
 
@@ -46,14 +47,14 @@ def explanation(name: str) -> list[str]:
     """
     lines: list[str] = []
     if name in CLAIMS:
-        lines += _claim(CLAIMS[name], [check for check in CHECKS if check.claim == name])
-    if name in PROPERTIES:
+        lines += _claim(CLAIMS[name], [check for check in EVERY_CHECK if check.claim == name])
+    if name in EVERY_PROPERTY:
         lines += ["", *_property(name)] if lines else _property(name)
-    found = [check for check in CHECKS if check.name == name.partition("@")[0]]
+    found = [check for check in EVERY_CHECK if check.name == name.partition("@")[0]]
     for check in found:
         lines += [*_check(check), *_field("says", CLAIMS[check.claim].statement), *_unseen(CLAIMS[check.claim])]
     if not lines:
-        known = dict.fromkeys([*CLAIMS, *PROPERTIES, *(check.name for check in CHECKS)])
+        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *(check.name for check in EVERY_CHECK)])
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         refuse("name", name, "is no claim, property or check", "try " + ", ".join(close or list(CLAIMS)[:3]))
     return lines
@@ -62,18 +63,18 @@ def explanation(name: str) -> list[str]:
 def _overview() -> Iterator[str]:
     yield "Claims; attncheck explain NAME says more, of a property or a check too."
     for claim in CLAIMS.values():
-        checks = [check for check in CHECKS if check.claim == claim.name]
+        checks = [check for check in EVERY_CHECK if check.claim == claim.name]
         yield ""
         yield f"{claim.name} ({claim.source}; {len(checks)} checks)"
         yield from _wrapped(claim.statement, "  ")
 
 
-def _claim(claim: Claim, checks: Sequence[Check]) -> Iterator[str]:
+def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
     yield f"Claim {claim.name}"
     yield from _field("says", claim.statement)
     yield from _field("source", claim.source)
     yield from _unseen(claim)
-    yield f"  {len(checks)} checks examine it:"
+    yield f"  {counted(len(checks), 'check')} on it:"
     for check in checks:
         yield ""
         yield from _check(check, "  ")
@@ -85,7 +86,7 @@ def _property(name: str) -> Iterator[str]:
         yield from _wrapped(f"{check.name} (claim {check.claim}): {check.null}", "  ")
 
 
-def _check(check: Check, indent: str = "") -> Iterator[str]:
+def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
     yield f"{indent}Check {check.name}"
     fields = {
         "claim": check.claim,

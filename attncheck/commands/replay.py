@@ -9,7 +9,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from attncheck.case import read_case
-from attncheck.checks.registry import PROPERTIES
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
 from attncheck.manifest import installed_versions
@@ -33,7 +33,7 @@ def replay_result(record: Path, id: str, subject: str | None = None) -> int:
         If the record cannot be read, has no such result, or the subject cannot be called.
     """
     manifest, recorded = find_result(record, id)
-    if recorded.property not in PROPERTIES:
+    if recorded.property not in EVERY_PROPERTY:
         refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
     named = subject or manifest.subject
     if ":" not in named:

@@ -195,7 +195,9 @@ def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray,
                 factor = one.factor * other.factor * free.weight.std**2
                 covariance[:, i, k] = factor * inputs * gram[:, place[given], place[other_given]]
     side = spectrum(covariance, precision(gram))
-    return Residual((side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
+    # Eigenvectors have either sign: without one that says which way scores go, nothing ties them to vectors.
+    sign = np.where(side.root.sum(axis=-2) < 0, -1.0, 1.0)
+    return Residual(sign * (side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
 
 
 def _split(score: Score, given: int) -> tuple[MatMul, Node]:
