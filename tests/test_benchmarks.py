@@ -14,10 +14,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck.evidence.streams import stream
+from attncheck.nonlinearity import erf, tanh
+from attncheck.program import Weight
 from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, read
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+
+FloatArray = NDArray[np.float64]
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -201,3 +209,55 @@ def test_false_alarms_are_counted() -> None:
     assert "2 runs: 1 consistent, 1 violated." in text
     assert "7 suspicious first looks where at most 0.9 are expected" in text
     assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0.2 | d |" in text
+
+
+# What the page on programs must hold: one pattern for each promise.
+PROGRAM_FIGURES = (
+    r"matrix-free against direct, n = \d+: recurrent network of 3 states, 12 vectors, 3 scores",
+    r"smallest p-value of 14 functionals, n = 3, ",
+    r"smallest p-value of 14 functionals, n = 8, ",
+    r"limit: recurrent network with erf, 64 vectors, 16 scores",
+    r"limit: recurrent network with tanh, 64 vectors, 16 scores",
+    r"peak memory of a process that makes a draw, n = [\d,]+: recurrent network of 3 states",
+)
+
+
+@pytest.fixture(scope="module")
+def programs() -> ModuleType:
+    return load("programs")
+
+
+def test_quick_run_on_programs_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "programs.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in PROGRAM_FIGURES:
+        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
+    assert str(BENCHMARKS.parent) not in result.stdout
+    refused = script(str(BENCHMARKS / "programs.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr
+
+
+class Forgetful:
+    """Draws every W h with a matrix of its own: weight sharing is lost."""
+
+    def __init__(self, width: int, rng: np.random.Generator) -> None:
+        self._width, self._rng = width, rng
+
+    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        return MatrixFreeMultiplier(self._width, self._rng)(weight, vectors, rows, True)
+
+
+def test_comparison_of_laws_sees_lost_sharing(programs: ModuleType) -> None:
+    program = programs.network(3, erf())
+    rngs = [stream(0, "benchmark laws of the test", k) for k in range(2)]
+    ours = programs.values_of(program, 8, 2_000, Forgetful, rngs[0])
+    theirs = programs.values_of(program, 8, 2_000, DirectMultiplier, rngs[1])
+    p_values = {name: stats.ks_2samp(ours[name], theirs[name]).pvalue for name in ours}
+    assert min(p_values.values()) < 1e-6
+    assert len(p_values) >= 10
+
+
+def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
+    for make in (*programs.PROGRAMS.values(), lambda: programs.large_network(tanh())):
+        assert make().coverage().proved
