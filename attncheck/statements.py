@@ -78,6 +78,7 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_program_scores.py",
             "test_scores.py",
             "test_independence.py",
+            "test_theorem1.py",
             "test_rates.py",
             "test_clt.py",
             "test_outputs.py",
@@ -85,8 +86,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         ),
         "Exact at finite width: scores given one side of each are Gaussian with formula (*), and uncorrelated, sizes "
         "included, with what they are given, for programs and for layers. In the limit: their dependence on the "
-        "inputs falls as 1/n, from exact moments, and the law of one score is no further from its limit than computed "
-        "for its width.",
+        "inputs falls as 1/n, from exact moments, and the law of a score of a layer, and of a projection of the scores "
+        "of a program at width 512, is no further from its limit than computed for its width.",
         _ODD_CYCLE + " The rate n^{-1/2} of a cycle of three matrices is told by `Program.coverage()` and not measured "
         "here. Independence is examined linearly and in sizes: a dependence that shows in neither is not seen.",
     ),
@@ -137,8 +138,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
         "its width, a distance that falls as 1/n.",
-        "Every dependence: a handful of numbers of a draw is compared. The distance of programs that are no layers to "
-        "their limit: for them no exact law at finite width is computed, and Fact 1 and Theorem 1 give its order only.",
+        "Every dependence: a handful of numbers of a draw is compared. The distance of outputs of programs that are no "
+        "layers to their limit: no exact law at finite width is computed for them.",
     ),
     StatementRow(
         "Lemma 4",
