@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from attncheck.errors import InputError
     from attncheck.limits.law import LimitLaw, limit
     from attncheck.limits.programs import ProgramLimit
+    from attncheck.nonlinearity import (
+        clip,
+        cos,
+        declared,
+        erf,
+        gaussian,
+        identity,
+        leaky_relu,
+        monomial,
+        relu,
+        sigmoid,
+        sin,
+        tanh,
+    )
     from attncheck.program import Program
     from attncheck.simulators import Draws, ProgramDraws, simulate, simulate_chunks
 
@@ -30,9 +44,21 @@ _HOMES = {
     "ProgramDraws": "attncheck.simulators",
     "ProgramLimit": "attncheck.limits.programs",
     "check": "attncheck.api",
+    "clip": "attncheck.nonlinearity",
+    "cos": "attncheck.nonlinearity",
+    "declared": "attncheck.nonlinearity",
+    "erf": "attncheck.nonlinearity",
+    "gaussian": "attncheck.nonlinearity",
+    "identity": "attncheck.nonlinearity",
+    "leaky_relu": "attncheck.nonlinearity",
     "limit": "attncheck.limits.law",
+    "monomial": "attncheck.nonlinearity",
+    "relu": "attncheck.nonlinearity",
+    "sigmoid": "attncheck.nonlinearity",
     "simulate": "attncheck.simulators",
     "simulate_chunks": "attncheck.simulators",
+    "sin": "attncheck.nonlinearity",
+    "tanh": "attncheck.nonlinearity",
 }
 
 __all__ = [
@@ -45,9 +71,21 @@ __all__ = [
     "ProgramDraws",
     "ProgramLimit",
     "check",
+    "clip",
+    "cos",
+    "declared",
+    "erf",
+    "gaussian",
+    "identity",
+    "leaky_relu",
     "limit",
+    "monomial",
+    "relu",
+    "sigmoid",
     "simulate",
     "simulate_chunks",
+    "sin",
+    "tanh",
 ]
 
 

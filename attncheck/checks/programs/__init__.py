@@ -5,6 +5,6 @@ from attncheck.checks.programs import averages, laws, netsor, scores
 #: Every check of programs.
 PROGRAM_CHECKS = (*netsor.CHECKS, *averages.CHECKS, *scores.CHECKS, *laws.CHECKS)
 #: Properties that look at an order in n, at several widths.
-RATE_PROPERTIES = tuple(check.property_name for check in averages.CHECKS)
+RATE_PROPERTIES = tuple(dict.fromkeys(check.property_name for check in averages.CHECKS))
 
 __all__ = ["PROGRAM_CHECKS", "RATE_PROPERTIES"]

@@ -7,19 +7,27 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from attncheck.case import ProgramCase
+from attncheck.checks.check import FEWEST_NUMBERS
 from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture, no_limit, several_widths
 from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.residuals import conditioned_sides, given_one_side
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.evidence.families import Uniform
 from attncheck.evidence.orders import Order
+from attncheck.evidence.streams import stream
 from attncheck.limits.programs import ProgramLimit, limit_of_program
 from attncheck.program import Initial, Node, Output, Program
-from attncheck.simulators.programs import vectors_of
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import draw_exposed, vectors_of
 
 FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "gram"})
+# Draws on which a distance from the limit is computed, and the entries of vectors that are held at a time.
+_DRAWS, _ENTRIES = 1_000, 2**21
 
 
 @functools.lru_cache(maxsize=8)
@@ -85,6 +93,61 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
     )
 
 
+@functools.lru_cache(maxsize=8)
+def _direction(program: Program) -> tuple[tuple[float, ...], float]:
+    """Return a direction over the scores, fixed by the program, and the standard deviation of the limit along it."""
+    covariance = _limit(program).score_covariance
+    vector = stream(0, "direction", program.to_dict()).standard_normal(len(covariance))
+    return tuple(vector.tolist()), float(np.sqrt(vector @ covariance @ vector))
+
+
+@functools.lru_cache(maxsize=64)
+def score_distance(case: ProgramCase) -> tuple[float, float]:
+    """Return how far the projected scores are from their Gaussian limit at the largest width, and the error of that.
+
+    Given the vectors and one side of each score they are normal, so that their law is a mean of normal laws over
+    draws of the conditional variance, taken from the matrix-free reading.
+
+    Returns
+    -------
+    distance, error : float
+        Kolmogorov distance, and six standard errors of the mean at the point where they are largest.
+    """
+    sides = conditioned_sides(case.program)
+    assert not isinstance(sides, str)
+    vector, std = _direction(case.program)
+    width = case.widths[-1]
+    rng = stream(0, "score distance", case.to_dict())
+    step = max(1, _ENTRIES // max(1, case.stored_entries))
+    sizes = [min(step, _DRAWS - start) for start in range(0, _DRAWS, step)]
+    draws = (draw_exposed(case.program, width, size, 1, rng, MatrixFreeMultiplier).gram for size in sizes)
+    covariances = np.concatenate([given_one_side(case, sides, gram) for gram in draws if gram is not None])
+    variances = np.einsum("i,nij,j->n", vector, covariances, vector) / std**2
+    points = np.linspace(-4.0, 4.0, 161)[:, None]
+    laws = special.ndtr(points / np.sqrt(np.maximum(variances, 1e-300)))
+    errors = 6.0 * laws.std(axis=1) / len(variances) ** 0.5
+    return float(np.abs(laws.mean(axis=1) - special.ndtr(points[:, 0])).max()), float(errors.max())
+
+
+def _score_uniform(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
+    vector, std = _direction(sample.layer.program)
+    return (special.ndtr(sample.draws[-1].scores @ np.array(vector) / std),)
+
+
+def _allowance(setting: ProgramSetting) -> float:
+    return min(0.999, sum(score_distance(setting.layer)))
+
+
+def _no_scores(setting: ProgramSetting) -> str:
+    found = several_widths(setting) or no_limit(setting)
+    if found:
+        return found
+    sides = conditioned_sides(setting.layer.program)
+    if isinstance(sides, str):
+        return sides
+    return "" if _direction(setting.layer.program)[1] > 0 else "the scores are 0 in the limit"
+
+
 def _measure(
     deviation: Callable[[ProgramSample, int], FloatArray],
 ) -> Callable[[ProgramSample, ProgramReference], tuple[FloatArray, FloatArray]]:
@@ -129,5 +192,23 @@ CHECKS = (
         measure=_measure(_output_deviation),
         hint="averages of outputs do not converge to the random limit that the scores decide",
         excluded=_no_output,
+    ),
+    ProgramCheck(
+        name="theorem1.scores",
+        claim="program_scores",
+        kind="limit",
+        needs=frozenset({"scores"}),
+        null="a fixed projection of the scores is no further from N(0, (*)) than computed for the largest width",
+        departure=ProgramDeparture(
+            "a law at 0.05 beyond the computed distance",
+            lambda setting: min(1.0, 0.05 + _allowance(setting)),
+            coarsest=lambda setting: min(1.0, 0.2 + _allowance(setting)),
+        ),
+        reads="Kolmogorov distance of projected scores from their limit (up to the expected value is allowed):",
+        family=lambda setting: Uniform(allowance=_allowance(setting)),
+        measure=_score_uniform,
+        hint="the scores do not approach the Gaussian with the covariance of formula (*)",
+        excluded=_no_scores,
+        fewest_draws=FEWEST_NUMBERS,
     ),
 )

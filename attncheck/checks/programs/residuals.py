@@ -185,8 +185,16 @@ def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray,
     The covariance is formula (*) with one side given: σ² (x·x'/n)(b·b'/ν) for the same free matrix, b and b'
     the given sides.
     """
+    side = spectrum(given_one_side(case, sides, gram), precision(gram))
+    # Eigenvectors have either sign: without one that says which way scores go, nothing ties them to vectors.
+    sign = np.where(side.root.sum(axis=-2) < 0, -1.0, 1.0)
+    return Residual(sign * (side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
+
+
+def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray) -> FloatArray:
+    """Return the covariance of the scores given the vectors and one side of each, (draws, r, r)."""
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
-    covariance = np.zeros((len(scores), len(case.scores), len(case.scores)))
+    covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
         for k, other in enumerate(case.scores):
             (free, given), (other_free, other_given) = (_split(score, sides[score]) for score in (one, other))
@@ -194,10 +202,31 @@ def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray,
                 inputs = gram[:, place[free.parents[0]], place[other_free.parents[0]]]
                 factor = one.factor * other.factor * free.weight.std**2
                 covariance[:, i, k] = factor * inputs * gram[:, place[given], place[other_given]]
-    side = spectrum(covariance, precision(gram))
-    # Eigenvectors have either sign: without one that says which way scores go, nothing ties them to vectors.
-    sign = np.where(side.root.sum(axis=-2) < 0, -1.0, 1.0)
-    return Residual(sign * (side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
+    return covariance
+
+
+def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
+    """Return the covariance of the scores given what their matrices are applied to: formula (*), (draws, r, r).
+
+    Both terms of Isserlis, with x·x'/n in place of E[Z^x Z^x']: exact at every width.
+    """
+    place = {node: k for k, node in enumerate(vectors_of(case.program))}
+
+    def shared(one: Node, other: Node) -> FloatArray | float:
+        assert isinstance(one, MatMul)
+        assert isinstance(other, MatMul)
+        if one.weight is not other.weight:
+            return 0.0
+        inputs: FloatArray = gram[:, place[one.parents[0]], place[other.parents[0]]]
+        return one.weight.std**2 * inputs
+
+    covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
+    for i, one in enumerate(case.scores):
+        for k, other in enumerate(case.scores):
+            (a, b), (c, d) = one.parents, other.parents
+            value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
+            covariance[:, i, k] = one.factor * other.factor * value
+    return covariance
 
 
 def _split(score: Score, given: int) -> tuple[MatMul, Node]:

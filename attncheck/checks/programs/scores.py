@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture
 from attncheck.checks.programs.reference import ProgramReference
-from attncheck.checks.programs.residuals import conditioned_sides
+from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.evidence.pictures import covariances
 from attncheck.program import MatMul
 from attncheck.simulators.programs import vectors_of
 
 FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "vectors", "gram"})
+# Pairs of scores that a picture shows.
+_PAIRS = 40
 
 
 def _no_choice(setting: ProgramSetting) -> str:
@@ -78,6 +83,14 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     return noise.energy_scores(1)[seen], weight[seen]
 
 
+def _portrait(sample: ProgramSample) -> dict[str, Any]:
+    """Return formula (*) given the inputs, and the products that were observed, for the first pairs of scores."""
+    scores = sample.need("scores")
+    first, second = (index[:_PAIRS] for index in np.triu_indices(scores.shape[1]))
+    predicted = given_inputs(sample.layer, sample.need("gram"))[:, first, second]
+    return covariances(predicted, scores[:, first] * scores[:, second])
+
+
 CHECKS = (
     ProgramCheck(
         name="program_scores.law",
@@ -104,6 +117,7 @@ CHECKS = (
         measure=_scale,
         hint="the scaling of the scores or their factor differs from the declared one",
         excluded=_no_choice,
+        picture=_portrait,
     ),
     ProgramCheck(
         name="program_scores.independence",

@@ -1,0 +1,273 @@
+"""Programs as what a run examines: cases, random programs, subjects of programs, and what a person gets to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck import InputError, Program
+from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase, read_case
+from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.residuals import conditioned_sides, given_inputs, given_one_side
+from attncheck.checks.registry import PROGRAM_PROPERTIES
+from attncheck.commands.replay import replay_result
+from attncheck.evidence.orders import Order
+from attncheck.examples import strategy_of
+from attncheck.limits.programs import limit_of_program
+from attncheck.program.features import FEATURES, features_of
+from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
+from attncheck.run import Run
+from attncheck.strategies import programs
+from attncheck.subject import Subject
+
+FloatArray = NDArray[np.float64]
+Arrays = dict[str, Any]
+OWN = "attncheck.subject:direct"
+
+
+def tied() -> Program:
+    program = Program()
+    x = program.nonlin(ac.tanh(), program.matmul(program.weight("W"), program.initial("h")))
+    Q = program.weight("Q")
+    program.score(program.matmul(Q, x), program.matmul(Q, x))
+    return program
+
+
+def seeded(rng: np.random.Generator) -> np.random.SeedSequence:
+    return np.random.SeedSequence([int(word) for word in rng.integers(2**32, size=4)])
+
+
+def over_n(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+    draws = ac.simulate(program, size, seeded(rng), width=width)
+    return {"outputs": draws.outputs, "scores": draws.scores / width**0.5}
+
+
+class TestCases:
+    def test_equal_where_they_read_the_same(self) -> None:
+        one, other = (ProgramCase(recurrent(2), (16,)) for _ in range(2))
+        assert one == other
+        assert len({one, other, ProgramCase(recurrent(2), (8,)), ProgramCase(recurrent(3), (16,))}) == 3
+
+    @pytest.mark.parametrize("write", EXAMPLES.values(), ids=EXAMPLES)
+    def test_come_back_from_built_in_types(self, write: Callable[[], Program]) -> None:
+        case = ProgramCase(write(), RATE_WIDTHS)
+        fields = json.loads(json.dumps(case.to_dict()))
+        assert read_case(fields) == case
+        assert read_case(fields).describe() == case.describe()
+
+    def test_widths_are_sorted_and_checked(self) -> None:
+        assert ProgramCase(recurrent(), (128, 32)).widths == (32, 128)
+        for widths, said in (((), "must not be empty"), ((0,), "must be at least 1"), ((2.5,), "must be a whole")):
+            with pytest.raises(InputError, match=said):
+                ProgramCase(recurrent(), widths)  # type: ignore[arg-type]  # what a person may pass
+
+    def test_simpler_ones_have_less_in_them_and_run(self) -> None:
+        case = ProgramCase(recurrent_attention(), (16,))
+        simpler = list(case.simpler())
+        assert simpler
+        for each in simpler:
+            assert len(each.program.nodes) < len(case.program.nodes) or each.width < case.width
+            assert read_case(each.to_dict()) == each
+            assert len(ac.simulate(each.program, 3, width=each.width)) == 3
+
+    def test_a_line_that_others_use_stays(self) -> None:
+        program = recurrent(2)
+        with pytest.raises(InputError, match="is used by other lines"):
+            program.without(program.nodes[0])
+
+
+class TestRandomPrograms:
+    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(programs())
+    def test_have_a_limit_and_can_be_written_down(self, program: Program) -> None:
+        assert program.coverage().has_limit
+        assert str(Program.from_toml(program.to_toml())) == str(program)
+        law = limit_of_program(program)
+        assert np.linalg.eigvalsh(law.score_covariance).min(initial=0.0) > -1e-9
+        assert np.isfinite(law.draw(2, 1, np.random.default_rng(0)).outputs).all()
+
+    def test_bounds(self) -> None:
+        @settings(max_examples=20, deadline=None, database=None)
+        @given(programs(min_scores=2, max_scores=2))
+        def two(program: Program) -> None:
+            assert len(ProgramCase(program, (4,)).scores) == 2
+
+        two()
+        with pytest.raises(InputError, match="min_scores=4: leaves nothing to draw"):
+            programs(min_scores=4, max_scores=9).example()
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_a_default_run_covers_what_the_theorem_allows(self, seed: int) -> None:
+        run = Run.of(subject=None, seed=seed, profile="default", false_alarm=1e-6, record=None)
+        units = [unit for name in PROGRAM_PROPERTIES for unit in run.units(name, strategy_of(name))]
+        found = [set(features_of(unit.layer.to_dict()["program"])) for unit in units]
+        assert set.union(*found) == set(FEATURES)
+        assert all(unit.layer.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for unit in units)
+
+
+class TestScoreCovariance:
+    @pytest.mark.parametrize("write", [each for each in EXAMPLES.values() if ProgramCase(each(), (3,)).scores])
+    def test_formula_averages_what_one_side_leaves(self, write: Callable[[], Program]) -> None:
+        """E[Cov(p | inputs, one side) | inputs] is (*): images of the given side average to σ² x·x'/n."""
+        case = ProgramCase(write(), (8,))
+        drawn = Subject.of(OWN).draw_program(case, 4_000, np.random.default_rng(0))
+        sides = conditioned_sides(case.program)
+        assert not isinstance(sides, str)
+        gram = drawn.need("gram")
+        difference = given_one_side(case, sides, gram) - given_inputs(case, gram)
+        error = difference.std(axis=0) / len(gram) ** 0.5
+        # Two-sided level 1e-9 for each entry.
+        assert (np.abs(difference.mean(axis=0)) <= 6.1 * error + 1e-12).all()
+
+    def test_choices_of_sides(self) -> None:
+        assert conditioned_sides(recurrent()) == "the program has no scores"
+        assert conditioned_sides(tied()) == "a score has the same matrix on both sides"
+        cyclic = Program()
+        h = cyclic.initial("h")
+        images = {name: cyclic.matmul(cyclic.weight(name), h) for name in "ABC"}
+        for left, right in ("AB", "BC", "CA"):
+            cyclic.score(images[left], images[right])
+        assert conditioned_sides(cyclic) == "the matrices of the scores form an odd cycle"
+
+
+class TestSubjects:
+    def test_of_programs_by_its_parameters(self) -> None:
+        subject = Subject.of(over_n)
+        assert subject.form == "program"
+        case = ProgramCase(recurrent_attention(), (8,))
+        assert not subject.reason_unsupported(case)
+        assert subject.reason_unsupported(ac.AttentionLayer(width=8)) == "the subject simulates programs and no layers"
+        assert Subject.of("attncheck.subject:matrix_free").reason_unsupported(case).startswith("the subject simulates")
+
+    @pytest.mark.parametrize(
+        ("spoil", "said"),
+        [
+            (lambda d: None, "must return a mapping of arrays"),
+            (lambda d: {"outputs": d["outputs"]}, "returned no scores"),
+            (lambda d: {"scores": d["scores"]}, "returned no outputs"),
+            (lambda d: d | {"weights": 1.0}, "is not a known field"),
+            (lambda d: d | {"scores": d["scores"][:, :-1]}, "must be (4, 3) at width 16"),
+            (lambda d: d | {"outputs": d["outputs"] * np.nan}, "holds NaN"),
+            (lambda d: d | {"outputs": d["outputs"][:, 0]}, "must be (4, m, k)"),
+        ],
+    )
+    def test_bad_arrays_are_named(self, spoil: Callable[[Arrays], Any], said: str) -> None:
+        def subject(program: Program, width: int, size: int, rng: np.random.Generator) -> Any:
+            return spoil(over_n(program, width, size, rng))
+
+        with pytest.raises(InputError) as caught:
+            ac.check(subject, recurrent_attention(), properties="corollary2", profile="smoke")
+        assert said in str(caught.value)
+        assert "16 program of 30 lines" in str(caught.value)
+
+    def test_that_ignore_the_generator_are_refused(self) -> None:
+        def stuck(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+            return over_n(program, width, size, np.random.default_rng(0))
+
+        with pytest.raises(InputError, match="two different generators gave the same outputs"):
+            ac.check(stuck, recurrent(2), properties="corollary2", profile="smoke")
+
+
+class TestCheck:
+    def test_a_right_program_and_its_coverage(self) -> None:
+        report = ac.check(OWN, recurrent_attention(), properties=["netsor", "program_scores"], profile="smoke")
+        assert report.verdict == "consistent"
+        assert report.coverage == ()
+        assert "Programs visited: 1; scores 1" in str(report)
+
+    def test_the_clause_that_is_broken_is_told(self) -> None:
+        report = ac.check(OWN, tied(), profile="smoke")
+        sentence = "violates Assumption 1 (b) (Q is on both sides; give the score two matrices)"
+        assert report.coverage == (f"p1: {sentence}",)
+        assert f"Not proved by the paper:\n  p1: {sentence}" in str(report)
+        reasons = {result.check: result.reason for result in report.results if not result.p_values}
+        assert reasons["theorem1.order"].startswith("no limit is stated: p1 violates Assumption 1 (b), Q is on both")
+
+    def test_a_wrong_one_is_told_in_words(self) -> None:
+        report = ac.check(over_n, recurrent_attention(), properties="corollary2", profile="smoke")
+        assert report.verdict == "violated"
+        (text,) = report.messages()
+        assert "layer:    n=16 program of 30 lines, 3 scores" in text
+        assert "smaller:  n=" in text
+
+    def test_functions_without_a_name_can_be_examined(self) -> None:
+        program = Program()
+        program.nonlin(lambda x: np.tanh(x), program.matmul(program.weight("W"), program.initial("h")))
+        assert ac.check(OWN, program, properties="netsor", profile="smoke").verdict == "consistent"
+
+    def test_layers_and_programs_together(self) -> None:
+        layers: list[ac.AttentionLayer | Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent(2)]
+        report = ac.check(OWN, layers, properties=["scores", "netsor"], profile="smoke")
+        assert {result.property: "program" in result.layer for result in report.results} == {
+            "scores": False,
+            "netsor": True,
+        }
+
+
+def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = tmp_path / "r.jsonl"
+    run = Run.of(subject=None, seed=3, profile="smoke", false_alarm=1e-6, record=record)
+    units = run.units("netsor", strategy_of("netsor"))
+    run = run.settled([unit.id for unit in units])
+    opened = run.open_report()
+    for unit in units:
+        opened.take(run.examine(unit.property_name, unit.layer)[0])
+    assert opened.finish()
+    assert replay_result(record, units[-1].result_id(units[-1].checks[2])) == 0
+    assert "The digits agree." in capsys.readouterr().out
+
+
+def test_every_program_check_has_null_departure_and_hint() -> None:
+    for check in PROGRAM_CHECKS:
+        assert check.null
+        assert check.hint
+        assert check.departure.text
+        assert check.reads.endswith(":")
+
+
+class TestOrder:
+    @pytest.mark.parametrize("order", [-0.5, -1.0, -0.25])
+    def test_sees_the_order_that_there_is(self, order: float) -> None:
+        widths = np.array(RATE_WIDTHS)
+        normals = np.random.default_rng(0).standard_normal((20_000, 3))
+        outcome = Order(-0.5).test(np.log(np.abs(normals)) + order * np.log(widths), widths)
+        assert outcome.low < order < outcome.high
+        assert (outcome.p_value < 1e-6) == (order != -0.5)
+
+    def test_takes_the_next_order_off(self) -> None:
+        widths = np.array(RATE_WIDTHS)
+        means = -0.5 * np.log(widths) + np.log1p(3.0 / widths)
+        slope = Order(-0.5).test(np.stack([means, means + 1e-12]), widths).effect
+        assert abs(slope + 0.5) < 0.1 * abs(np.diff(means)[1] / np.log(4.0) + 0.5)
+
+    def test_power_is_the_share_of_detections(self) -> None:
+        family, widths, level = Order(-0.5), np.array(RATE_WIDTHS), 0.01
+        rng = np.random.default_rng(1)
+        seen = 0
+        for _ in range(1_000):
+            logs = np.log(np.abs(rng.standard_normal((400, 3)))) - 0.3 * np.log(widths)
+            seen += family.test(logs, widths).p_value < level
+        power = family.power(-0.3, 400, level)
+        # Five standard errors of a share.
+        assert abs(seen / 1_000 - power) < 5 * (power * (1 - power) / 1_000) ** 0.5 + 0.005
+
+    @pytest.mark.parametrize(
+        ("logs", "widths", "said"),
+        [
+            (np.zeros((5, 2)), [1, 4, 16], "must be (draws, 3)"),
+            (np.zeros((5, 3)), [1, 4, 8], "are not in the ratio 4"),
+            (np.full((5, 3), np.nan), [1, 4, 16], "must be finite"),
+        ],
+    )
+    def test_bad_data(self, logs: FloatArray, widths: list[int], said: str) -> None:
+        with pytest.raises(InputError) as caught:
+            Order(-0.5).test(logs, widths)
+        assert said in str(caught.value)
