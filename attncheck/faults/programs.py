@@ -1,0 +1,517 @@
+"""Known-wrong simulators of programs, each with the checks that must see it.
+
+Every fault is a subject: ``attncheck.check("attncheck.faults.programs:tied_matrices", program)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.limits.programs import limit_of_program
+from attncheck.nonlinearity import tanh
+from attncheck.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score, Weight
+from attncheck.simulators.interpret import Multiplier
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import results_of, vectors_of
+
+FloatArray = NDArray[np.float64]
+ProgramSimulator = Callable[[Program, int, int, np.random.Generator], Mapping[str, FloatArray]]
+ProgramVisible = Callable[[Program], bool | str]
+Matrices = Callable[[int, np.random.Generator], Multiplier]
+
+# What is added where nothing should be, to vectors whose coordinates spread by about 1.
+_SHIFT, _INITIAL_SHIFT = 0.2, 0.5
+# The spread of the logarithm of a matrix's scale from draw to draw.
+_SPREAD = 0.3
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramFault:
+    """A simulator of programs with one thing wrong; everything else about it is exact.
+
+    Attributes
+    ----------
+    name : str
+        Key in `PROGRAM_FAULTS`, and of the subject ``attncheck.faults.programs:name``.
+    what : str
+        What is wrong, in one line.
+    visible : callable Program -> bool or str
+        Whether the fault changes the law of a program by an amount that can be seen; a string says why not.
+    subject : callable (program, width, size, rng) -> mapping
+        The simulator. What it exposes is what a real one with this fault would: Gram matrices are those of
+        the vectors that it multiplied.
+    seen_by : tuple of str
+        Names of checks that must see the fault where it is visible and they say anything.
+    """
+
+    name: str
+    what: str
+    visible: ProgramVisible
+    subject: ProgramSimulator
+    seen_by: tuple[str, ...]
+
+    def reason_hidden(self, program: Program) -> str:
+        """Return why the fault cannot be seen in `program`; empty if it can."""
+        answer = self.visible(program)
+        if isinstance(answer, str):
+            return answer
+        return "" if answer else "the fault changes nothing in this program"
+
+
+def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
+    """Make a group of initial vectors of independent normals, both (draws, m, n)."""
+    mean = np.array([node.mean for node in group])[:, None]
+    return np.asarray(mean + np.array([node.root for node in group]) @ normals)
+
+
+def coordinatewise(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
+    """Apply a line's function."""
+    return np.asarray(node.function(*vectors))
+
+
+def dot_product(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+    """Return a score, (draws,)."""
+    return np.asarray(node.factor * left.shape[-1] ** -0.5 * (left * right).sum(axis=-1))
+
+
+def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    """Apply an output's function to vectors (draws, m, n) and scores (draws, r)."""
+    return np.asarray(node.function(vectors, scores))
+
+
+@dataclasses.dataclass(frozen=True)
+class LineByLine:
+    """A simulator of programs made of replaceable steps; the defaults are right.
+
+    Attributes
+    ----------
+    matrices : callable
+        ``matrices(width, rng)`` draws W h, for one h at a time.
+    begin : callable
+        Makes a group of initial vectors of independent normals.
+    map : callable
+        Applies the function of a `Nonlin`.
+    score : callable
+        Two vectors to a score.
+    mix : callable
+        Applies the function of an output.
+    """
+
+    matrices: Matrices = MatrixFreeMultiplier
+    begin: Callable[[Sequence[Initial], FloatArray], FloatArray] = jointly_gaussian
+    map: Callable[[Nonlin, Sequence[FloatArray]], FloatArray] = coordinatewise
+    score: Callable[[Score, FloatArray, FloatArray], FloatArray] = dot_product
+    mix: Callable[[Output, FloatArray, FloatArray], FloatArray] = mixture
+
+    def __call__(self, program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw every line, and everything that can be exposed of it."""
+        values: dict[Node, FloatArray] = {}
+        last = {node.weight: node for node in program.lines() if isinstance(node, MatMul)}
+        multiply = self.matrices(width, rng)
+        for node in program.nodes:
+            given = [values[parent] for parent in node.parents]
+            if isinstance(node, Initial) and node not in values:
+                group = [each for each in program.nodes if isinstance(each, Initial) and each.group == node.group]
+                vectors = self.begin(group, rng.standard_normal((size, len(group), width)))
+                values |= dict(zip(group, np.moveaxis(vectors, 1, 0), strict=True))
+            elif isinstance(node, MatMul):
+                rows, final = node.length(width), node is last[node.weight]
+                values[node] = multiply(node.weight, given[0][:, None], rows, final)[:, 0]
+            elif isinstance(node, Nonlin):
+                values[node] = self.map(node, given)
+            elif isinstance(node, Score):
+                values[node] = self.score(node, *given)
+            elif isinstance(node, Output):
+                vectors = np.stack(given[: node.num_vectors], axis=1)
+                values[node] = self.mix(node, vectors, _columns(given[node.num_vectors :], size))
+        return _exposed(program, width, size, values)
+
+
+def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:
+    return np.stack(scores, axis=1) if scores else np.empty((size, 0))
+
+
+def _exposed(program: Program, width: int, size: int, values: Mapping[Node, FloatArray]) -> dict[str, FloatArray]:
+    """Return what a simulator may expose of lines of any sizes."""
+    lines = vectors_of(program)
+    lengths = [node.length(width) for node in lines]
+    gram = np.zeros((size, len(lines), len(lines)))
+    for length in set(lengths):
+        same = [k for k, each in enumerate(lengths) if each == length]
+        stacked = np.stack([values[lines[k]] for k in same], axis=1)
+        gram[np.ix_(range(size), same, same)] = stacked @ stacked.swapaxes(-1, -2) / length
+    vectors = np.stack([values[node][:, : min(2, *lengths)] for node in lines], axis=1)
+    return {
+        "outputs": vectors[:, [lines.index(node) for node in results_of(program)]],
+        "scores": _columns([values[node] for node in program.nodes if isinstance(node, Score)], size),
+        "vectors": vectors,
+        "gram": gram,
+    }
+
+
+# Where faults can be seen.
+
+
+def _random_start(program: Program) -> bool | str:
+    random = any(isinstance(node, Initial) and any(node.root) for node in program.nodes)
+    return random or "no initial vector is random"
+
+
+def _correlated_start(program: Program) -> bool | str:
+    covariances = [np.array(node.covariance) for node in program.nodes if isinstance(node, Initial)]
+    correlated = any((cov != np.diag(np.diagonal(cov))).any() for cov in covariances)
+    return correlated or "initial vectors are independent"
+
+
+def _uses(program: Program) -> list[MatMul]:
+    return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
+
+
+def _some_matrix(program: Program) -> bool | str:
+    return bool(_uses(program)) or "the program has no matrix"
+
+
+def _reused_matrix(program: Program) -> bool | str:
+    pairs = {(node.weight, node.parents[0]) for node in _uses(program)}
+    return len(pairs) > len({weight for weight, _ in pairs}) or "every matrix makes one vector only"
+
+
+def _matrices_side_by_side(program: Program) -> bool | str:
+    """See it where two matrices of one shape are applied to one vector: images of different ones differ anyway."""
+    sides = {(node.parents[0], node.weight) for node in _uses(program)}
+    shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
+    return len(shapes) < len(sides) or "no two matrices of one shape are applied to one vector"
+
+
+def _replaceable(node: Node) -> bool:
+    """Whether a line is a nonlinearity of one vector other than tanh."""
+    if not isinstance(node, Nonlin) or isinstance(node.function, LinearCombination):
+        return False
+    return len(node.parents) == 1 and node.function not in (tanh(), np.tanh)
+
+
+def _other_nonlinearity(program: Program) -> bool | str:
+    return any(map(_replaceable, program.nodes)) or "the program has no nonlinearity but tanh"
+
+
+def _some_nonlinearity(program: Program) -> bool | str:
+    return any(isinstance(node, Nonlin) for node in program.nodes) or "the program has no nonlinearity"
+
+
+def _is_sum(node: Node) -> bool:
+    return isinstance(node, Nonlin) and isinstance(node.function, LinearCombination) and len(node.parents) > 1
+
+
+def _some_sum(program: Program) -> bool | str:
+    return any(map(_is_sum, program.nodes)) or "no line is a sum of vectors"
+
+
+def _some_score(program: Program) -> bool | str:
+    return any(isinstance(node, Score) and node.factor for node in program.nodes) or "the program has no scores"
+
+
+def _score_with_limit(program: Program) -> bool | str:
+    return _some_score(program) if program.coverage().has_limit else "the program has no limit to draw from"
+
+
+def _mixed_output(program: Program) -> bool | str:
+    return any(isinstance(node, Output) and node.scores for node in program.nodes) or "no output takes scores"
+
+
+# What is wrong.
+
+
+def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
+    """Draw matrices, and change what they make."""
+
+    def matrices(width: int, rng: np.random.Generator) -> Multiplier:
+        right = MatrixFreeMultiplier(width, rng)
+
+        def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+            return change(right(weight, vectors, rows, last))
+
+        return multiply
+
+    return matrices
+
+
+def _equal_rows(images: FloatArray) -> FloatArray:
+    """Give the first row of each block of √n to the whole block."""
+    rows = images.shape[-1]
+    block = max(1, round(rows**0.5))
+    return images[..., np.arange(rows) // block * block]
+
+
+def _fresh_matrices(width: int, rng: np.random.Generator) -> Multiplier:
+    def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        return MatrixFreeMultiplier(width, rng)(weight, vectors, rows, True)
+
+    return multiply
+
+
+def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
+    right = MatrixFreeMultiplier(width, rng)
+
+    def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        # Equal weights are one matrix.
+        return weight.std * right(Weight("", 1.0, weight.rows, weight.columns), vectors, rows, False)
+
+    return multiply
+
+
+def _wandering_matrices(width: int, rng: np.random.Generator) -> Multiplier:
+    """Multiply each matrix by a number of its own in each draw, of mean square 1 at every width."""
+    right = MatrixFreeMultiplier(width, rng)
+    scales: dict[Weight, FloatArray] = {}
+
+    def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        if weight not in scales:
+            scales[weight] = np.exp(_SPREAD * rng.standard_normal((len(vectors), 1, 1)) - _SPREAD**2)
+        return scales[weight] * right(weight, vectors, rows, last)
+
+    return multiply
+
+
+def _shifted(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
+    return jointly_gaussian(group, normals) + _INITIAL_SHIFT
+
+
+def _apart(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
+    """Make the vectors of a group of normals of their own, with their variances."""
+    return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
+
+
+def _alone(place: int, node: Initial) -> tuple[float, ...]:
+    spread = node.covariance[place][place] ** 0.5
+    return tuple(spread if k == place else 0.0 for k in range(len(node.root)))
+
+
+def _always_tanh(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
+    return np.tanh(vectors[0]) if _replaceable(node) else coordinatewise(node, vectors)
+
+
+def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
+    return coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
+
+
+def _first_term(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
+    if not isinstance(node.function, LinearCombination):
+        return coordinatewise(node, vectors)
+    return np.asarray(node.function.coefficients[0] * vectors[0])
+
+
+def _over_n(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+    return np.asarray(left.shape[-1] ** -0.5 * dot_product(node, left, right))
+
+
+def _five_percent(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+    return 1.05 * dot_product(node, left, right)
+
+
+def _leaking(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+    return dot_product(node, left, right) + left[:, 0] + right[:, 0]
+
+
+def _of_another_draw(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+    return np.roll(dot_product(node, left, right), 1)
+
+
+def _mixed_by_another_draw(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    return mixture(node, vectors, np.roll(scores, 1, axis=0))
+
+
+def _limit_scores(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    law = limit_of_program(program)
+    scores = dict(zip(law.scores, law.draw(size, 1, rng).scores.T, strict=True))
+    return LineByLine(score=lambda node, left, right: scores[node])(program, width, size, rng)
+
+
+def _twice_as_wide(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    return LineByLine()(program, 2 * width, size, rng)
+
+
+_FAULTS = (
+    ProgramFault(
+        "shifted_initials",
+        f"{_INITIAL_SHIFT:g} is added to initial vectors",
+        _random_start,
+        LineByLine(begin=_shifted),
+        ("netsor.initials",),
+    ),
+    ProgramFault(
+        "independent_initials",
+        "initial vectors are independent where they should be correlated",
+        _correlated_start,
+        LineByLine(begin=_apart),
+        ("netsor.initials",),
+    ),
+    ProgramFault(
+        "matrix_std_5",
+        "the standard deviation of every matrix is 5% too large",
+        _some_matrix,
+        LineByLine(matrices=_changed(lambda images: 1.05 * images)),
+        (
+            "netsor.scale",
+            "netsor.lengths",
+            "program_scores.scale",
+            "corollary2.score_size",
+        ),
+    ),
+    ProgramFault(
+        "biased_matmuls",
+        f"{_SHIFT:g} is added to what every matrix makes",
+        _some_matrix,
+        LineByLine(matrices=_changed(lambda images: images + _SHIFT)),
+        (
+            "netsor.matmuls",
+            "netsor.lengths",
+            "program_scores.law",
+        ),
+    ),
+    ProgramFault(
+        "fresh_matrices",
+        "a matrix is drawn afresh at every use",
+        _reused_matrix,
+        LineByLine(matrices=_fresh_matrices),
+        (
+            "netsor.scale",
+            "netsor.lengths",
+            "program_scores.scale",
+        ),
+    ),
+    ProgramFault(
+        "tied_matrices",
+        "all matrices of one shape are one matrix",
+        _matrices_side_by_side,
+        LineByLine(matrices=_tied_matrices),
+        (
+            "netsor.sharing",
+            "program_scores.law",
+            "program_scores.sizes",
+            "corollary2.two_scores",
+            "corollary2.two_results",
+            "corollary2.output_and_score",
+        ),
+    ),
+    ProgramFault("twice_as_wide", "vectors have 2n coordinates", _some_matrix, _twice_as_wide, ("netsor.lengths",)),
+    ProgramFault(
+        "always_tanh",
+        "tanh takes the place of every other nonlinearity",
+        _other_nonlinearity,
+        LineByLine(map=_always_tanh),
+        (
+            "netsor.functions",
+            "corollary2.output_size",
+        ),
+    ),
+    ProgramFault(
+        "first_term",
+        "sums of vectors stop after the first one",
+        _some_sum,
+        LineByLine(map=_first_term),
+        (
+            "netsor.functions",
+            "corollary2.output_size",
+            "corollary2.two_results",
+        ),
+    ),
+    ProgramFault(
+        "half_precision",
+        "what nonlinearities make is rounded to float16",
+        _some_nonlinearity,
+        LineByLine(map=_half_precision),
+        ("netsor.functions",),
+    ),
+    ProgramFault(
+        "wandering_scale",
+        "each matrix has a standard deviation that changes from draw to draw, and is right on average",
+        _some_matrix,
+        LineByLine(matrices=_wandering_matrices),
+        (
+            "netsor.matmuls",
+            "netsor.lengths",
+            "theorem1.order",
+        ),
+    ),
+    ProgramFault(
+        "equal_rows",
+        "matrices have blocks of √n equal rows",
+        _some_matrix,
+        LineByLine(matrices=_changed(_equal_rows)),
+        (
+            "netsor.lengths",
+            "fact1.order",
+            "corollary2.two_neurons",
+        ),
+    ),
+    ProgramFault(
+        "scores_over_n",
+        "scores are divided by n where √n is declared",
+        _some_score,
+        LineByLine(score=_over_n),
+        (
+            "program_scores.law",
+            "program_scores.scale",
+            "theorem1.scores",
+            "corollary2.score_size",
+            "corollary2.two_scores",
+        ),
+    ),
+    ProgramFault(
+        "scores_5", "scores are 5% too large", _some_score, LineByLine(score=_five_percent), ("program_scores.scale",)
+    ),
+    ProgramFault(
+        "leaking_neuron",
+        "the first coordinates of its two vectors are added to every score",
+        _some_score,
+        LineByLine(score=_leaking),
+        (
+            "program_scores.law",
+            "program_scores.independence",
+            "program_scores.sizes",
+        ),
+    ),
+    ProgramFault(
+        "scores_of_another_draw",
+        "scores, and the outputs with them, are those of another draw",
+        _some_score,
+        LineByLine(score=_of_another_draw),
+        (
+            "program_scores.scale",
+            "program_scores.sizes",
+        ),
+    ),
+    ProgramFault(
+        "limit_scores",
+        "scores are drawn from the limit, whatever the vectors are",
+        _score_with_limit,
+        _limit_scores,
+        (
+            "program_scores.scale",
+            "program_scores.sizes",
+            "corollary2.score_size",
+        ),
+    ),
+    ProgramFault(
+        "outputs_apart",
+        "outputs take the scores of another draw",
+        _mixed_output,
+        LineByLine(mix=_mixed_by_another_draw),
+        ("netsor.functions",),
+    ),
+)
+
+#: Every fault of programs by name.
+PROGRAM_FAULTS: Mapping[str, ProgramFault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PROGRAM_FAULTS:
+        raise AttributeError(f"module 'attncheck.faults.programs' has no attribute {name!r}")
+    return PROGRAM_FAULTS[name].subject

@@ -1,0 +1,153 @@
+"""Every check of programs rejects a known-wrong simulator, and every one of these is seen by the checks it names."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from attncheck.case import ProgramCase
+from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
+from attncheck.checks.registry import PROGRAM_PROPERTIES
+from attncheck.errors import InputError
+from attncheck.evidence.streams import stream
+from attncheck.examples import widths_of
+from attncheck.faults.programs import PROGRAM_FAULTS, LineByLine, ProgramFault
+from attncheck.power import level_of
+from attncheck.profiles import PROFILES
+from attncheck.program import Program
+from attncheck.programs import EXAMPLES
+from attncheck.records import Result
+from attncheck.simulators import simulate
+from attncheck.subject import Subject
+from attncheck.unit import Cost, Unit, run_unit, violated
+
+NAMES = [check.name for check in PROGRAM_CHECKS]
+#: A fault is examined on the first of these in which it can be seen.
+WITH_SCORES = ("cross_attention", "positional_attention")
+#: And on the first of these, if it can be seen there.
+WITHOUT_SCORES = ("convolution", "recurrent")
+#: What the checks of orders see of averages in particular programs, and between which bounds.
+ORDERS = {
+    ("wandering_scale", "fact1.order", "perceptron"): (-0.15, 0.15),
+    ("wandering_scale", "theorem1.order", "cross_attention"): (-0.15, 0.15),
+    ("equal_rows", "fact1.order", "perceptron"): (-0.4, -0.1),
+    ("outputs_apart", "theorem1.order", "gated_attention"): (-0.25, 0.15),
+}
+#: Faults whose `visible` says where they show well; elsewhere they still change the law a little.
+SHOWING_WELL = ("tied_matrices", "limit_scores")
+
+
+@functools.cache
+def program(name: str) -> Program:
+    return EXAMPLES[name]()
+
+
+@functools.cache
+def examine(fault: str, name: str, property_name: str, profile: str = "default") -> tuple[Result, ...]:
+    """Return the results of one property on an example program, at a profile's sizes and level."""
+    settled, case = PROFILES[profile], ProgramCase(program(name), widths_of(property_name))
+    cost = Cost(settled.affordable(case), level_of(settled), settled.power)
+    subject = PROGRAM_FAULTS[fault].subject if fault else LineByLine()
+    return tuple(run_unit(Unit(property_name, case), Subject.of(subject), 0, cost))
+
+
+def visible_in(fault: ProgramFault, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if not fault.reason_hidden(program(name))]
+
+
+def unseen(fault: ProgramFault, name: str, checks: list[str]) -> list[str]:
+    """Return which checks miss a fault in a program in which they say something."""
+    results = [
+        r for each in dict.fromkeys(c.partition(".")[0] for c in checks) for r in examine(fault.name, name, each)
+    ]
+    return [r.check for r in results if r.check in checks and r.verdict not in ("violated", "not examined")]
+
+
+def test_every_check_has_a_fault_that_it_must_reject() -> None:
+    assert {check for fault in PROGRAM_FAULTS.values() for check in fault.seen_by} == set(NAMES)
+    assert len(PROGRAM_FAULTS) >= 10
+    assert all(fault.what and fault.seen_by for fault in PROGRAM_FAULTS.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_rejects_a_wrong_simulator(name: str) -> None:
+    pairs = [(f.name, visible_in(f, WITH_SCORES)[0]) for f in PROGRAM_FAULTS.values() if name in f.seen_by]
+    results = [result for fault, where in pairs[:1] for result in examine(fault, where, name.partition(".")[0])]
+    assert name in {result.check for result in violated(results)}
+
+
+@pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
+def test_fault_is_seen_by_every_check_it_names(fault: ProgramFault) -> None:
+    where = visible_in(fault, WITH_SCORES)[0]
+    assert unseen(fault, where, list(fault.seen_by)) == []
+    for name in visible_in(fault, WITHOUT_SCORES)[:1]:
+        assert unseen(fault, name, [check for check in fault.seen_by if check.startswith("netsor.")]) == []
+
+
+@pytest.mark.parametrize(("fault", "check", "name"), ORDERS)
+def test_order_of_averages_that_converge_slowly_or_not_at_all(fault: str, check: str, name: str) -> None:
+    results = examine(fault, name, check.partition(".")[0])
+    (seen,) = (result for result in violated(results) if result.check == check)
+    low, high = ORDERS[fault, check, name]
+    assert seen.effect is not None
+    assert low < seen.effect < high
+
+
+def test_faults_are_hidden_where_they_change_nothing() -> None:
+    hidden = [
+        (fault, name)
+        for fault in PROGRAM_FAULTS.values()
+        for name in EXAMPLES
+        if fault.reason_hidden(program(name)) and fault.name not in SHOWING_WELL
+    ]
+    assert len({fault.name for fault, _ in hidden}) >= 8
+    for fault, name in hidden:
+        right, wrong = (draw(program(name), 8, 3, stream(0, "hidden")) for draw in (LineByLine(), fault.subject))
+        assert all(np.array_equal(right[field], wrong[field]) for field in PROGRAM_FIELDS), (fault.name, name)
+    for name in SHOWING_WELL:
+        assert PROGRAM_FAULTS[name].reason_hidden(program("perceptron"))
+
+
+# With nothing replaced, what the faults are made of has no fault of its own.
+@pytest.mark.parametrize("name", ["recurrent", "grouped_query_attention"])
+def test_line_by_line_is_right(name: str) -> None:
+    results = [r for each in PROGRAM_PROPERTIES for r in examine("", name, each, "smoke")]
+    assert violated(results) == []
+    assert any(result.verdict == "consistent" for result in results)
+
+
+def test_line_by_line_reads_lines_of_other_sizes() -> None:
+    written = Program()
+    h = written.initial("h")
+    q, k = (written.matmul(written.weight(letter, rows=2), h) for letter in "QK")
+    p = written.score(q, k, factor=0.5)
+    v = written.matmul(written.weight("O", columns=2), written.matmul(written.weight("V", rows=2), h))
+    written.output(lambda v, p: v * p, [v], [p])
+    drawn = LineByLine()(written, 5, 4000, stream(0, "sizes"))
+    sample_of(ProgramCase(written, (5,)), [drawn], 4000)
+    other = simulate(written, 4000, 0, width=5)
+    for field in ("outputs", "scores"):
+        ours, theirs = drawn[field].std(), getattr(other, field).std()
+        assert 0.8 < ours / theirs < 1.25
+    assert drawn["gram"][0, 0, 1] == 0.0
+
+
+@pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
+def test_fault_exposes_what_a_right_simulator_does(fault: ProgramFault) -> None:
+    case = ProgramCase(program("positional_attention"), (16,))
+    draw = functools.partial(fault.subject, case.program, 16, 5)
+    sample = sample_of(case, [draw(np.random.default_rng(0))], 5)
+    assert sample.exposed == set(PROGRAM_FIELDS)
+    again, other = draw(np.random.default_rng(0)), draw(np.random.default_rng(1))
+    assert np.array_equal(sample.outputs, again["outputs"])
+    assert not np.array_equal(sample.outputs, other["outputs"])
+
+
+def test_faults_of_programs_are_subjects_by_name() -> None:
+    subject = Subject.of("attncheck.faults.programs:tied_matrices")
+    assert subject.programs is PROGRAM_FAULTS["tied_matrices"].subject
+    with pytest.raises(InputError, match="no_such_fault"):
+        Subject.of("attncheck.faults.programs:no_such_fault")
