@@ -25,7 +25,8 @@ class MatrixFreeMultiplier:
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
         self._rng = rng
-        self._bases: dict[Weight, tuple[FloatArray, FloatArray]] = {}
+        # Directions, and the normals that are their images, in the blocks in which they were drawn.
+        self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         """Return the first `rows` coordinates of W h; see `Multiplier`."""
@@ -39,13 +40,18 @@ class MatrixFreeMultiplier:
             return image
         if not last:
             rows = weight.shape(self._width)[0]
-        basis, images = known if known is not None else (np.zeros((size, 0, columns)), np.zeros((size, 0, rows)))
+        basis, images = known if known is not None else (np.zeros((size, 0, columns)), [])
         basis, coefficients = extend_basis(basis, vectors)
-        fresh = scale * self._rng.standard_normal((size, basis.shape[1] - images.shape[1], rows))
-        images = np.concatenate([images[..., :rows], fresh], axis=1)
+        images = [*images, self._rng.standard_normal((size, count, rows))]
         if not last:
             self._bases[weight] = (basis, images)
-        return coefficients @ images
+        coefficients *= scale
+        ends = np.cumsum([block.shape[1] for block in images])
+        parts = (
+            coefficients[..., end - block.shape[1] : end] @ block[..., :rows]
+            for end, block in zip(ends, images, strict=True)
+        )
+        return sum(parts, start=next(parts))
 
 
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -70,7 +76,7 @@ def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, Fl
     for k in range(count):
         span = basis[:, : known + k]
         residual = vectors[:, k, :, None]
-        for _ in range(2):
+        for _ in range(2 if known + k else 0):
             part = span @ residual
             residual = residual - span.swapaxes(-1, -2) @ part
             coefficients[:, k, : known + k] += part[..., 0]
