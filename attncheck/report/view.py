@@ -24,6 +24,7 @@ from attncheck.report.pictures import Rate, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
+from attncheck.statements import STATEMENTS, StatementRow
 from attncheck.words import chance, telling
 
 # Results of one check that its forest plot shows.
@@ -220,6 +221,11 @@ class View:
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
         found = (figures.of_result(result) for result in kept if isinstance(read_picture(result.picture), Rate))
         return [drawing for drawing in found if drawing is not None]
+
+    @property
+    def statements(self) -> tuple[StatementRow, ...]:
+        """The paper's statements, with what is examined of each."""
+        return STATEMENTS
 
     @cached_property
     def moves(self) -> Drawing | None:
