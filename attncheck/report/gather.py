@@ -223,7 +223,9 @@ def suspicion(result: Result) -> tuple[float, float, float, str]:
 
 
 def extent(result: Result) -> tuple[float, str]:
-    """Return a key that is smaller for smaller layers; ties go by id."""
+    """Return a key that is smaller for smaller layers and programs; ties go by id."""
+    if "program" in result.layer:
+        return float(len(result.layer["program"].get("lines", []))), result.id
     sizes = [result.layer.get(name) for name in ("width", "seq_len", "num_heads")]
     return math.prod(size for size in sizes if isinstance(size, int | float)), result.id
 

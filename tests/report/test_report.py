@@ -101,7 +101,17 @@ def test_every_claim_has_its_place_along_the_computation() -> None:
 
 def test_sections_come_in_reading_order(clean_record: Path) -> None:
     ids = [attributes["id"] for attributes in render(clean_record).all("section")]
-    assert ids == ["verdict", "claims", "details", "uniformity", "power", "space", "failures", "provenance"]
+    assert ids == [
+        "verdict",
+        "claims",
+        "details",
+        "uniformity",
+        "power",
+        "space",
+        "failures",
+        "statements",
+        "provenance",
+    ]
 
 
 def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:

@@ -16,8 +16,8 @@ from attncheck.simulators.programs import vectors_of
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# A direction whose squared length is this small a part of its vector's is lost in rounding.
-_LOST = 1e-8
+# A direction is lost in rounding where its squared length is this power of the rounding unit, over its vector's.
+_LOST = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +59,10 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
     known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
     factor = np.zeros_like(known)
+    lost = max(precision(gram), precision(vectors)) ** _LOST
     for j in range(len(images.inputs)):
         column = known[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
-        new = column[:, 0] > _LOST * known[:, j, j]
+        new = column[:, 0] > lost * known[:, j, j]
         pivot = np.sqrt(np.where(new, column[:, 0], 1.0))[:, None]
         factor[:, j:, j] = np.where(new[:, None], column / pivot, 0.0)
         rest = made[:, j] - (factor[:, j, None, :j] @ values[:, :j])[:, 0]
