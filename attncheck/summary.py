@@ -49,8 +49,9 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
 
 
 def visited_programs(results: Iterable[Result]) -> list[str]:
-    """Return a line on how much of the theorem's generality the visited programs make use of; none without programs."""
-    programs = {str(result.layer): result.layer["program"] for result in results if "program" in result.layer}
+    """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
+    examined = [result.layer for result in results if result.p_values and "program" in result.layer]
+    programs = {str(layer): layer["program"] for layer in examined}
     counts = Counter(feature for program in programs.values() for feature in features_of(program))
     if not programs:
         return []

@@ -59,7 +59,7 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
     known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
     factor = np.zeros_like(known)
-    lost = max(precision(gram), precision(vectors)) ** _LOST
+    lost = precision(gram) ** _LOST
     for j in range(len(images.inputs)):
         column = known[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
         new = column[:, 0] > lost * known[:, j, j]
@@ -84,14 +84,13 @@ def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual
     Residual
         Shape (draws, uses): squares, not normals.
     """
-    rows = images.weight.shape(width)[0]
-    # A Gram matrix is one of vectors: its root's columns take the place of coordinates.
+    rows, uses = images.weight.shape(width)[0], len(images.images)
     made = gram[:, images.images][:, :, images.images]
-    side = spectrum(made, precision(made))
-    padded = np.zeros((*gram.shape[:2], side.root.shape[-1]))
-    padded[:, images.images] = side.root
-    residual = sequential_residual(images, gram, padded)
-    values = rows * (residual.values**2).sum(axis=-1)
+    # Images of new directions as combinations of the images: dropping small ones of these would drop parts of those.
+    unit = np.zeros((*gram.shape[:2], uses))
+    unit[:, images.images] = np.eye(uses)
+    residual = sequential_residual(images, gram, unit)
+    values = rows * ((residual.values @ made) * residual.values).sum(axis=-1)
     kept: BoolArray = np.asarray(residual.kept.any(axis=-1))
     return Residual(values, kept)
 
