@@ -1,15 +1,19 @@
 """The power of the checks on known-wrong simulators: fault × exposure, planned and verified.
 
-``python benchmarks/power.py --quick`` takes minutes, ``--seeds 300 --write`` about an hour on two cores and
-puts the table into benchmarks/power.md, and into benchmarks/power.json for ``attncheck report --power``.
+``python benchmarks/power.py --quick`` takes minutes, ``--seeds 300 --write`` more than an hour on two cores and
+puts the table into benchmarks/power.md, and into benchmarks/power.json for ``attncheck report --power``. With
+``--resume FOLDER`` what is done is kept in a folder, and a call that was interrupted goes on where it was, with
+the same code.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import pickle
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attncheck.evidence.looks import per_look_power
@@ -56,7 +60,8 @@ def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, 
             f"suspicious with chance {percent(power)} at level {level:.2g}, and the chance of a violated verdict "
             f"(three looks) by the best single check at what each profile plans; a whole run has at least that. "
             f"Verified: suspicious looks among {seeds} on fresh streams (fewer where looks are large), of as many "
-            f"draws as stated, with the 99% interval of their chance. Seed {seed}, {seconds / 60:.0f} minutes.",
+            f"draws as stated, with the 99% interval of their chance. Seed {seed}; {len({entry.fault for entry in entries})} of {len(FAULTS)} "
+            f"faults, {seconds / 60:.0f} minutes in the last call.",
             "",
             render(entries),
             "",
@@ -86,24 +91,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="run seed (default: 0)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only these")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="keep what is done there, and go on from it")
     parser.add_argument("--write", action="store_true", help="write benchmarks/power.md and power.json")
     options = parser.parse_args(arguments)
     started = time.perf_counter()
 
     entries = []
-    table = power_table(
-        options.fault or (QUICK if options.quick else tuple(FAULTS)),
-        profiles=PROFILES[:1] if options.quick else tuple(options.profiles),
-        seeds=options.seeds,
-        seed=options.seed,
-        workers=options.workers,
-    )
-    for entry in table:
+    for entry in table(options):
         entries.append(entry)
         print(f"{time.perf_counter() - started:6.0f} s  {entry.fault} {entry.exposure}", file=sys.stderr, flush=True)
         # What was measured is not lost if the rest never comes.
         save(entries, options, time.perf_counter() - started, ["Not done."])
     print(save(entries, options, time.perf_counter() - started, whole(options.runs, options.workers)), end="")
+
+
+def table(options: argparse.Namespace) -> Iterator[Entry]:
+    """Iterate over the entries of all faults, those that an interrupted call has left first."""
+    names = options.fault or (QUICK if options.quick else tuple(FAULTS))
+    profiles = PROFILES[:1] if options.quick else tuple(options.profiles)
+    kept = {name: load(options, name) for name in names}
+    for found in kept.values():
+        yield from found
+    missing = [name for name in names if not kept[name]]
+    measured = power_table(missing, profiles=profiles, seeds=options.seeds, seed=options.seed, workers=options.workers)
+    for name, group in itertools.groupby(measured, lambda entry: entry.fault):
+        found = list(group)
+        if options.resume is not None:
+            options.resume.mkdir(parents=True, exist_ok=True)
+            place(options, name).write_bytes(pickle.dumps(found))
+        yield from found
+
+
+def load(options: argparse.Namespace, fault: str) -> list[Entry]:
+    """Return what is kept of a fault; nothing if it was not measured."""
+    if options.resume is None or not place(options, fault).exists():
+        return []
+    found: list[Entry] = pickle.loads(place(options, fault).read_bytes())
+    return found
+
+
+def place(options: argparse.Namespace, fault: str) -> Path:
+    """Return where the entries of a fault are kept."""
+    profiles = "quick" if options.quick else "-".join(options.profiles)
+    folder: Path = options.resume
+    return folder / f"{fault}-{profiles}-{options.seeds}-{options.seed}.pickle"
 
 
 def save(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
