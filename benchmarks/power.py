@@ -46,6 +46,7 @@ def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, 
     profiles, seeds, seed = list(entries[0].rows), options.seeds, options.seed
     profile = profile_named(profiles[-1])
     level, power = level_of(profile), per_look_power(profile.power)
+    measured = len({entry.fault for entry in entries})
     faults = [f"- {fault.name}: {fault.what}." for fault in FAULTS.values()]
     exposed = [f"- {name}: {', '.join(fields)}." for name, fields in EXPOSURES.items()]
     return "\n".join(
@@ -60,7 +61,7 @@ def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, 
             f"suspicious with chance {percent(power)} at level {level:.2g}, and the chance of a violated verdict "
             f"(three looks) by the best single check at what each profile plans; a whole run has at least that. "
             f"Verified: suspicious looks among {seeds} on fresh streams (fewer where looks are large), of as many "
-            f"draws as stated, with the 99% interval of their chance. Seed {seed}; {len({entry.fault for entry in entries})} of {len(FAULTS)} "
+            f"draws as stated, with the 99% interval of their chance. Seed {seed}; {measured} of {len(FAULTS)} "
             f"faults, {seconds / 60:.0f} minutes in the last call.",
             "",
             render(entries),
