@@ -2,7 +2,8 @@
 
 ``python benchmarks/calibration.py`` gives every check small samples of the collapsed reading on layers that
 are hard in different ways, counts p-values below four levels, and then gives every check one large sample
-per layer of right simulators of several kinds, where a null that is only nearly true would show. ``--write``
+per layer of right simulators of several kinds, where a null that is only nearly true would show. Checks of
+programs get the same on example programs and random ones. ``--write``
 puts the tables into benchmarks/calibration.md; ``--quick`` runs everything at a tiny scale. All streams are
 keyed: the same numbers come out every time.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,25 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.calibration import LEVELS, Calibration, calibrate
-from attncheck.checks.check import Check
+from attncheck.calibration import DRAWS, LEVELS, Calibration, calibrate
+from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, Case, ProgramCase
+from attncheck.checks.check import AnyCheck
+from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.reference import RATIO, ProgramReference
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.examples import draw_examples, widths_of
 from attncheck.profiles import ANCHORS
-from attncheck.subject import Subject, collapsed, direct, matrix_free
-from attncheck.unit import join
+from attncheck.program import Program
+from attncheck.programs import EXAMPLES
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import draw_exposed, vectors_of
+from attncheck.strategies import program_cases
+from attncheck.subject import Subject, collapsed, direct, matrix_free, programs
+from attncheck.unit import chunk_of, join
 
 Layer = ac.AttentionLayer
 
@@ -51,15 +62,21 @@ HARD = (
 )
 #: Many scores a draw: fewer replications.
 LARGE = ANCHORS[4]
+#: Random programs, beside all examples; the same ones every time.
+RANDOM = 4
+#: Draws of a small sample at several widths: about the fewest that a look is planned for.
+RATE_DRAWS = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured: replications on each of three kinds of layer, and draws of a large sample."""
+    """How much is measured: replications on three kinds of layer and two of program cases, and a large sample."""
 
     main: int
     hard: int
     large: int
+    exact: int
+    rates: int
     draws: int
 
     def part(self, share: float) -> Scale:
@@ -67,8 +84,8 @@ class Scale:
         return Scale(*(max(1, round(share * count)) for count in dataclasses.astuple(self)))
 
 
-FULL = Scale(main=7_000, hard=1_000, large=150, draws=100_000)
-QUICK = Scale(main=3, hard=2, large=1, draws=600)
+FULL = Scale(main=7_000, hard=1_000, large=150, exact=5_000, rates=500, draws=100_000)
+QUICK = Scale(main=3, hard=2, large=1, exact=2, rates=1, draws=600)
 
 
 def single(layer: Layer, size: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -84,15 +101,100 @@ SUBJECTS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
+def single_program(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw a program and round it to single precision."""
+    return {name: array.astype(np.float32) for name, array in programs(program, width, size, rng).items()}
+
+
+def matrix_free_program(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw a program without matrices, at small widths too."""
+    shortest = min(node.length(width) for node in vectors_of(program))
+    return draw_exposed(program, width, size, min(2, shortest), rng, MatrixFreeMultiplier).as_dict()
+
+
+PROGRAM_SUBJECTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "literal matrices": programs,
+    "literal matrices, rounded to float32": single_program,
+    "matrix-free": matrix_free_program,
+}
+
+
+def written_programs() -> dict[str, Program]:
+    """Return the programs by name: all examples, then random ones."""
+    drawn = draw_examples(program_cases(EXACT_WIDTHS, min_scores=1), RANDOM, 0, "calibration")
+    return {
+        **{name: write() for name, write in EXAMPLES.items()},
+        **{f"random {number}": case.program for number, case in enumerate(drawn, 1)},
+    }
+
+
+def checks_for(case: Case) -> Sequence[AnyCheck]:
+    """Return the checks of layers, or those of programs at the widths of a case."""
+    if not isinstance(case, ProgramCase):
+        return CHECKS
+    return [check for check in PROGRAM_CHECKS if widths_of(check.property_name) == case.widths]
+
+
+def small_samples(
+    subject: Subject, setting: ProgramSetting, size: int, count: int
+) -> Iterator[tuple[ProgramSample, ProgramReference]]:
+    """Yield samples of `size` draws of a program with their references, cut from large ones."""
+    case = setting.layer
+    key = ("calibration", case.to_dict(), size, subject.name)
+    rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
+    most = max(1, chunk_of(case, count * size) // size)
+    for start in range(0, count, most):
+        block = min(most, count - start)
+        sample = subject.draw_as(setting, block * size, rng)
+        whole = ProgramReference(case, block * size, setting.coordinates, root.spawn(1)[0])
+        # What is compared with a reference is so at one width.
+        values = whole.functionals if case.widths == EXACT_WIDTHS else {}
+        for first in range(0, block * size, size):
+            draws = tuple(each[first : first + size] for each in sample.draws)
+            reference = dataclasses.replace(whole, size=size)
+            part = slice(RATIO * first, RATIO * (first + size))
+            vars(reference)["functionals"] = {name: array[part] for name, array in values.items()}
+            yield dataclasses.replace(sample, draws=draws), reference
+
+
+def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
+    """Return the p-values of every check of a case; those of orders in n must be uniform too."""
+    settled = Subject.of(subject)
+    setting = settled.probe(case, stream(0, "calibration", case.to_dict(), role="probe"))
+    checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]
+    p_values: dict[str, list[float]] = {check.name: [] for check in checks}
+    size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
+    for sample, reference in small_samples(settled, setting, size, replications):
+        for check in checks:
+            outcome = check.test(setting, check.measure(sample, reference))
+            if outcome.count:
+                p_values[check.name].append(outcome.p_value)
+    return {
+        check.name: Calibration(check.name, check.family(setting).continuous, np.array(p_values[check.name]))
+        for check in checks
+    }
+
+
+def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
+    """Return the p-values of every check on every program."""
+    return {
+        name: {
+            **calibrate_program(ProgramCase(program, EXACT_WIDTHS), scale.exact),
+            **calibrate_program(ProgramCase(program, RATE_WIDTHS), scale.rates),
+        }
+        for name, program in written_programs().items()
+    }
+
+
 def plan(scale: Scale) -> list[tuple[Layer, int]]:
     """Return the layers and the replications on each."""
     plans = [(layer, scale.main) for layer in MAIN] + [(layer, scale.hard) for layer in HARD]
     return [*plans, (LARGE, scale.large)]
 
 
-def calibrations(scale: Scale) -> dict[Layer, dict[str, Calibration]]:
+def calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
     """Return the p-values of every check on every layer."""
-    return {layer: calibrate(layer, CHECKS, replications) for layer, replications in plan(scale)}
+    return {layer.describe(): calibrate(layer, CHECKS, replications) for layer, replications in plan(scale)}
 
 
 def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
@@ -101,7 +203,8 @@ def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
     for calibration in (each for on_layer in found for each in on_layer.values()):
         before = joined.get(calibration.check)
         joined[calibration.check] = calibration if before is None else before.joined(calibration)
-    return {check.name: joined[check.name] for check in CHECKS if check.name in joined}
+    every: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
+    return {check.name: joined[check.name] for check in every if check.name in joined}
 
 
 def rate(calibration: Calibration, level: float) -> str:
@@ -131,33 +234,57 @@ def smallest(calibrated: Iterable[Calibration]) -> str:
     )
 
 
-def large_samples(layer: Layer, subject: Any, draws: int) -> dict[str, Outcome]:
+def reference_for(setting: Any, size: int, seed: np.random.SeedSequence) -> Reference | ProgramReference:
+    """Return what draws of a layer, or of a program, are compared with."""
+    if isinstance(setting, ProgramSetting):
+        return ProgramReference(setting.layer, size, setting.coordinates, seed)
+    return Reference(setting.layer, size, setting.coordinates, seed)
+
+
+def large_samples(case: Case, subject: Any, draws: int) -> dict[str, Outcome]:
     """Return what every check says of one large sample of a subject."""
-    settled, key = Subject.of(subject), ("large sample", layer.to_dict(), subject.__name__)
-    setting = settled.probe(layer, stream(0, *key, role="probe"))
-    checks = [check for check in CHECKS if not check.reason_not_examined(setting)]
-    step = max(500, 2**20 // (layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width))
+    settled, key = Subject.of(subject), ("large sample", case.to_dict(), subject.__name__)
+    setting: Any = settled.probe(case, stream(0, *key, role="probe"))
+    checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]
+    step = max(500, 2**20 // case.stored_entries)
     rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
-    parts: dict[Check, list[tuple[Any, ...]]] = {check: [] for check in checks}
+    parts: dict[AnyCheck, list[tuple[Any, ...]]] = {check: [] for check in checks}
     for start in range(0, draws, step):
-        sample = settled.draw_as(setting, min(step, draws - start), rng)
-        reference = Reference(layer, len(sample), setting.coordinates, root.spawn(1)[0])
+        sample: Any = settled.draw_as(setting, min(step, draws - start), rng)
+        reference = reference_for(setting, len(sample), root.spawn(1)[0])
         for check in checks:
             parts[check].append(check.measure(sample, reference))
     outcomes = {check.name: check.test(setting, join(parts[check])) for check in checks}
     return {name: outcome for name, outcome in outcomes.items() if outcome.count}
 
 
-def large_row(name: str, subject: Any, draws: int) -> tuple[str, ...]:
+def large_row(name: str, subject: Any, draws: int, cases: Iterable[tuple[str, Case]]) -> tuple[str, ...]:
     """Return a subject's line of the table of large samples."""
     found: list[tuple[float, str]] = []
-    for layer in (*MAIN, *HARD):
-        for check, outcome in large_samples(layer, subject, draws).items():
-            found.append((outcome.p_value, f"{check} on {layer.describe()}"))
+    for where, case in cases:
+        for check, outcome in large_samples(case, subject, draws).items():
+            found.append((outcome.p_value, f"{check} on {where}"))
     p_value, where = min(found)
     below = ", ".join(f"{sum(p < level for p, _ in found)} of {len(found) * level:.3g}" for level in (0.01, 0.001))
     corrected = min(1.0, p_value * len(found))
     return name, f"{len(found):,}", below, f"{p_value:.2g}", where, f"{corrected:.2g}"
+
+
+def large_rows(draws: int) -> list[tuple[str, ...]]:
+    """Return the lines of all subjects that simulate layers."""
+    layers = [(layer.describe(), layer) for layer in (*MAIN, *HARD)]
+    return [large_row(name, subject, draws, layers) for name, subject in SUBJECTS.items()]
+
+
+def large_program_rows(draws: int) -> list[tuple[str, ...]]:
+    """Return the lines of all subjects that simulate programs; orders in n are those of the first."""
+    written = written_programs().items()
+    exact = [(name, ProgramCase(program, EXACT_WIDTHS)) for name, program in written]
+    rates = [(name, ProgramCase(program, RATE_WIDTHS)) for name, program in written]
+    return [
+        large_row(name, subject, draws, [*exact, *rates] if subject is programs else exact)
+        for name, subject in PROGRAM_SUBJECTS.items()
+    ]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -177,25 +304,46 @@ def setting(scale: Scale) -> str:
     )
 
 
-def layer_rows(found: dict[Layer, dict[str, Calibration]]) -> list[tuple[str, ...]]:
-    """Return the lines of the table of layers."""
+def program_setting(scale: Scale) -> str:
+    """Return what was measured of programs."""
+    return (
+        f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples of "
+        f"{DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
+        f"{', '.join(map(str, RATE_WIDTHS))}, where orders in n are examined. p-values of orders should be uniform too."
+    )
+
+
+def case_rows(found: Mapping[str, dict[str, Calibration]]) -> list[tuple[str, ...]]:
+    """Return the lines of the table of layers, or of programs."""
     rows: list[tuple[str, ...]] = []
-    for layer, on_layer in found.items():
+    for name, on_layer in found.items():
         tested = [each for each in on_layer.values() if len(each.p_values)]
         worst = min(tested, key=Calibration.least)
         comparisons = sum(each.comparisons for each in tested)
         corrected = min(1.0, worst.least() * comparisons)
-        rows.append((layer.describe(), f"{len(tested)}", worst.check, f"{worst.least():.2g}", f"{corrected:.2g}"))
+        rows.append((name, f"{len(tested)}", worst.check, f"{worst.least():.2g}", f"{corrected:.2g}"))
     return rows
+
+
+def tables(kind: str, found: Mapping[str, dict[str, Calibration]]) -> list[str]:
+    """Return the tables of checks, over all layers or programs and by each."""
+    checks = pooled(found.values())
+    levels = [f"below {level:g}" for level in LEVELS]
+    return [
+        table(("check", "samples", *levels, "uniform", "least"), [row(each) for each in checks.values()]),
+        smallest(checks.values()),
+        f"The same by {kind}: the check whose counts are the least likely there, its chance, and that chance as the "
+        f"least of all on the {kind}.",
+        table((kind, "checks", "worst check", "chance", "as the least"), case_rows(found)),
+    ]
 
 
 def report(scale: Scale) -> str:
     """Measure everything, on one thread, and return the page."""
     with threadpool_limits(1):
-        found = calibrations(scale)
-        checks = pooled(found.values())
-        large = [large_row(name, subject, scale.draws) for name, subject in SUBJECTS.items()]
-    levels = [f"below {level:g}" for level in LEVELS]
+        found, on_programs = calibrations(scale), program_calibrations(scale)
+        large, large_programs = large_rows(scale.draws), large_program_rows(scale.draws)
+    columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
         "# False alarms of every check",
         f"`python benchmarks/calibration.py --share {scale.main / FULL.main:g} --write` makes this page.",
@@ -203,14 +351,15 @@ def report(scale: Scale) -> str:
         "Rates are over the level, ± one standard error; 1 is right where p-values must be uniform, and at most 1 "
         "where counts, ties or an allowance make them larger. Then the Kolmogorov–Smirnov p-value against "
         "uniform, and the least of the chances of what the line shows.",
-        table(("check", "samples", *levels, "uniform", "least"), [row(each) for each in checks.values()]),
-        smallest(checks.values()),
-        "The same by layer: the check whose counts are the least likely there, its chance, and that chance as the "
-        "least of all on the layer.",
-        table(("layer", "checks", "worst check", "chance", "as the least"), layer_rows(found)),
+        *tables("layer", found),
         f"One sample of {scale.draws:,} draws of right simulators, by every check on every layer but the last: a null "
         "that holds only nearly would show here.",
-        table(("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least"), large),
+        table(columns, large),
+        "## Programs",
+        program_setting(scale),
+        *tables("program", on_programs),
+        f"One sample of {scale.draws:,} draws of right simulators, by every check on every program.",
+        table(columns, large_programs),
     ]
     if scale is QUICK:
         parts.insert(2, "A quick run: it shows that everything runs; its numbers mean nothing.")

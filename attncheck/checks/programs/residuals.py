@@ -90,7 +90,7 @@ def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual
     unit = np.zeros((*gram.shape[:2], uses))
     unit[:, images.images] = np.eye(uses)
     residual = sequential_residual(images, gram, unit)
-    values = rows * ((residual.values @ made) * residual.values).sum(axis=-1)
+    values = rows * np.maximum(((residual.values @ made) * residual.values).sum(axis=-1), 0.0)
     kept: BoolArray = np.asarray(residual.kept.any(axis=-1))
     return Residual(values, kept)
 
