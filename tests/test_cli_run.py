@@ -205,6 +205,7 @@ def waits_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_run_leaves_a_readable_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = folder / "slow.jsonl"
     arguments = [
@@ -226,9 +227,12 @@ def test_interrupted_run_leaves_a_readable_record(folder: Path, capsys: pytest.C
         text=True,
         start_new_session=True,
     ) as process:
-        waits_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
-        _, errors = process.communicate(timeout=120)
+        try:
+            waits_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()  # one that hangs on would be waited for
     assert process.returncode == ExitCode.INTERRUPTED
     assert refused(errors) == "attncheck: interrupted\n"
     lines = list(read(record))

@@ -308,16 +308,20 @@ class TestIncomplete:
         lost = {planned.unit for planned in manifest.planned} - {result.unit for result in results}
         assert lost == {"draws@607cec51346c"}
 
+    @pytest.mark.usefixtures("interruptible")
     @pytest.mark.parametrize("workers", ["0", "2"])
     def test_interrupt(self, place: pytest.Pytester, workers: str) -> None:
         command = [sys.executable, "-m", "pytest", "-n", workers, "--attncheck-profile=smoke"]
         command += ["--attncheck-record=record.jsonl", "--attncheck-subject=subjects:hangs", "-p", "no:cacheprovider"]
         with subprocess.Popen(command, cwd=place.path, stdout=subprocess.PIPE, text=True) as process:
-            _wait_for(place.path / "hanging", process)
-            if workers == "2":
-                _wait_for_results(place.path / "record.jsonl", process)
-            process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=60)
+            try:
+                _wait_for(place.path / "hanging", process)
+                if workers == "2":
+                    _wait_for_results(place.path / "record.jsonl", process)
+                process.send_signal(signal.SIGINT)
+                said, _ = process.communicate(timeout=60)
+            finally:
+                process.kill()  # one that hangs on would be waited for
         assert process.returncode == pytest.ExitCode.INTERRUPTED
         _, results, closing = lines(place)
         assert closing.verdict == "incomplete"
