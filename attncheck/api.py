@@ -21,6 +21,9 @@ from attncheck.run import Run
 from attncheck.summary import summarize
 from attncheck.unit import Unit
 
+# Lines that are not proved and are listed.
+_NOTES = 6
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
@@ -65,7 +68,8 @@ class CheckReport:
 
     def __str__(self) -> str:
         text = summarize(self.run, self.results, self.conclusion)
-        notes = [f"  {line}" for line in self.coverage]
+        notes = [f"  {line}" for line in self.coverage[:_NOTES]]
+        notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
         uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
         return "\n\n".join([text, *uncovered, *self.messages()])
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
+from attncheck.errors import check_choice
 from attncheck.nonlinearity import Nonlinearity
 from attncheck.program import LinearCombination, MatMul, Node, Nonlin, Output, Program, Score, Weight
 
@@ -92,7 +93,8 @@ class Coverage:
 
     def of(self, name: str) -> LineCoverage:
         """Return what is said of the line of that name."""
-        return next(line for line in self.lines if line.name == name)
+        names = tuple(line.name for line in self.lines)
+        return self.lines[names.index(check_choice("name", name, names))]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.lines))
@@ -166,7 +168,11 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
             what = f"{node.parents[0].name} depends on scores"
             lines.append(LineCoverage(node.name, Statement.CONJECTURE, what))
         if isinstance(node, Nonlin) and not isinstance(node.function, Nonlinearity | LinearCombination):
-            lines.append(LineCoverage(node.name, Statement.UNDECLARED, "use a function of attncheck.nonlinearity"))
+            lines.append(
+                LineCoverage(
+                    node.name, Statement.UNDECLARED, "use a function of attncheck.nonlinearity, or attncheck.declared"
+                )
+            )
         if isinstance(node, Score):
             lines += _of_score(node, extra, made)
             if node in cyclic:

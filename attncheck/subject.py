@@ -334,7 +334,8 @@ def _form_of(name: str, call: Callable[..., Any]) -> Form:
         return "size"
     if second == "inputs":
         return "inputs"
-    refuse("subject", name, f"takes {_parameters(call)}", f"make it {_FORMS}, with these names")
+    forms = f"{_FORMS}, or {_PROGRAM_FORM} for programs"
+    refuse("subject", name, f"takes {_parameters(call)}", f"make it {forms}, with these names")
 
 
 def _parameters(call: Callable[..., Any]) -> str:

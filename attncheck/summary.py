@@ -51,7 +51,7 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
 def visited_programs(results: Iterable[Result]) -> list[str]:
     """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
     examined = [result.layer for result in results if result.p_values and "program" in result.layer]
-    programs = {str(layer): layer["program"] for layer in examined}
+    programs = {str(layer["program"]): layer["program"] for layer in examined}
     counts = Counter(feature for program in programs.values() for feature in features_of(program))
     if not programs:
         return []

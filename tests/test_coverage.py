@@ -132,7 +132,7 @@ def low_rank(w: Written) -> Node:
         (own_product, Statement.CIRCULAR, "x3 depends on a matrix that makes scores; give g5 inputs without"),
         (unbounded, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
         (straight_from_initial, Statement.UNBOUNDED, "h is no bounded function; clip it"),
-        (undeclared, Statement.UNDECLARED, "use a function of attncheck.nonlinearity"),
+        (undeclared, Statement.UNDECLARED, "use a function of attncheck.nonlinearity, or attncheck.declared"),
         (cycle, Statement.CYCLIC, "the matrices A · C · B form a cycle"),
         (later, Statement.CONJECTURE, "y1 depends on scores"),
         (score_of_scores, Statement.CONJECTURE, "x3 depends on scores"),

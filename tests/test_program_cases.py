@@ -22,6 +22,7 @@ from attncheck.commands.replay import replay_result
 from attncheck.evidence.orders import Order
 from attncheck.examples import strategy_of
 from attncheck.limits.programs import limit_of_program
+from attncheck.program import LinearCombination
 from attncheck.program.features import FEATURES, features_of
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.run import Run
@@ -203,6 +204,40 @@ class TestCheck:
         program.nonlin(lambda x: np.tanh(x), program.matmul(program.weight("W"), program.initial("h")))
         assert ac.check(OWN, program, properties="netsor", profile="smoke").verdict == "consistent"
 
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_equal_initial_vectors_are_no_fault(self, dtype: type[np.floating[Any]]) -> None:
+        """A covariance of rank one has a root with other directions, of the size of rounding."""
+        program = Program()
+        vectors = program.initials(["a", "b", "c"], [0.5] * 3, 4.0 * np.ones((3, 3)))
+        for vector in vectors:
+            program.matmul(program.weight(f"W{vector.name}"), vector)
+
+        def equal(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+            drawn = Subject.of(OWN).draw_program(ProgramCase(program, (width,)), size, rng).draws[0].as_dict()
+            drawn["vectors"][:, 1:3] = drawn["vectors"][:, :1]
+            return {name: array.astype(dtype) for name, array in drawn.items()}
+
+        assert ac.check(equal, program, properties="netsor", profile="smoke").verdict == "consistent"
+
+    @pytest.mark.parametrize("zero", ["h", "W", "K", "V", "all"])
+    def test_what_is_always_zero_is_no_fault(self, zero: str) -> None:
+        std = {name: 0.0 if zero in (name, "all") else 1.0 for name in "hWQKV"}
+        program = Program()
+        W, Q, K, V = (program.weight(name, std[name]) for name in "WQKV")
+        x = program.nonlin(ac.tanh(), program.matmul(W, program.initial("h", std=std["h"])))
+        score = program.score(program.matmul(Q, x), program.matmul(K, x))
+        program.output(lambda v, a: np.tanh(a) * v, vectors=[program.matmul(V, x)], scores=[score])
+        assert ac.check(OWN, program, properties=PROGRAM_PROPERTIES).verdict == "consistent"
+
+    def test_a_copied_score_is_seen_without_vectors(self) -> None:
+        def copying(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+            draws = ac.simulate(program, size, seeded(rng), width=width)
+            draws.scores[:, 1] = draws.scores[:, 0]
+            return {"outputs": draws.outputs, "scores": draws.scores}
+
+        found = ac.check(copying, EXAMPLES["grouped_query_attention"](), properties="corollary2", profile="smoke")
+        assert "corollary2.closest_scores" in [result.check for result in found.violated]
+
     def test_layers_and_programs_together(self) -> None:
         layers: list[ac.AttentionLayer | Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent(2)]
         report = ac.check(OWN, layers, properties=["scores", "netsor"], profile="smoke")
@@ -231,6 +266,17 @@ def test_every_program_check_has_null_departure_and_hint() -> None:
         assert check.hint
         assert check.departure.text
         assert check.reads.endswith(":")
+
+
+def test_deep_programs_cost_no_more_than_their_lines() -> None:
+    program = Program()
+    state = program.initial("s")
+    W, U = program.weight("W"), program.weight("U")
+    for _ in range(20):
+        total = program.nonlin(LinearCombination((1.0, 1.0)), program.matmul(W, state), program.matmul(U, state))
+        state = program.nonlin(ac.tanh(), total)
+    assert repr(state) == f"<Nonlin {state.name}>"
+    assert 0.0 < ac.limit(program).second(state, state) < 1.0
 
 
 class TestOrder:

@@ -14,7 +14,8 @@ from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.errors import InputError
 from attncheck.evidence.streams import stream
 from attncheck.examples import widths_of
-from attncheck.faults.programs import PROGRAM_FAULTS, LineByLine, ProgramFault
+from attncheck.faults.line_by_line import LineByLine
+from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.power import level_of
 from attncheck.profiles import PROFILES
 from attncheck.program import Program

@@ -30,6 +30,10 @@ def softplus(x: FloatArray) -> FloatArray:
     return np.logaddexp(0.0, x)
 
 
+def centred(x: FloatArray) -> FloatArray:
+    return np.asarray(x - x.mean(axis=-1, keepdims=True))
+
+
 def written() -> Program:
     """A program with every kind of line, weight and function that text knows."""
     program = Program()
@@ -136,6 +140,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "function of another shape": (
         lines({"nonlin": "numpy:sum", "of": ["h"]}),
         "program.lines[2]: function=sum: makes () of arrays (2, 3)",
+    ),
+    "function that mixes coordinates": (
+        lines({"nonlin": f"{__name__}:centred", "of": ["h"]}),
+        "program.lines[2]: function=centred: gives a coordinate another value without the others",
     ),
     "function that fails": (
         lines({"nonlin": "numpy:matmul", "of": ["h"]}),

@@ -124,6 +124,9 @@ def _conclude(live: Live) -> int:
         raise KeyboardInterrupt
     verdict = "incomplete" if report is None or report.conclusion is None else report.conclusion.verdict
     if verdict == "violated":
+        # What could not be examined besides is told too: it is no part of the verdict.
+        for text in dict.fromkeys(live.unusable):
+            print(f"NOT EXAMINED {text}")
         return ExitCode.VIOLATED
     if live.unusable:
         more = f" (and {len(live.unusable) - 1} more like it)" if len(live.unusable) > 1 else ""

@@ -326,27 +326,42 @@ def _mean(combination: _Linear) -> float:
 
 def _enters(node: Node, kind: type[Node]) -> bool:
     """Whether a line is made from lines of a kind."""
-    return any(isinstance(parent, kind) or _enters(parent, kind) for parent in node.parents)
+    return any(isinstance(each, kind) for each in _ancestors([node]) if each is not node)
 
 
 def _bases(nodes: Sequence[Node]) -> list[Node]:
     """Return the Gaussian lines that lines are made from, each once, in an order that does not depend on hashes."""
+    return [node for node in _ancestors(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
+
+
+def _ancestors(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
+    """Return lines and all that they are made from, each once, without going beyond lines of some kinds."""
     found: dict[Node, None] = {}
-    for node in nodes:
-        if isinstance(node, Initial | MatMul):
+    waiting = list(reversed(nodes))
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
             found[node] = None
-        else:
-            found |= dict.fromkeys(_bases([p for p in node.parents if not isinstance(p, Score)]))
+            if not isinstance(node, ends):
+                waiting += reversed(node.parents)
     return list(found)
 
 
 def _value(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
     """Return the value of a line, shaped as those of the Gaussian lines: Definition 1 (iii), Theorem 1."""
-    if node in known:
-        return known[node]
-    if isinstance(node, Nonlin):
-        return np.asarray(node.function(*(_value(parent, known, scores) for parent in node.parents)))
-    assert isinstance(node, Output)
-    vectors = np.stack([_value(vector, known, scores) for vector in node.vectors], axis=1)
-    given = np.stack([scores[score] for score in node.scores], axis=-1) if node.scores else np.empty((len(vectors), 0))
-    return node.function(vectors, given)
+    values = dict(known)
+
+    def value(line: Node) -> FloatArray:
+        if line not in values:
+            values[line] = computed(line)
+        return values[line]
+
+    def computed(line: Node) -> FloatArray:
+        if isinstance(line, Nonlin):
+            return np.asarray(line.function(*map(value, line.parents)))
+        assert isinstance(line, Output)
+        vectors = np.stack([value(vector) for vector in line.vectors], axis=1)
+        columns = [scores[score] for score in line.scores]
+        return line.function(vectors, np.stack(columns, axis=-1) if columns else np.empty((len(vectors), 0)))
+
+    return value(node)

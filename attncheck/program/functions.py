@@ -56,7 +56,7 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Refuse a function that cannot be called with such arrays, or gives another shape.
+    """Refuse a function that cannot be called with such arrays, gives another shape, or mixes coordinates.
 
     Raises
     ------
@@ -66,12 +66,15 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
     remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score"
     try:
         with np.errstate(all="ignore"):
-            found = np.shape(function(*arguments))
+            whole = np.asarray(function(*arguments))
+            first = np.asarray(function(*(array[:, :1] for array in arguments)))
     except Exception as error:
         problem = f"cannot be called with {len(arguments)} arrays ({type(error).__name__}: {error})"
         raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
-    if found != shape:
-        raise InputError(f"function={name_of(function)}: makes {found} of arrays {shape}; {remedy}")
+    if whole.shape != shape:
+        raise InputError(f"function={name_of(function)}: makes {whole.shape} of arrays {shape}; {remedy}")
+    if not np.allclose(whole[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
+        raise InputError(f"function={name_of(function)}: gives a coordinate another value without the others; {remedy}")
 
 
 def name_of(function: Any) -> str:

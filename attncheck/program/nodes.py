@@ -24,7 +24,7 @@ class Weight:
         return self.rows or width, self.columns or width
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Node:
     """A line of the program: a vector or a score. Compared by identity."""
 
@@ -32,12 +32,15 @@ class Node:
     parents: tuple[Node, ...]
     size: int | None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
     def length(self, width: int) -> int:
         """Return the number of coordinates at this width (1 for a score)."""
         return self.size or width
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Initial(Node):
     """One vector of a group of jointly Gaussian initial vectors.
 
@@ -50,28 +53,28 @@ class Initial(Node):
     covariance: tuple[tuple[float, ...], ...]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MatMul(Node):
     """W h."""
 
     weight: Weight
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Nonlin(Node):
     """φ(h¹, …, hᵐ), coordinate by coordinate."""
 
     function: Coordinatewise
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Score(Node):
     """ν^{-1/2} g¹ᵀ g² times `factor`, ν the size of g¹ and g²."""
 
     factor: float
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Output(Node):
     """φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
 

@@ -289,6 +289,9 @@ class Program:
         return f"<Program of {len(self._nodes)} lines and {len(self._weights)} weights>\n{self}"
 
     def _write(self, node: Node) -> Node:
+        given: object = node.name  # what a person may pass
+        if not isinstance(given, str) or not given:
+            refuse("name", node.name, "is no name of a line", "pass text, e.g. name='x'")
         if node.name in self._names:
             refuse("name", node.name, "is the name of another line", "give each line its own name")
         self._names.add(node.name)

@@ -22,6 +22,7 @@ from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
 from attncheck.evidence.budget import Budget
+from attncheck.evidence.exchange import Repeats
 from attncheck.evidence.families import Association, Count, Family, Scale, Uniform
 from attncheck.evidence.family import DRAWS_CAP, Outcome
 from attncheck.evidence.looks import examine_blocks, per_look_power
@@ -65,7 +66,9 @@ def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
             excused[check] = reason
             continue
         power = per_look_power(_POWER)
-        if block and check.look_size(setting, level, power, block) is not None:
+        # Draws that occur twice may do so in different blocks.
+        anywhere = isinstance(check.family(setting), Repeats)
+        if block and not anywhere and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
         elif size >= check.draws_per_unit and _tail_exact(check.family(setting)):
             in_one.append(check)
@@ -154,7 +157,7 @@ class _Reader:
 
 def _tail_exact(family: Family) -> bool:
     """Return whether p-values are exact, or too large, however far out."""
-    return isinstance(family, Scale | Association | Count | Uniform)
+    return isinstance(family, Scale | Association | Count | Uniform | Repeats)
 
 
 def _result(

@@ -247,8 +247,8 @@ def _iterate(
         work = _layer_work(layer, chosen, coordinates)
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
-        kind = "program" if isinstance(layer, Program) else "layer"
-        remedy = 'raise memory, ask for fewer coordinates, or use reading="collapsed"'
+        kind, other = ("program", "matrix-free") if isinstance(layer, Program) else ("layer", "collapsed")
+        remedy = f'raise memory, ask for fewer coordinates, or use reading="{other}"'
         refuse("memory", memory, f"allows less than one {chosen} draw of this {kind}, {needed} bytes", remedy)
     return _chunks(work, size, chunk_size, root, max(1, _BLOCK_ENTRIES // max(1, work.entries)))
 

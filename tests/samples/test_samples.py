@@ -160,3 +160,13 @@ def test_unusable_files_are_refused_in_one_line(tmp_path: Path, folder: Path) ->
             read_samples(tmp_path / name, LAYER)
         assert "\n" not in str(caught.value), name
         assert ";" in str(caught.value), name
+
+
+@pytest.mark.parametrize("order", ["thrice", "halves"])
+def test_draws_that_occur_in_several_blocks_are_seen(folder: Path, draws: ac.Draws, order: str) -> None:
+    part = SIZE // (3 if order == "thrice" else 2)
+    outputs = np.tile(draws.outputs[:part, :, 0], (SIZE // part, 1))
+    np.save(folder / f"{order}.npy", outputs)
+    code, text = verdict_of(folder, f"{order}.npy")
+    assert code == 1, text
+    assert "draws.repeats" in text

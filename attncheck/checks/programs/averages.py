@@ -26,6 +26,8 @@ from attncheck.simulators.programs import draw_exposed, vectors_of
 FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "gram"})
+# Deviations that rounding may make, in units of what deviates.
+_ROUNDING = 1e-9
 # Draws on which a distance from the limit is computed, and the entries of vectors that are held at a time.
 _DRAWS, _ENTRIES = 1_000, 2**21
 
@@ -64,8 +66,10 @@ def _logs(
     sample: ProgramSample, deviation: Callable[[ProgramSample, int], FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
     """Return log |deviation| at each width, one row per draw, and the widths, once per chunk."""
-    columns = [np.log(np.maximum(np.abs(deviation(sample, k)), 1e-300)) for k in range(len(sample.draws))]
-    return np.stack(columns, axis=1), np.array([sample.layer.widths], dtype=np.float64)
+    found = np.stack([np.abs(deviation(sample, k)) for k in range(len(sample.draws))], axis=1)
+    # Where nothing is random, as with matrices of 0, all that deviates is rounding.
+    moves = (found > _ROUNDING).all(axis=1)
+    return np.log(np.minimum(found[moves], 1e300)), np.array([sample.layer.widths] * 3, dtype=np.float64)
 
 
 def _gram(sample: ProgramSample, k: int) -> FloatArray:
@@ -75,12 +79,14 @@ def _gram(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return x·x'/n less E[Z^x Z^x']: Fact 1's average of the product."""
+    """Return x·x'/n less E[Z^x Z^x'], Fact 1's average of the product, in units of the two root mean squares."""
     pair = _netsor_pair(sample.layer)
     assert pair is not None
     lines = vectors_of(sample.layer.program)
     one, other = (lines.index(node) for node in pair)
-    return _gram(sample, k)[:, one, other] - _limit(sample.layer.program).second(*pair)
+    law = _limit(sample.layer.program)
+    size = float(np.sqrt(law.second(pair[0], pair[0]) * law.second(pair[1], pair[1])))
+    return (_gram(sample, k)[:, one, other] - law.second(*pair)) / max(size, 1e-300)
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
@@ -88,9 +94,8 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
     output = _output(sample.layer)
     assert output is not None
     place = vectors_of(sample.layer.program).index(output)
-    return _gram(sample, k)[:, place, place] - _limit(sample.layer.program).conditional_square(
-        output, sample.draws[k].scores
-    )
+    expected = _limit(sample.layer.program).conditional_square(output, sample.draws[k].scores)
+    return (_gram(sample, k)[:, place, place] - expected) / np.maximum(expected, 1e-300)
 
 
 @functools.lru_cache(maxsize=8)

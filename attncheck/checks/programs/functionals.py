@@ -40,6 +40,12 @@ def _two_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
     return np.asarray(scores[:, 0] * scores[:, -1])
 
 
+def _closest_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
+    """Return the logarithm of the least distance of two scores: none where one is a copy of another."""
+    ordered = np.sort(scores, axis=1)
+    return _log(np.diff(ordered, axis=1).min(axis=1))
+
+
 def _two_results(outputs: FloatArray, scores: FloatArray) -> FloatArray:
     return np.asarray(outputs[:, 0, 0] * outputs[:, -1, 0])
 
@@ -65,6 +71,12 @@ PROGRAM_FUNCTIONALS = (
         "two_scores",
         "the product of the first and the last score",
         _two_scores,
+        lambda case, coordinates: "" if len(case.scores) > 1 else "there is one score at most",
+    ),
+    ProgramFunctional(
+        "closest_scores",
+        "the least distance of two scores",
+        _closest_scores,
         lambda case, coordinates: "" if len(case.scores) > 1 else "there is one score at most",
     ),
     ProgramFunctional(

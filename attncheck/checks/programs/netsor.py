@@ -143,7 +143,7 @@ CHECKS = (
         reads="Kolmogorov distance of images of new directions from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_matmul_law,
-        hint="entries of a matrix have another law or standard deviation than declared",
+        hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
         excluded=_no_matrix,
     ),
     ProgramCheck(
@@ -156,7 +156,7 @@ CHECKS = (
         reads="variance of images of new directions over the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=_matmul_scale,
-        hint="the standard deviation of a matrix differs from the declared one",
+        hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
         excluded=_no_matrix,
     ),
     ProgramCheck(
@@ -182,7 +182,7 @@ CHECKS = (
         reads="Kolmogorov distance of squared lengths of images from their law:",
         family=lambda setting: Uniform(),
         measure=_lengths,
-        hint="neurons are not independent given what came before, or the width is another one",
+        hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is another one",
         excluded=_no_matrix,
     ),
 )

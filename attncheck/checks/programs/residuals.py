@@ -106,7 +106,9 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
     for group in groups.values():
         root = np.array([node.root for node in group])
         centred = vectors[:, [place[node] for node in group]] - np.array([node.mean for node in group])[:, None]
-        real = np.abs(root).sum(axis=0) > 0
+        lengths = (root**2).sum(axis=0)
+        # What rounding, here or in the subject, leaves of directions that there are none of is not looked at.
+        real = lengths > precision(vectors) ** _LOST * lengths.max(initial=0.0)
         parts.append(np.linalg.pinv(root[:, real]) @ centred)
     values = np.concatenate(parts, axis=1)
     return Residual(values, np.ones(values.shape, dtype=bool))

@@ -97,7 +97,9 @@ class ProgramSample:
         (draws, uses of matrices, coordinates): given all that came before, W applied to a new direction is a
         fresh normal vector, so that this holds at every width whatever was made from earlier images.
         """
-        parts = [sequential_residual(images, self.need("gram"), self.need("vectors")) for images in self.images]
+        gram, vectors = self.need("gram"), self.need("vectors")
+        none = np.zeros((len(self), 0, self.coordinates))
+        parts = [Residual(none, none > 0), *(sequential_residual(images, gram, vectors) for images in self.images)]
         return Residual(
             *(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("values", "kept"))
         )
@@ -124,6 +126,8 @@ def sample_of(case: ProgramCase, mappings: list[Any], size: int) -> ProgramSampl
 
 
 def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramDraws:
+    if isinstance(arrays, ProgramDraws):
+        arrays = arrays.as_dict()
     if not isinstance(arrays, Mapping):
         refuse(
             "subject",

@@ -1,0 +1,108 @@
+"""A right simulator of programs, line by line, each kind of which can be replaced by a wrong one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.program import Initial, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.simulators.interpret import Multiplier
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import results_of, vectors_of
+
+FloatArray = NDArray[np.float64]
+Matrices = Callable[[int, np.random.Generator], Multiplier]
+
+
+def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
+    """Make a group of initial vectors of independent normals, both (draws, m, n)."""
+    mean = np.array([node.mean for node in group])[:, None]
+    return np.asarray(mean + np.array([node.root for node in group]) @ normals)
+
+
+def coordinatewise(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
+    """Apply a line's function."""
+    return np.asarray(node.function(*vectors))
+
+
+def dot_product(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+    """Return a score, (draws,)."""
+    return np.asarray(node.factor * left.shape[-1] ** -0.5 * (left * right).sum(axis=-1))
+
+
+def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    """Apply an output's function to vectors (draws, m, n) and scores (draws, r)."""
+    return np.asarray(node.function(vectors, scores))
+
+
+@dataclasses.dataclass(frozen=True)
+class LineByLine:
+    """A simulator of programs made of replaceable steps; the defaults are right.
+
+    Attributes
+    ----------
+    matrices : callable
+        ``matrices(width, rng)`` draws W h, for one h at a time.
+    begin : callable
+        Makes a group of initial vectors of independent normals.
+    map : callable
+        Applies the function of a `Nonlin`.
+    score : callable
+        Two vectors to a score.
+    mix : callable
+        Applies the function of an output.
+    """
+
+    matrices: Matrices = MatrixFreeMultiplier
+    begin: Callable[[Sequence[Initial], FloatArray], FloatArray] = jointly_gaussian
+    map: Callable[[Nonlin, Sequence[FloatArray]], FloatArray] = coordinatewise
+    score: Callable[[Score, FloatArray, FloatArray], FloatArray] = dot_product
+    mix: Callable[[Output, FloatArray, FloatArray], FloatArray] = mixture
+
+    def __call__(self, program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw every line, and everything that can be exposed of it."""
+        values: dict[Node, FloatArray] = {}
+        last = {node.weight: node for node in program.lines() if isinstance(node, MatMul)}
+        multiply = self.matrices(width, rng)
+        for node in program.nodes:
+            given = [values[parent] for parent in node.parents]
+            if isinstance(node, Initial) and node not in values:
+                group = [each for each in program.nodes if isinstance(each, Initial) and each.group == node.group]
+                vectors = self.begin(group, rng.standard_normal((size, len(group), width)))
+                values |= dict(zip(group, np.moveaxis(vectors, 1, 0), strict=True))
+            elif isinstance(node, MatMul):
+                rows, final = node.length(width), node is last[node.weight]
+                values[node] = multiply(node.weight, given[0][:, None], rows, final)[:, 0]
+            elif isinstance(node, Nonlin):
+                values[node] = self.map(node, given)
+            elif isinstance(node, Score):
+                values[node] = self.score(node, *given)
+            elif isinstance(node, Output):
+                vectors = np.stack(given[: node.num_vectors], axis=1)
+                values[node] = self.mix(node, vectors, _columns(given[node.num_vectors :], size))
+        return _exposed(program, width, size, values)
+
+
+def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:
+    return np.stack(scores, axis=1) if scores else np.empty((size, 0))
+
+
+def _exposed(program: Program, width: int, size: int, values: Mapping[Node, FloatArray]) -> dict[str, FloatArray]:
+    """Return what a simulator may expose of lines of any sizes."""
+    lines = vectors_of(program)
+    lengths = [node.length(width) for node in lines]
+    gram = np.zeros((size, len(lines), len(lines)))
+    for length in set(lengths):
+        same = [k for k, each in enumerate(lengths) if each == length]
+        stacked = np.stack([values[lines[k]] for k in same], axis=1)
+        gram[np.ix_(range(size), same, same)] = stacked @ stacked.swapaxes(-1, -2) / length
+    vectors = np.stack([values[node][:, : min(2, *lengths)] for node in lines], axis=1)
+    return {
+        "outputs": vectors[:, [lines.index(node) for node in results_of(program)]],
+        "scores": _columns([values[node] for node in program.nodes if isinstance(node, Score)], size),
+        "vectors": vectors,
+        "gram": gram,
+    }
