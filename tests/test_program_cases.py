@@ -102,8 +102,14 @@ class TestRandomPrograms:
             assert len(ProgramCase(program, (4,)).scores) == 2
 
         two()
+
+        @settings(max_examples=1, database=None)
+        @given(programs(min_scores=4, max_scores=9))
+        def four(program: Program) -> None:
+            raise AssertionError("there are none")
+
         with pytest.raises(InputError, match="min_scores=4: leaves nothing to draw"):
-            programs(min_scores=4, max_scores=9).example()
+            four()
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_a_default_run_covers_what_the_theorem_allows(self, seed: int) -> None:
