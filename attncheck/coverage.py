@@ -195,7 +195,8 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
             lines.append(LineCoverage(score.name, Statement.EXTRA_USE, f"{other}; give that one a matrix of its own"))
         source = side.parents[0]
         if source in made:
-            circular = f"{source.name} depends on a matrix that makes scores"
+            maker = _first_made(source, made)
+            circular = f"{source.name} depends on {maker.name}, which {maker.weight.name}, a matrix of scores, makes"
             lines.append(LineCoverage(score.name, Statement.CIRCULAR, f"{circular}; give {side.name} inputs without"))
         if not _bounded(source):
             unbounded = f"{source.name} is no bounded function"
@@ -204,6 +205,15 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
         fixed = f"{left.name} has {left.size} coordinates"
         lines.append(LineCoverage(score.name, Statement.FIXED_SIZE, fixed))
     return lines
+
+
+def _first_made(node: Node, made: set[Node]) -> MatMul:
+    """Return the first of the lines in `made` that a line of them is made from."""
+    for parent in node.parents:
+        if parent in made:
+            return _first_made(parent, made)
+    assert isinstance(node, MatMul)
+    return node
 
 
 def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:

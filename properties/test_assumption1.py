@@ -190,7 +190,8 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(layer: At
     line = program.coverage().of(score.name)
     assert line.statement == Statement.CIRCULAR
     remedy = f"give {again.name} inputs without"
-    assert line.reason == f"{source.name} depends on a matrix that makes scores; {remedy}"
+    made = f"{source.name} depends on {image.name}, which {query.name}, a matrix of scores, makes"
+    assert line.reason == f"{made}; {remedy}"
     with pytest.raises(InputError, match="violates Assumption 1: circular"):
         limit_of_program(program)
 
