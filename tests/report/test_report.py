@@ -85,7 +85,7 @@ def test_failures_have_smallest_layer_diagnosis_and_replay(faulty_record: Path) 
     assert f"attncheck replay {faulty_record} {smallest.id}" in text
     assert "Smallest of them n=2 s=5 H=1 causal" in text
     assert "n=1 s=1 H=1 (on fresh draws: an illustration, not a verdict)" in text
-    assert "1e-09 , 1e-08 , 1e-09 , each below the level 0.0005" in text
+    assert "1e-09 , 1e-08 , 1e-09 , at the level 0.0005 of one look" in text
 
 
 def test_claims_table_has_all_columns(clean_record: Path) -> None:
