@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from attncheck.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck.toml import read_toml
 
 ScoreScaling = Literal["1/sqrt(n)", "1/n"]
 AttentionMap = Literal["softmax", "linear", "relu", "sigmoid"]
@@ -211,19 +211,7 @@ class AttentionLayer:
     @classmethod
     def from_toml(cls, text: str | Path) -> Self:
         """Read the ``[layer]`` table of a TOML text, or of the file at a `Path`."""
-        source = "layer"
-        if isinstance(text, Path):
-            source = str(text)
-            try:
-                text = text.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise InputError(f"{source}: cannot be read ({error}); pass a TOML file with a [layer] table") from None
-        if not isinstance(text, str):
-            refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
-        try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{source}: not TOML ({error}); write a [layer] table of field = value") from None
+        document, source = read_toml(text, "layer", "a [layer] table of field = value")
         if not isinstance(document.get("layer"), dict):
             raise InputError(f"{source}: has no [layer] table; write [layer] above the fields")
         return cls.from_dict(document["layer"])

@@ -11,7 +11,6 @@ from typing import Any, Self
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError, check_whole, refuse
 from attncheck.program import Initial, Program, Score
-from attncheck.program.features import features_of
 from attncheck.simulators.programs import entries_of
 from attncheck.words import layer_name
 
@@ -78,11 +77,6 @@ class ProgramCase:
     def describe(self) -> str:
         """Return a short name."""
         return layer_name({"program": self.program.to_dict(), "widths": self.widths})
-
-    @functools.cached_property
-    def features(self) -> tuple[str, ...]:
-        """What of the theorem's generality the program makes use of."""
-        return features_of(self.program.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return built-in types; `from_dict` gives the case back where functions can be found by name."""

@@ -26,7 +26,7 @@ from attncheck.simulators import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_exposed, entries_of, vectors_of
+from attncheck.simulators.programs import draw_exposed, vectors_of
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 FloatArray = NDArray[np.float64]
@@ -42,8 +42,8 @@ _PROBE = 4
 _WOBBLE = 0.05
 # Characters of another's error message that are passed on.
 _MESSAGE = 200
-# Widths up to which programs are simulated with literal matrices, and the entries of vectors that are held at a time.
-_LITERAL, _PROGRAM_ENTRIES = 24, 2**22
+# Widths up to which programs are simulated with literal matrices.
+_LITERAL = 24
 # Entries of X that are handed to a subject in one call.
 _INPUT_ENTRIES = 2**22
 
@@ -271,11 +271,8 @@ def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 def programs(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Simulate a program: with literal matrices where they are small, exactly in law without them beyond."""
     multiplier = DirectMultiplier if width <= _LITERAL else MatrixFreeMultiplier
-    shortest = min(node.length(width) for node in vectors_of(program))
-    step = max(1, _PROGRAM_ENTRIES // (entries_of(program, width).lines or 1))
-    counts = [min(step, size - start) for start in range(0, size, step)]
-    parts = [draw_exposed(program, width, count, min(2, shortest), rng, multiplier).as_dict() for count in counts]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    shown = min(2, *(node.length(width) for node in vectors_of(program)))
+    return draw_exposed(program, width, size, shown, rng, multiplier).as_dict()
 
 
 direct.programs = programs  # type: ignore[attr-defined]  # functions take attributes, their type says no

@@ -12,22 +12,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy import stats
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 import attncheck as ac
 from attncheck.evidence.streams import stream
 from attncheck.limits.programs import limit_of_program
+from attncheck.measured import installed, spread, table
 from attncheck.nonlinearity import Nonlinearity, erf, tanh
 from attncheck.program import Node, Program, Score
 from attncheck.programs import recurrent_attention, softmax_mix
@@ -316,30 +315,11 @@ def peak_mebibytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MEBIBYTE
 
 
-def spread(values: FloatArray, unit: str, form: str) -> str:
-    """Return the median of some values and, in brackets, the quarter marks."""
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return f"{middle:{form}}{unit} ({low:{form}} to {high:{form}})"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, its columns of even width."""
-    lines = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    padded = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))} |" for line in lines]
-    return "\n".join([padded[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *padded[1:]])
-
-
 def setting(scale: Scale) -> str:
     """Return what was measured and with what, without naming the machine."""
-    blas = sorted(
-        f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"
-    )
     return (
         f"One thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); processor time, which is "
-        f"wall time where nothing else runs. attncheck {ac.__version__}, Python {platform.python_version()}, "
-        f"NumPy {np.__version__}, SciPy {scipy.__version__}, {', '.join(dict.fromkeys(blas)) or 'unknown BLAS'}, "
-        f"{platform.system()} {platform.machine()}."
+        f"wall time where nothing else runs. {installed()}."
     )
 
 

@@ -11,20 +11,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import platform
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy import special
 from scipy.stats import qmc
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 import attncheck as ac
+from attncheck.measured import installed, spread, table
 from attncheck.simulators import READINGS, Reading
 from attncheck.simulators import run as simulators_run
 
@@ -146,12 +145,6 @@ class Times:
         """Return measured value, target and whether `slow` takes at most `target` times as long."""
         ratios = self.ratios(slow, fast)
         return spread(ratios, "×", ".2f"), f"at most {target}×", bool(np.median(ratios) <= target)
-
-
-def spread(values: FloatArray, unit: str, form: str) -> str:
-    """Return the median of some values and, in brackets, the quarter marks."""
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return f"{middle:{form}}{unit} ({low:{form}} to {high:{form}})"
 
 
 def take_turns(tasks: Mapping[str, Task], scale: Scale) -> Times:
@@ -381,25 +374,12 @@ def time_table(scale: Scale, small: Times, large: Times) -> str:
     return table(("processor µs per draw, median", f"n = {scale.small:,}", f"n = {scale.large:,}"), rows)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, its columns of even width."""
-    lines = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    padded = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))} |" for line in lines]
-    return "\n".join([padded[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *padded[1:]])
-
-
 def setting(scale: Scale) -> str:
     """Return what was measured and with what, without naming the machine."""
-    blas = sorted(
-        f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"
-    )
     return (
         f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); "
         f"processor time, which is wall time where nothing else runs. "
-        f"attncheck {ac.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"SciPy {scipy.__version__}, {', '.join(dict.fromkeys(blas)) or 'unknown BLAS'}, "
-        f"{platform.system()} {platform.machine()}."
+        f"{installed()}."
     )
 
 

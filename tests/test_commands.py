@@ -11,11 +11,14 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import attncheck
+from attncheck.commands.run import _conclude
+from attncheck.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -215,3 +218,12 @@ class TestCi:
     def test_leaves_nothing_behind(self, tmp_path: Path) -> None:
         run_ci(tmp_path, fail="tox run -e types")
         assert {path.name for path in tmp_path.iterdir()} == {"calls", "clone", "stubs"}
+
+
+def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
+    report = SimpleNamespace(
+        results=["one"], conclusion=SimpleNamespace(verdict="violated"), summary=lambda color: "VIOLATED: mine"
+    )
+    live: Any = SimpleNamespace(report=report, failed=[], unusable=["subject=mine: boom"] * 2, interrupted=False)
+    assert _conclude(live) == ExitCode.VIOLATED
+    assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "NOT EXAMINED subject=mine: boom"]

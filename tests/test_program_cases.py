@@ -25,9 +25,12 @@ from attncheck.limits.programs import limit_of_program
 from attncheck.program import LinearCombination
 from attncheck.program.features import FEATURES, features_of
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
+from attncheck.report import render_report
 from attncheck.run import Run
+from attncheck.statements import STATEMENTS
 from attncheck.strategies import programs
 from attncheck.subject import Subject
+from attncheck.unit import Unit
 
 FloatArray = NDArray[np.float64]
 Arrays = dict[str, Any]
@@ -86,6 +89,7 @@ class TestCases:
 
 
 class TestRandomPrograms:
+    # Programs are slow to write: the check reads a clock, and a busy machine must not fail the test.
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(programs())
     def test_have_a_limit_and_can_be_written_down(self, program: Program) -> None:
@@ -264,6 +268,22 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     assert opened.finish()
     assert replay_result(record, units[-1].result_id(units[-1].checks[2])) == 0
     assert "The digits agree." in capsys.readouterr().out
+
+
+def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
+    record = tmp_path / "r.jsonl"
+    run = Run.of(subject=OWN, seed=0, profile="default", false_alarm=1e-6, record=record)
+    units = [Unit("fact1", ProgramCase(recurrent(2), RATE_WIDTHS)), Unit("netsor", ProgramCase(recurrent(2), (16,)))]
+    run = run.settled([unit.id for unit in units])
+    opened = run.open_report()
+    for unit in units:
+        opened.take(run.examine(unit.property_name, unit.layer)[0])
+    assert opened.finish()
+    page = render_report(record, out=tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "fact1.order on n=32,128,512 program of" in page
+    assert "rate in the width, slope -0." in page
+    assert "program: reused weight" in page
+    assert all(row.name in page for row in STATEMENTS)
 
 
 def test_every_program_check_has_null_departure_and_hint() -> None:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
 from attncheck.expansion import expand
+from attncheck.imports import path_of
 from attncheck.nonlinearity import clip, declared, monomial, relu
 from attncheck.program import LinearCombination
-from attncheck.program.text import path_of
 from attncheck.strategies import layers
 
 FloatArray = NDArray[np.float64]

@@ -166,4 +166,4 @@ class TestMixes:
 def test_sizes_are_refused(name: str) -> None:
     # The example functions take sizes; the mapping has them as functions without arguments.
     with pytest.raises(InputError, match="=0: must be at least 1; pass a size"):
-        EXAMPLES[name](0)  # type: ignore[call-arg]
+        EXAMPLES[name](0)  # type: ignore[call-arg]  # all take a size first, but `EXAMPLES` says none

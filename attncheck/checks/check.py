@@ -12,15 +12,14 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.evidence.families import Scale
+from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
 from attncheck.simulators.weights import GAUSSIAN
 
 Kind = Literal["exact", "limit"]
 
 #: Draws below which no law of one number per draw shows.
-FEWEST_NUMBERS = 20
-
+FEWEST_NUMBERS = TwoSample.minimum_count
 
 # What is known before any draw, a sample, and the draws that it is compared with: a layer's, or a program's.
 _Setting = TypeVar("_Setting", bound="AnySetting")

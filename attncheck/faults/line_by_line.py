@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attncheck.program import Initial, MatMul, Node, Nonlin, Output, Program, Score
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import results_of, vectors_of
+from attncheck.simulators.programs import exposed, vectors_of
 
 FloatArray = NDArray[np.float64]
 Matrices = Callable[[int, np.random.Generator], Multiplier]
@@ -83,26 +83,9 @@ class LineByLine:
             elif isinstance(node, Output):
                 vectors = np.stack(given[: node.num_vectors], axis=1)
                 values[node] = self.mix(node, vectors, _columns(given[node.num_vectors :], size))
-        return _exposed(program, width, size, values)
+        shown = min(2, *(node.length(width) for node in vectors_of(program)))
+        return exposed(program, width, size, shown, values.__getitem__).as_dict()
 
 
 def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:
     return np.stack(scores, axis=1) if scores else np.empty((size, 0))
-
-
-def _exposed(program: Program, width: int, size: int, values: Mapping[Node, FloatArray]) -> dict[str, FloatArray]:
-    """Return what a simulator may expose of lines of any sizes."""
-    lines = vectors_of(program)
-    lengths = [node.length(width) for node in lines]
-    gram = np.zeros((size, len(lines), len(lines)))
-    for length in set(lengths):
-        same = [k for k, each in enumerate(lengths) if each == length]
-        stacked = np.stack([values[lines[k]] for k in same], axis=1)
-        gram[np.ix_(range(size), same, same)] = stacked @ stacked.swapaxes(-1, -2) / length
-    vectors = np.stack([values[node][:, : min(2, *lengths)] for node in lines], axis=1)
-    return {
-        "outputs": vectors[:, [lines.index(node) for node in results_of(program)]],
-        "scores": _columns([values[node] for node in program.nodes if isinstance(node, Score)], size),
-        "vectors": vectors,
-        "gram": gram,
-    }

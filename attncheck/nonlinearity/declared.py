@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from attncheck.errors import check_whole, refuse
+from attncheck.imports import path_of, short_name
 from attncheck.nonlinearity import quadrature
 from attncheck.nonlinearity.function import Nonlinearity
 from attncheck.nonlinearity.table import LARGEST_ORDER
@@ -64,12 +63,7 @@ class Declared(Nonlinearity):
     @property
     def path(self) -> str:
         """Where to import the function from, as ``module:qualname``; empty for what cannot be imported."""
-        module, name = _home(self.function), _name(self.function)
-        found: Any = sys.modules.get(module)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        # __main__ is another module in another process.
-        return f"{module}:{name}" if found is self.function and module != "__main__" else ""
+        return path_of(self.function)
 
     def _dual(self, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
         return quadrature.dual(self, self.order, v1, v2, c, smooth=False)
@@ -115,24 +109,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
     """
     if not callable(function):
         refuse("function", function, "cannot be called", _VECTORISE)
-    return Declared(_name(function) if name is None else name, (), order, bounded, function)
-
-
-def _name(function: Any) -> str:
-    """Return the function's name; older ufuncs have no qualified one."""
-    for attribute in ("__qualname__", "__name__"):
-        found = getattr(function, attribute, None)
-        if isinstance(found, str):
-            return found
-    return type(function).__name__
-
-
-def _home(function: Any) -> str:
-    """Return the module to import the function from; older ufuncs do not know theirs."""
-    if isinstance(function, np.ufunc):
-        homes = [home for home in (np, special) if getattr(home, function.__name__, None) is function]
-        return homes[0].__name__ if homes else ""
-    return str(getattr(function, "__module__", None) or "")
+    return Declared(short_name(function) if name is None else name, (), order, bounded, function)
 
 
 def _check_function(function: Function) -> None:

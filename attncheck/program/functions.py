@@ -73,6 +73,7 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
         raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
     if whole.shape != shape:
         raise InputError(f"function={name_of(function)}: makes {whole.shape} of arrays {shape}; {remedy}")
+    # Sums may be taken in another order for another shape, in single precision too.
     if not np.allclose(whole[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
         raise InputError(f"function={name_of(function)}: gives a coordinate another value without the others; {remedy}")
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attncheck.errors import InputError, check_choice, refuse
+from attncheck.imports import find, path_of
 from attncheck.nonlinearity import Declared, Nonlinearity, declared
 from attncheck.program.functions import LinearCombination, PerArgument, name_of
 from attncheck.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight
 from attncheck.program.program import Program
+from attncheck.toml import read_toml
 
 # Keys of a line beyond the one that says its kind; names are optional but for initial vectors, which name themselves.
 _KINDS = {
@@ -70,19 +70,13 @@ def to_toml(program: Program) -> str:
 
 def from_toml(text: str | Path) -> Program:
     """Read a program from TOML text, or from the file at a path."""
-    source = "program"
-    if isinstance(text, Path):
-        source = str(text)
-        try:
-            text = text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{source}: cannot be read ({error}); pass a TOML file with [[lines]]") from None
-    if not isinstance(text, str):
-        refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
+    fields, source = read_toml(text, "program", "[[weights]] and [[lines]]")
     try:
-        return from_dict(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source}: not TOML ({error}); write [[weights]] and [[lines]]") from None
+        return from_dict(fields)
+    except InputError as error:
+        if isinstance(text, Path):
+            raise InputError(f"{source}: {error}") from None
+        raise
 
 
 def _write_weight(weight: Weight) -> dict[str, Any]:
@@ -205,37 +199,11 @@ def _known_function(where: str, name: Any, parameters: Any) -> Nonlinearity:
 _NO_FUNCTIONS = ("declared", "find_witness", "from_layer")
 
 
-def path_of(function: Any) -> str:
-    """Return ``module:name`` where a function can be imported by it, else an empty string.
-
-    Examples
-    --------
-    >>> import math
-    >>> path_of(math.tanh), path_of(lambda x: x)
-    ('math:tanh', '')
-    """
-    module = getattr(function, "__module__", None) or ("numpy" if hasattr(function, "nin") else "")
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", "")
-    path = f"{module}:{name}"
-    try:
-        return path if _find(path) is function else ""
-    except (ImportError, AttributeError, ValueError):
-        return ""
-
-
 def _imported(where: str, path: Any) -> Any:
     try:
-        return _find(str(path))
+        return find(str(path))
     except (ImportError, AttributeError, ValueError) as error:
         refuse(where, path, f"cannot be imported ({error})", "write module:function, importable from here")
-
-
-def _find(path: str) -> Any:
-    module, _, name = path.partition(":")
-    found = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _listed(where: str, value: Any) -> list[Any]:

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attncheck.program import MatMul, Node, Output, Program, Score
 from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier, interpret
+
+FloatArray = NDArray[np.float64]
 
 
 def results_of(program: Program) -> tuple[Node, ...]:
@@ -57,8 +60,7 @@ def draw_lines(
     vectors = [node for node in results if not isinstance(node, Output)]
     values = interpret(program.steps(), width, size, coordinates, vectors, multiplier(width, rng), rng)
     outputs = np.stack([values.get(node)[:, :coordinates] for node in results], axis=1)
-    scores = [values.get(node) for node in program.nodes if isinstance(node, Score)]
-    return ProgramDraws(outputs=outputs, scores=np.stack(scores, axis=1) if scores else np.empty((size, 0)))
+    return ProgramDraws(outputs=outputs, scores=_scores_of(program, size, values.get))
 
 
 def vectors_of(program: Program) -> tuple[Node, ...]:
@@ -75,20 +77,40 @@ def draw_exposed(
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> ProgramDraws:
     """Draw a program with all of its vectors and their Gram matrix; parameters as for `draw_lines`."""
-    lines, scores = vectors_of(program), [node for node in program.nodes if isinstance(node, Score)]
-    values = interpret(program.steps(), width, size, coordinates, lines, multiplier(width, rng), rng)
+    values = interpret(program.steps(), width, size, coordinates, vectors_of(program), multiplier(width, rng), rng)
+    return exposed(program, width, size, coordinates, values.get)
+
+
+def exposed(
+    program: Program, width: int, size: int, coordinates: int, value: Callable[[Node], FloatArray]
+) -> ProgramDraws:
+    """Return results, scores, vectors and their Gram matrix of a program whose lines have values.
+
+    Parameters
+    ----------
+    program : Program
+    width, size, coordinates : int
+    value : callable
+        The value of a line: (size, n) of a vector, (size,) of a score.
+    """
+    lines = vectors_of(program)
     gram = np.zeros((size, len(lines), len(lines)))
     for length in {node.length(width) for node in lines}:
         same = [k for k, node in enumerate(lines) if node.length(width) == length]
-        stacked = values.stack([lines[k] for k in same])
+        stacked = np.stack([value(lines[k]) for k in same], axis=1)
         gram[np.ix_(range(size), same, same)] = stacked @ stacked.swapaxes(-1, -2) / length
-    shown = np.stack([values.get(node)[:, :coordinates] for node in lines], axis=1)
+    shown = np.stack([value(node)[:, :coordinates] for node in lines], axis=1)
     return ProgramDraws(
         outputs=shown[:, [lines.index(node) for node in results_of(program)]],
-        scores=np.stack([values.get(node) for node in scores], axis=1) if scores else np.empty((size, 0)),
+        scores=_scores_of(program, size, value),
         vectors=shown,
         gram=gram,
     )
+
+
+def _scores_of(program: Program, size: int, value: Callable[[Node], FloatArray]) -> FloatArray:
+    scores = [value(node) for node in program.nodes if isinstance(node, Score)]
+    return np.stack(scores, axis=1) if scores else np.empty((size, 0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -191,18 +191,18 @@ UNUSABLE: dict[str, tuple[object, str]] = {
 def test_unusable_functions_are_refused(name: str) -> None:
     function, problem = UNUSABLE[name]
     with pytest.raises(InputError, match=f"^function=.*{problem}"):
-        nl.declared(function, order=1, bounded=False)  # type: ignore[arg-type]
+        nl.declared(function, order=1, bounded=False)  # type: ignore[arg-type]  # what a person may pass
 
 
 @pytest.mark.parametrize("order", [0, -1, 1.5, np.nan, True, "one", 65])
 def test_bad_orders_are_refused(order: object) -> None:
     with pytest.raises(InputError, match=r"^order="):
-        nl.declared(np.tanh, order=order, bounded=True)  # type: ignore[arg-type]
+        nl.declared(np.tanh, order=order, bounded=True)  # type: ignore[arg-type]  # what a person may pass
 
 
 def test_other_bad_fields_are_refused() -> None:
     with pytest.raises(InputError, match=r"^bounded=1"):
-        nl.declared(np.tanh, order=1, bounded=1)  # type: ignore[arg-type]
+        nl.declared(np.tanh, order=1, bounded=1)  # type: ignore[arg-type]  # what a person may pass
     with pytest.raises(InputError, match=r"^name=''"):
         nl.declared(np.tanh, order=1, bounded=True, name="")
     with pytest.raises(InputError, match=r"^parameters="):

@@ -9,7 +9,7 @@ from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
 ProgramDeparture = DepartureOf[ProgramSetting]
 
-#: The kind of what is said of an exact statement at one width.
+#: What exact statements on vectors need.
 ONE_WIDTH = frozenset({"vectors", "gram"})
 
 

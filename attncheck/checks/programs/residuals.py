@@ -16,7 +16,8 @@ from attncheck.simulators.programs import vectors_of
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# A direction is lost in rounding where its squared length is this power of the rounding unit, over its vector's.
+# A direction is lost in rounding where its squared length, over its vector's, is this power of the rounding unit: what
+# is kept has relative errors of 0.6 powers of it, 4e-10 in double and 7e-5 in single precision, which no test sees.
 _LOST = 0.4
 
 
