@@ -1,0 +1,148 @@
+"""What is computed in place of being estimated: the one place that asks the rest of attncheck for exact values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.attention import AttentionLayer
+from attncheck.errors import refuse
+from attncheck.limits.kernel import input_kernel
+from attncheck.paper.experiments import Exact
+from attncheck.rates.law import Distance
+from attncheck.rates.rate import fit
+
+FloatArray = NDArray[np.float64]
+
+_FIELDS = ("value", "error", "leading", "leading_error", "width")
+# Nodes for each of the three chi-squares of a score, and those that say how accurate these are.
+_NODES, _FEWER_NODES = 32, 24
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """KL ≈ constant · n^-order: a fit with its 99% interval, and the constant by the expansion in 1/n alone."""
+
+    label: str
+    order: float
+    low: float
+    high: float
+    constant: float
+    leading: float
+
+
+def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
+    """Return the order of computed divergences at several widths.
+
+    Parameters
+    ----------
+    label : str
+    units : sequence of mapping
+        What `compute` returned.
+
+    Raises
+    ------
+    InputError
+        If a divergence is not told apart from 0.
+    """
+    distances = [Distance("kl", *(float(unit[name]) for name in _FIELDS), draws=int(unit["draws"])) for unit in units]
+    found = fit("kl", distances)
+    order = found.order
+    return Fit(label, -order.value, -order.high, -order.low, found.constant.value, found.leading)
+
+
+def compute(wanted: Exact, grid: FloatArray, seed: int) -> dict[str, NDArray[Any]]:
+    """Return a computed number or curve, with the half-width of its error.
+
+    Parameters
+    ----------
+    wanted : Exact
+    grid : ndarray, shape (m,)
+        Where a curve is taken.
+    seed : int
+        Of the points that are integrated over.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``value`` and ``error``, numbers or shape (m,); beside an output's curve its ``moments``: variance and
+        excess kurtosis, each with its error.
+    """
+    if wanted.quantity == "kl":
+        return _distance(wanted, seed)
+    if wanted.of == "scores":
+        value = score_difference(wanted.layer, grid, _NODES)
+        error = np.abs(value - score_difference(wanted.layer, grid, _FEWER_NODES))
+        return {"value": value, "error": error}
+    law = ac.finite_width_law(wanted.layer, seed=seed)
+    moments = (law.variance(), law.variance_error(), law.excess_kurtosis(), law.excess_kurtosis_error())
+    return {
+        "value": np.asarray(law.density_difference(grid)),
+        "error": np.asarray(law.pdf_error(grid)),
+        "moments": np.array(moments),
+    }
+
+
+def _distance(wanted: Exact, seed: int) -> dict[str, NDArray[Any]]:
+    width = math.inf if wanted.infinite else None
+    found = ac.distance(wanted.layer, "kl", of=wanted.of, seed=seed, width=width)
+    fields = {name: np.array(getattr(found, name)) for name in _FIELDS}
+    return {**fields, "draws": np.array(found.draws)}
+
+
+def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
+    """Return the density of p_11 at finite width less that of the limit, by Gauss–Laguerre quadrature.
+
+    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N is normal given three chi-squares, the first of which
+    has ‖h‖² in it. A clip at 100 changes this with a chance below 1e-100.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    grid : ndarray, shape (m,)
+    nodes : int
+        Of each chi-square.
+
+    Raises
+    ------
+    InputError
+        If the inputs are not linear up to rounding.
+    """
+    if layer.activation != "identity" and (layer.activation != "clip" or layer.clip < 50 * layer.input_std):
+        remedy = "use activation='identity', or 'clip' with a bound that is not reached"
+        refuse("activation", layer.activation, "bends the inputs", remedy)
+    hidden, hidden_mass = chi_square_over(layer.width, nodes)
+    keys, keys_mass = chi_square_over(layer.head_width, nodes)
+    lengths = np.multiply.outer(hidden, hidden).ravel() * layer.input_std**2
+    scale = layer.query_std * layer.key_std * layer.score_factor
+    std = scale * np.multiply.outer(lengths, np.sqrt(keys)).ravel()
+    mass = np.multiply.outer(np.multiply.outer(hidden_mass, hidden_mass).ravel(), keys_mass).ravel()
+    limit_std = layer.query_std * layer.key_std * float(input_kernel(layer).matrix[0, 0])
+    kept = mass > 1e-20
+    found = [float(mass[kept] @ (_normal(t, std[kept]) - _normal(t, np.array(limit_std)))) for t in grid]
+    return np.array(found)
+
+
+def chi_square_over(dof: int, nodes: int) -> tuple[FloatArray, FloatArray]:
+    """Return nodes of χ²_dof/dof and their masses, exact for polynomials up to order 2 `nodes` - 1.
+
+    Examples
+    --------
+    >>> places, masses = chi_square_over(64, 8)
+    >>> round(float(masses @ places**2), 12) == 1 + 2 / 64
+    True
+    """
+    # Golub and Welsch: the orthogonal polynomials' recurrence, with no gamma function to overflow.
+    order, alpha = np.arange(nodes), 0.5 * dof - 1.0
+    diagonal, beside = 2 * order + alpha + 1, np.sqrt(order[1:] * (order[1:] + alpha))
+    places, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+    return 2 * places / dof, vectors[0] ** 2
+
+
+def _normal(t: float, std: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(-0.5 * (t / std) ** 2) / (std * math.sqrt(2 * math.pi)))
