@@ -70,15 +70,16 @@ def compute(wanted: Exact, grid: FloatArray, seed: int) -> dict[str, NDArray[Any
     Returns
     -------
     dict of str to ndarray
-        ``value`` and ``error``, numbers or shape (m,); beside an output's curve its ``moments``: variance and
-        excess kurtosis, each with its error.
+        ``value`` and ``error``, numbers or shape (m,); beside a curve its ``moments``: variance and excess
+        kurtosis, each with its error.
     """
     if wanted.quantity == "kl":
         return _distance(wanted, seed)
     if wanted.of == "scores":
-        value = score_difference(wanted.layer, grid, _NODES)
-        error = np.abs(value - score_difference(wanted.layer, grid, _FEWER_NODES))
-        return {"value": value, "error": error}
+        value, fewer = (score_difference(wanted.layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
+        many, few = (score_moments(wanted.layer, nodes) for nodes in (_NODES, _FEWER_NODES))
+        moments = np.stack([many, np.abs(many - few)], axis=1).ravel()
+        return {"value": value, "error": np.abs(value - fewer), "moments": moments}
     law = ac.finite_width_law(wanted.layer, seed=seed)
     moments = (law.variance(), law.variance_error(), law.excess_kurtosis(), law.excess_kurtosis_error())
     return {
@@ -98,9 +99,6 @@ def _distance(wanted: Exact, seed: int) -> dict[str, NDArray[Any]]:
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
     """Return the density of p_11 at finite width less that of the limit, by Gauss–Laguerre quadrature.
 
-    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N is normal given three chi-squares, the first of which
-    has ‖h‖² in it. A clip at 100 changes this with a chance below 1e-100.
-
     Parameters
     ----------
     layer : AttentionLayer
@@ -111,7 +109,42 @@ def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> Flo
     Raises
     ------
     InputError
+        As for `score_mixture`.
+    """
+    std, mass = score_mixture(layer, nodes)
+    limit_std = layer.query_std * layer.key_std * float(input_kernel(layer).matrix[0, 0])
+    return np.array([float(mass @ (_normal(t, std) - _normal(t, np.array(limit_std)))) for t in grid])
+
+
+def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
+    """Return variance and excess kurtosis of p_11 at finite width; as `score_difference` otherwise."""
+    std, mass = score_mixture(layer, nodes)
+    second, fourth = float(mass @ std**2), float(mass @ std**4)
+    return np.array([second, 3.0 * (fourth / second**2 - 1.0)])
+
+
+def score_mixture(layer: AttentionLayer, nodes: int) -> tuple[FloatArray, FloatArray]:
+    """Return standard deviations and masses of the mixture of normals that p_11 is at finite width.
+
+    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N is normal given three chi-squares, the first of which
+    is ‖h‖². A clip at 100 changes this with a chance below 1e-100.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    nodes : int
+        Of each chi-square.
+
+    Raises
+    ------
+    InputError
         If the inputs are not linear up to rounding.
+
+    Examples
+    --------
+    >>> std, mass = score_mixture(AttentionLayer(width=256), 12)
+    >>> round(float(mass @ std**2), 10) == round((1 + 2 / 256) ** 2, 10)
+    True
     """
     if layer.activation != "identity" and (layer.activation != "clip" or layer.clip < 50 * layer.input_std):
         remedy = "use activation='identity', or 'clip' with a bound that is not reached"
@@ -122,10 +155,8 @@ def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> Flo
     scale = layer.query_std * layer.key_std * layer.score_factor
     std = scale * np.multiply.outer(lengths, np.sqrt(keys)).ravel()
     mass = np.multiply.outer(np.multiply.outer(hidden_mass, hidden_mass).ravel(), keys_mass).ravel()
-    limit_std = layer.query_std * layer.key_std * float(input_kernel(layer).matrix[0, 0])
     kept = mass > 1e-20
-    found = [float(mass[kept] @ (_normal(t, std[kept]) - _normal(t, np.array(limit_std)))) for t in grid]
-    return np.array(found)
+    return std[kept], mass[kept]
 
 
 def chi_square_over(dof: int, nodes: int) -> tuple[FloatArray, FloatArray]:

@@ -137,6 +137,7 @@ def _scalings_and_heads() -> Experiment:
         ),
         exact=(
             Exact("1/√n", root, "density", of="scores"),
+            Exact("1/n", over, "density", of="scores"),
             *(Exact(f"H = {count}", layer, "density") for count, layer in heads.items()),
             *(Exact(f"H = {count}", layer, "kl") for count, layer in heads.items()),
         ),

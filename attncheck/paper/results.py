@@ -49,7 +49,7 @@ class Sampled(msgspec.Struct, frozen=True):
 class Curve(msgspec.Struct, frozen=True):
     """A density at finite width less that of the limit, computed, with the half-widths of its errors.
 
-    ``moments`` are the variance, its error, the excess kurtosis and its error; empty for scores.
+    ``moments`` are the variance, its error, the excess kurtosis and its error.
     """
 
     label: str
@@ -220,8 +220,7 @@ def _sampled(
 
 
 def _curve(wanted: Exact, arrays: Arrays) -> Curve:
-    moments = arrays["moments"].tolist() if "moments" in arrays else []
-    value, error = arrays["value"].tolist(), arrays["error"].tolist()
+    value, error, moments = (arrays[name].tolist() for name in ("value", "error", "moments"))
     return Curve(wanted.label, wanted.layer.to_dict(), wanted.of, value, error, moments)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -16,14 +16,25 @@ from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits
 
+if TYPE_CHECKING:
+    from attncheck.report.paper import PaperView
 
-def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None) -> Path:
+
+def render(
+    run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Path | None
+) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     chosen = load(recipe)
     found = gather(Path(run))
     comparison = None if baseline is None else compare(found, gather(Path(baseline)))
-    view = View(found, chosen, comparison, None if power is None else read_power(Path(power)))
-    _write(Path(out), page(view))
+    view = View(
+        found,
+        chosen,
+        comparison,
+        None if power is None else read_power(Path(power)),
+        None if paper is None else _read_paper(Path(paper)),
+    )
+    write_page(Path(out), page(view))
     return Path(out)
 
 
@@ -35,10 +46,14 @@ def page(view: View) -> str:
     InputError
         If a template of the recipe cannot be used.
     """
-    recipe = view.recipe
+    return fill(view.recipe, view=view, run=view.run)
+
+
+def fill(recipe: Recipe, **seen: Any) -> str:
+    """Return the page that a recipe's template makes of what it is shown; as `page` otherwise."""
     try:
         template = _environment(recipe).get_template(recipe.template)
-        return template.render(view=view, recipe=recipe, run=view.run)
+        return template.render(recipe=recipe, **seen)
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename or error.name}, line {error.lineno}"
         raise InputError(f"template={where}: {error.message}; mend the template") from None
@@ -62,7 +77,14 @@ def _environment(recipe: Recipe) -> jinja2.Environment:
     return environment
 
 
-def _write(out: Path, text: str) -> None:
+def _read_paper(folder: Path) -> PaperView:
+    # Imported here: figures are drawn by more than most reports need, and their page is filled by this module.
+    from attncheck.report.paper import read_paper
+
+    return read_paper(folder)
+
+
+def write_page(out: Path, text: str) -> None:
     """Write a file in one step, so that a reader never sees half of it."""
     fresh = out.with_name(f".{out.name}.{os.getpid()}")
     try:
