@@ -175,14 +175,14 @@ class LimitLaw:
         InputError
             If `t` holds NaN or is not numeric, or there is no such position.
         """
-        t = _check_points(t)
-        tail = self._law(position).upper_tail(np.abs(t))
+        t = check_points(t)
+        tail = self.mixture(position).upper_tail(np.abs(t))
         return np.where(t < 0, tail, 1 - tail)[()]
 
     def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
-        t = _check_points(t)
-        tail = self._law(position).upper_tail(np.abs(t))
+        t = check_points(t)
+        tail = self.mixture(position).upper_tail(np.abs(t))
         return np.where(t < 0, 1 - tail, tail)[()]
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
@@ -192,29 +192,29 @@ class LimitLaw:
         integrates to 1 - atom. At t = 0 it is infinite for attention_map="relu" and for linear
         attention with a single score (one head, kernel of rank one): E[v^{-1/2}] is.
         """
-        t = _check_points(t)
-        value = self._law(position).density(np.abs(t))
+        t = check_points(t)
+        value = self.mixture(position).density(np.abs(t))
         return np.where((t == 0) & self._singular(position), np.inf, value)[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
-        size = np.abs(_check_points(t))
+        size = np.abs(check_points(t))
         tails = np.stack([law.upper_tail(size) for law in self._replicated(position)])
         return _error(tails)[()]
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `pdf`, in the shape of `t`; 0 where it is infinite."""
-        t = _check_points(t)
+        t = check_points(t)
         values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
         return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
-        return self._law(position).atom
+        return self.mixture(position).atom
 
     def variance(self, position: int = 0) -> float:
         """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
-        return self._law(position).mean()
+        return self.mixture(position).mean()
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
@@ -336,8 +336,8 @@ class LimitLaw:
             self._heads[position] = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble)
         return self._heads[position]
 
-    def _law(self, position: int) -> ScaleMixture:
-        """Return the law of v at `position` from all points together."""
+    def mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
         heads = self._head_laws(position)
         if position not in self._pooled:
             self._pooled[position] = self._sum_heads(pool(heads))
@@ -369,7 +369,8 @@ def _error(replicates: FloatArray) -> FloatArray:
     return np.asarray(_ERRORS * standard + _CONDENSING * np.abs(replicates.mean(axis=0)))
 
 
-def _check_points(t: ArrayLike) -> FloatArray:
+def check_points(t: ArrayLike) -> FloatArray:
+    """Return points of a law as an array, or raise `InputError`."""
     try:
         points = np.asarray(t, dtype=np.float64)
     except (TypeError, ValueError):
