@@ -15,12 +15,16 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import refuse
 from attncheck.limits.kernel import input_kernel
 from attncheck.paper.experiments import Exact
-from attncheck.rates.law import Distance
+from attncheck.rates.law import Distance, default_size
 from attncheck.rates.rate import fit
 
 FloatArray = NDArray[np.float64]
 
-_FIELDS = ("value", "error", "leading", "leading_error", "width")
+# The numbers of a `Distance`, in its order.
+_FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
+# Fewer draws do not tell a divergence apart from 0.
+_FEWEST_DRAWS = 256
+_ROUNDING = 1e-12
 # Nodes for each of the three chi-squares of a score, and those that say how accurate these are.
 _NODES, _FEWER_NODES = 32, 24
 
@@ -50,14 +54,14 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
     InputError
         If a divergence is not told apart from 0.
     """
-    distances = [Distance("kl", *(float(unit[name]) for name in _FIELDS), draws=int(unit["draws"])) for unit in units]
+    distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
     found = fit("kl", distances)
     order = found.order
     return Fit(label, -order.value, -order.high, -order.low, found.constant.value, found.leading)
 
 
-def compute(wanted: Exact, grid: FloatArray, seed: int) -> dict[str, NDArray[Any]]:
-    """Return a computed number or curve, with the half-width of its error.
+def compute(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+    """Return what is computed, with the half-widths of its errors.
 
     Parameters
     ----------
@@ -65,35 +69,46 @@ def compute(wanted: Exact, grid: FloatArray, seed: int) -> dict[str, NDArray[Any
     grid : ndarray, shape (m,)
         Where a curve is taken.
     seed : int
-        Of the points that are integrated over.
+        Of the draws that are integrated over.
+    scale : float
+        Share of the usual number of them, for a quick look.
 
     Returns
     -------
     dict of str to ndarray
-        ``value`` and ``error``, numbers or shape (m,); beside a curve its ``moments``: variance and excess
-        kurtosis, each with its error.
+        Of outputs the divergence and what else `fit_order` asks for. Of a curve ``difference`` and
+        ``difference_error``, shape (m,), and ``moments``: variance and excess kurtosis, each with its error.
     """
-    if wanted.quantity == "kl":
-        return _distance(wanted, seed)
     if wanted.of == "scores":
-        value, fewer = (score_difference(wanted.layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
-        many, few = (score_moments(wanted.layer, nodes) for nodes in (_NODES, _FEWER_NODES))
-        moments = np.stack([many, np.abs(many - few)], axis=1).ravel()
-        return {"value": value, "error": np.abs(value - fewer), "moments": moments}
-    law = ac.finite_width_law(wanted.layer, seed=seed)
-    moments = (law.variance(), law.variance_error(), law.excess_kurtosis(), law.excess_kurtosis_error())
-    return {
-        "value": np.asarray(law.density_difference(grid)),
-        "error": np.asarray(law.pdf_error(grid)),
-        "moments": np.array(moments),
+        return _of_scores(wanted.layer, grid)
+    usual = default_size(wanted.layer)
+    size = min(usual, max(_FEWEST_DRAWS, round(scale * usual)))
+    if wanted.infinite:
+        found = ac.distance(wanted.layer, "kl", size=size, seed=seed, width=math.inf)
+        return {name: np.array(getattr(found, name)) for name in _FIELDS}
+    law = ac.finite_width_law(wanted.layer, size=size, seed=seed)
+    gap = law.gap()
+    numbers = (*gap.distance("kl"), *gap.leading("kl"), float(wanted.layer.width), gap.deviation.draws)
+    arrays = {name: np.array(number) for name, number in zip(_FIELDS, numbers, strict=True)}
+    if not wanted.curve:
+        return arrays
+    variance, kurtosis = (law.variance(), law.variance_error()), (law.excess_kurtosis(), law.excess_kurtosis_error())
+    curve = {
+        "difference": np.asarray(law.density_difference(grid)),
+        "difference_error": np.asarray(law.pdf_error(grid)),
     }
+    return {**arrays, **curve, "moments": np.array([*variance, *kurtosis])}
 
 
-def _distance(wanted: Exact, seed: int) -> dict[str, NDArray[Any]]:
-    width = math.inf if wanted.infinite else None
-    found = ac.distance(wanted.layer, "kl", of=wanted.of, seed=seed, width=width)
-    fields = {name: np.array(getattr(found, name)) for name in _FIELDS}
-    return {**fields, "draws": np.array(found.draws)}
+def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
+    """Return the curve of a score; its errors are what other nodes say, and rounding."""
+    value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
+    many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
+    return {
+        "difference": value,
+        "difference_error": np.abs(value - fewer) + _ROUNDING,
+        "moments": np.stack([many, np.abs(many - few) + _ROUNDING], axis=1).ravel(),
+    }
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Literal
 
 from attncheck.attention import AttentionLayer
@@ -44,30 +43,25 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """A number or curve that is computed: how far a law at finite width is from the limit.
+    """What is computed: how far a law at finite width is from the limit.
 
     Attributes
     ----------
     label : str
-        The series it belongs to.
+        The series of divergences that it belongs to.
     layer : AttentionLayer
-        For ``width=inf`` of `head_dim` neurons a head.
-    quantity : {"kl", "density"}
     of : {"outputs", "scores"}
+    curve : str
+        The name of the difference of densities; empty where none is shown.
     infinite : bool
         Whether the width is taken to infinity with the layer's `head_dim` kept.
     """
 
     label: str
     layer: AttentionLayer
-    quantity: Literal["kl", "density"]
     of: Of = "outputs"
+    curve: str = ""
     infinite: bool = False
-
-    @property
-    def width(self) -> float:
-        """The width, infinite ones included."""
-        return math.inf if self.infinite else float(self.layer.width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +98,7 @@ class Experiment:
 
 def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Experiment:
     """Return an experiment that follows one layer over the width."""
-    at = {n: layer.replace(width=n) for n in sorted({*WIDTHS, *EXACT_WIDTHS})}
+    at = {n: layer.replace(width=n) for n in EXACT_WIDTHS}
     return Experiment(
         name=name,
         kind="width",
@@ -114,10 +108,7 @@ def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Exper
             *(Configuration(f"n = {n}", at[n]) for n in WIDTHS),
             Configuration("limit", layer, limit=True),
         ),
-        exact=(
-            *(Exact("y", at[n], "kl") for n in EXACT_WIDTHS),
-            *(Exact(f"n = {n}", at[n], "density") for n in WIDTHS),
-        ),
+        exact=tuple(Exact("y", at[n], curve=f"n = {n}" if n in WIDTHS else "") for n in EXACT_WIDTHS),
     )
 
 
@@ -136,10 +127,9 @@ def _scalings_and_heads() -> Experiment:
             *(Configuration(f"H = {count}", layer) for count, layer in heads.items()),
         ),
         exact=(
-            Exact("1/√n", root, "density", of="scores"),
-            Exact("1/n", over, "density", of="scores"),
-            *(Exact(f"H = {count}", layer, "density") for count, layer in heads.items()),
-            *(Exact(f"H = {count}", layer, "kl") for count, layer in heads.items()),
+            Exact("1/√n", root, of="scores", curve="1/√n"),
+            Exact("1/n", over, of="scores", curve="1/n"),
+            *(Exact(f"H = {count}", layer, curve=f"H = {count}") for count, layer in heads.items()),
         ),
     )
 
@@ -147,7 +137,7 @@ def _scalings_and_heads() -> Experiment:
 def _low_rank() -> Experiment:
     """Return Fig. 3: heads of 64 neurons, n = 64 H."""
     series = {heads: AttentionLayer(width=HEAD_DIM * heads, num_heads=heads, head_dim=HEAD_DIM) for heads in (1, 4, 16)}
-    further = (1, 4, 16, 64, 256, 1024)
+    further = (4, 16, 64, 256)
     return Experiment(
         name="fig3",
         kind="low rank",
@@ -158,13 +148,13 @@ def _low_rank() -> Experiment:
             *(Configuration(f"limit, H = {heads}", layer, limit=True) for heads, layer in series.items()),
         ),
         exact=(
+            *(Exact(f"H = {heads}", layer, curve=f"H = {heads}") for heads, layer in series.items()),
             *(
-                Exact(f"H = {heads}", layer.replace(width=layer.width * factor), "kl")
+                Exact(f"H = {heads}", layer.replace(width=layer.width * factor))
                 for heads, layer in series.items()
                 for factor in further
             ),
-            *(Exact(f"H = {heads}", layer, "kl", infinite=True) for heads, layer in series.items()),
-            *(Exact(f"H = {heads}", layer, "density") for heads, layer in series.items()),
+            *(Exact(f"H = {heads}", layer, infinite=True) for heads, layer in series.items()),
         ),
     )
 

@@ -178,8 +178,8 @@ def gather(name: str, data: Path, manifest: Manifest) -> Figure:
         edges=units.edges().tolist(),
         limits=[_limit(each) for each in _limits(experiment)],
         sampled=[_sampled(each, experiment, found, manifest.scale) for each in experiment.configurations],
-        curves=[_curve(each, found[Unit(name, each)]) for each in experiment.exact if each.quantity == "density"],
-        points=[_point(each, found[Unit(name, each)]) for each in experiment.exact if each.quantity == "kl"],
+        curves=[_curve(each, found[Unit(name, each)]) for each in experiment.exact if each.curve],
+        points=[_point(each, found[Unit(name, each)]) for each in experiment.exact if each.of == "outputs"],
         fits=_fits(experiment, found),
     )
 
@@ -220,8 +220,8 @@ def _sampled(
 
 
 def _curve(wanted: Exact, arrays: Arrays) -> Curve:
-    value, error, moments = (arrays[name].tolist() for name in ("value", "error", "moments"))
-    return Curve(wanted.label, wanted.layer.to_dict(), wanted.of, value, error, moments)
+    value, error, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
+    return Curve(wanted.curve, wanted.layer.to_dict(), wanted.of, value, error, moments)
 
 
 def _point(wanted: Exact, arrays: Arrays) -> Point:
@@ -236,7 +236,7 @@ def _fits(experiment: Experiment, found: Mapping[Unit, Arrays]) -> list[Fit]:
         return []
     series: dict[str, list[Arrays]] = {}
     for each in experiment.exact:
-        if each.quantity == "kl":
+        if each.of == "outputs":
             series.setdefault(each.label, []).append(found[Unit(experiment.name, each)])
     return [fit_order(label, arrays) for label, arrays in series.items()]
 

@@ -65,9 +65,13 @@ class Unit:
 
     def key(self, scale: float) -> dict[str, Any]:
         """Return what its numbers depend on beside the seed, as built-in types."""
-        draws = EXPERIMENTS[self.experiment].draws_at(scale) if self.trial else 0
-        subject = dataclasses.asdict(self.subject)
-        return {"format": FORMAT, "experiment": self.experiment, **subject, "trial": self.trial, "draws": draws}
+        return {
+            "format": FORMAT,
+            "experiment": self.experiment,
+            **dataclasses.asdict(self.subject),
+            "trial": self.trial,
+            "scale": scale,
+        }
 
     def path(self, folder: Path) -> Path:
         """Return where its numbers are kept."""
@@ -79,7 +83,7 @@ class Unit:
         """About how long it takes, in normals of a trial: the longest come first."""
         layer = self.subject.layer
         if isinstance(self.subject, Exact):
-            return 1e12 * layer.width
+            return 1e12 * layer.width * layer.num_heads
         inputs = 0 if self.subject.limit else layer.seq_len * layer.width
         return EXPERIMENTS[self.experiment].draws * (inputs + 8.0 * layer.num_heads * layer.seq_len)
 
@@ -107,7 +111,7 @@ def perform(unit: Unit, seed: int, scale: float) -> Arrays:
     """
     started = time.process_time()
     if isinstance(unit.subject, Exact):
-        arrays = exact.compute(unit.subject, grid(), seed)
+        arrays = exact.compute(unit.subject, grid(), seed, scale)
     else:
         arrays = _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))
     return {**arrays, "seconds": np.array(time.process_time() - started)}
