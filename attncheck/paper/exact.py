@@ -30,7 +30,10 @@ _NODES, _FEWER_NODES = 32, 24
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """KL ≈ constant · n^-order: a fit with its 99% interval, and the constant by the expansion in 1/n alone."""
+    """KL falls as n^-order (with the ends of its 99% interval), and is about constant/n² at large n.
+
+    ``leading`` is the constant by the expansion in 1/n alone.
+    """
 
     label: str
     order: float

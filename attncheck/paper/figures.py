@@ -63,7 +63,8 @@ def _densities(figure: Figure) -> Panel:
         f"the differences cannot be told from sampling noise for most of them."
     )
     title = "Published: density of y, first trial"
-    caption = f"Kernel density estimates from {figure.draws:,} draws against the limit law"
+    many = "limit laws" if len(figure.limits) > 1 else "limit law"
+    caption = f"Kernel density estimates from {figure.draws:,} draws against the {many} (black)"
     return Panel(PanelText(title, caption, alt), paint)
 
 
@@ -140,13 +141,13 @@ def _divergences(figure: Figure) -> Panel:
         ends = (0.5 * widths[0], 2 * widths[-1])
         _floor_band(axes, floor, ends, at_end=True)
         line = np.geomspace(4 * widths[0], widths[-1], 20)
-        axes.plot(line, fit.constant * line**-fit.order, color=INK, linewidth=1.2)
+        axes.plot(line, fit.constant / line**2, color=INK, linewidth=1.2)
         axes.errorbar(widths, values, errors, fmt="o", color=SERIES[0], markersize=6, capsize=3)
         axes.errorbar(at, means, deviations, fmt="s", color=SERIES[1], markersize=6, capsize=3, markerfacecolor="none")
-        axes.text(widths[4], 6 * values[4], f"computed, slope −{fit.order:.2f}", color=SERIES[0], fontsize=11)
+        axes.text(widths[4], 6 * values[4], f"computed, fitted slope −{fit.order:.2f}", color=SERIES[0], fontsize=11)
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n", ylabel="KL(finite ‖ limit)")
         axes.set_ylim(0.2 * values.min(), 8 * max(values.max(), means.max()))
-        axes.text(at[-1], 2.6 * means[-1], "published estimate", color=SERIES[1], fontsize=11, ha="left")
+        axes.text(1.6 * at[0], means[0], "published estimate", color=SERIES[1], fontsize=11, va="center")
         _powers(axes, both=True)
 
     alt = (
@@ -155,7 +156,7 @@ def _divergences(figure: Figure) -> Panel:
         f"from −{fit.high:.3f} to −{fit.low:.3f}. The published estimate leaves it and stays at its floor of "
         f"{floor.mean():.2g}."
     )
-    caption = "Computed KL with fitted slope, the published estimate, and its floor (band: range over the trials)"
+    caption = "Computed KL (dots), a line of slope −2, the published estimate and its floor (band: range over trials)"
     return Panel(PanelText("Computed: KL at any width", caption, alt), paint)
 
 
@@ -204,7 +205,8 @@ def _score_histograms(figure: Figure) -> Panel:
         axes.plot(t, _gaussian(t, 1.0), color=INK, linewidth=1.6)
         axes.set(yscale="log", xlim=(-4, 4), ylim=(1e-4, 30), xlabel="score p₁₁ at n = 256", ylabel="density")
         axes.text(0.35, 4.0, "scores over n", color=SERIES[1], fontsize=11)
-        axes.text(1.3, 0.28, "scores over √n, and N(0, 1)", color=SERIES[0], fontsize=11)
+        axes.text(-3.9, 1.1, "scores over √n", color=SERIES[0], fontsize=11)
+        axes.text(-3.9, 3.0, "line: N(0, 1)", color=INK, fontsize=11)
         _powers(axes, across=False)
 
     stds = [float(np.sqrt(law.variance[0])) for law in laws]

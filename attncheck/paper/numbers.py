@@ -17,7 +17,7 @@ def statements_of(figure: Figure) -> list[Statement]:
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
     if figure.kind == "low rank":
         return [_low_rank(figure), _gap(figure)]
-    return [_decreasing(figure), _small(figure), _density(figure)]
+    return [_decreasing(figure), _small(figure), _beyond(figure), _density(figure)]
 
 
 def markdown(figures: Iterable[Figure]) -> str:
@@ -61,7 +61,7 @@ def _decreasing(figure: Figure) -> Statement:
     laws, fit = _finite(figure), figure.fits[0]
     widths = [law.layer["width"] for law in laws]
     points = [point for point in figure.points_of("y") if point.width in widths]
-    slope = f"KL ≈ {fit.constant:.3g} n^−{fit.order:.3f}, exponent between {fit.low:.3f} and {fit.high:.3f}"
+    slope = f"{fit.constant:.3g}/n² at large n, fitted exponent −{fit.order:.3f} (−{fit.high:.3f} to −{fit.low:.3f})"
     return Statement(
         "KL(finite ‖ limit) falls as the width grows",
         "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
@@ -78,6 +78,17 @@ def _small(figure: Figure) -> Statement:
         f"at {last.label} the law has all but reached the limit",
         f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
         f"{_value(point)}: the estimate is {excess:.3g} times that",
+    )
+
+
+def _beyond(figure: Figure) -> Statement:
+    first = _finite(figure)[0]
+    point = figure.points_of("y")[0]
+    return Statement(
+        "the estimate is one of KL where it is far above its floor",
+        f"at {first.label} {_over(first.kl_beyond)} of {_estimate(first)} come from beyond the farthest draw of the "
+        f"limit, where its kernel density is next to 0 and the 1e-12 that is added decides",
+        f"{_value(point)}",
     )
 
 

@@ -28,7 +28,8 @@ class Sampled(msgspec.Struct, frozen=True):
     """A law that was sampled: statistics of every trial.
 
     ``density`` is the kernel estimate of the first trial, as published, ``spread`` its standard deviation over the
-    trials, and ``counts`` the histogram of the first trial. ``kl`` is the published estimate against the limit.
+    trials, and ``counts`` the histogram of the first trial. ``kl`` is the published estimate against the limit,
+    ``kl_beyond`` the part of it from beyond the farthest draw of the limit.
     """
 
     label: str
@@ -40,6 +41,7 @@ class Sampled(msgspec.Struct, frozen=True):
     variance: list[float]
     excess_kurtosis: list[float]
     kl: list[float]
+    kl_beyond: list[float]
     density: list[float]
     spread: list[float]
     counts: list[int]
@@ -211,7 +213,8 @@ def _sampled(
         mean=mean,
         variance=variance,
         excess_kurtosis=kurtosis,
-        kl=[float(trial["kl"]) for trial in trials if "kl" in trial],
+        kl=[float(trial["kl"][0]) for trial in trials if "kl" in trial],
+        kl_beyond=[float(trial["kl"][1]) for trial in trials if "kl" in trial],
         density=densities[0].tolist(),
         spread=densities.std(axis=0, ddof=1).tolist(),
         counts=trials[0]["counts"].tolist(),

@@ -120,14 +120,14 @@ def perform(unit: Unit, seed: int, scale: float) -> Arrays:
 def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) -> Arrays:
     layer, key = configuration.layer, [unit.experiment, dataclasses.asdict(configuration), unit.trial]
 
-    def drawn(limit: bool, role: str) -> FloatArray:
+    def drawn(*, limit: bool, role: str) -> FloatArray:
         rng = draw.generator(seed_sequence(seed, "paper", *key, role=role))
         if limit:
             return draw.draw_limit(layer, draws, rng)
         return (draw.draw_scores if configuration.of == "scores" else draw.draw_outputs)(layer, draws, rng)
 
     started = time.process_time()
-    samples = drawn(configuration.limit, "draws")
+    samples = drawn(limit=configuration.limit, role="draws")
     seconds = time.process_time() - started
     centred = samples - samples.mean()
     variance = float((centred**2).mean())
@@ -139,7 +139,7 @@ def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) ->
         "drawing_seconds": np.array(seconds),
     }
     if EXPERIMENTS[unit.experiment].kind != "histogram":
-        arrays["kl"] = np.array(kde.divergence(samples, drawn(True, "limit")))
+        arrays["kl"] = np.array(kde.divergence(samples, drawn(limit=True, role="limit")))
     return arrays
 
 
