@@ -261,3 +261,15 @@ def test_comparison_of_laws_sees_lost_sharing(programs: ModuleType) -> None:
 def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
     for make in (*programs.PROGRAMS.values(), lambda: programs.large_network(tanh())):
         assert make().coverage().proved
+
+
+def test_quick_run_on_the_paper_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "paper.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in (r"fig2 +\| 1/√n", r"fig2 +\| 1/n", r"fig2 +\| H = 1 ", r"fig2 +\| H = 256", "all "):
+        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
+    assert re.search(r"The whole command took [\d,]+ s", result.stdout)
+    assert str(BENCHMARKS.parent) not in result.stdout
+    refused = script(str(BENCHMARKS / "paper.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr
