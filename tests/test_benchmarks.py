@@ -261,3 +261,17 @@ def test_comparison_of_laws_sees_lost_sharing(programs: ModuleType) -> None:
 def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
     for make in (*programs.PROGRAMS.values(), lambda: programs.large_network(tanh())):
         assert make().coverage().proved
+
+
+def test_quick_run_on_rates_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "rates.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
+        assert f"| {figure} |" in result.stdout
+    rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
+    assert len(rows) == 28
+    for metric, order in rows:
+        assert abs(float(order) + (2.0 if metric == "kl" else 1.0)) < 0.5
+    refused = script(str(BENCHMARKS / "rates.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr

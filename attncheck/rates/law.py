@@ -96,7 +96,7 @@ class FiniteWidthLaw:
         return limit(self.layer)
 
     def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position ≤ t), in the shape of `t`; arguments and errors as `LimitLaw.cdf`."""
+        """Return P(y^position ≤ t), in the shape of `t`; arguments and errors as ``LimitLaw.cdf``."""
         t = check_points(t)
         tail = self._upper_tail(t, position)
         return np.where(t < 0, tail, 1 - tail)[()]
@@ -158,7 +158,7 @@ class FiniteWidthLaw:
         return standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as `LimitLaw.sample` does."""
+        """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as ``LimitLaw.sample`` does."""
         return simulate(self.layer, size, seed=seed, reading="collapsed", coordinates=coordinates).outputs
 
     def gap(self, position: int = 0) -> Gap:
