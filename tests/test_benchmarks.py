@@ -273,3 +273,17 @@ def test_quick_run_on_the_paper_reports_every_figure() -> None:
     refused = script(str(BENCHMARKS / "paper.py"), "--quick", "--write")
     assert refused.returncode == 2
     assert "--quick" in refused.stderr
+
+
+def test_quick_run_on_rates_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "rates.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
+        assert f"| {figure} |" in result.stdout
+    rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
+    assert len(rows) == 28
+    for metric, order in rows:
+        assert abs(float(order) + (2.0 if metric == "kl" else 1.0)) < 0.5
+    refused = script(str(BENCHMARKS / "rates.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr

@@ -218,7 +218,7 @@ class TwoSample(Family):
 def one_sample_tail(distance: float, count: int) -> float:
     """Return P(D > distance) for the one-sample Kolmogorov–Smirnov statistic D of `count` values.
 
-    Below 0.2/√count it is 1 to twelve digits; there SciPy's `kstwo.sf` overflows to 0 for some counts (65,000).
+    Below 0.2/√count it is 1 to twelve digits; there SciPy's ``kstwo.sf`` overflows to 0 for some counts (65,000).
 
     Examples
     --------

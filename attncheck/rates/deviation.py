@@ -231,8 +231,10 @@ class _Repetition:
             probes.append((parts @ table).swapaxes(0, 1))
         quadratic_mean = lines.quadratic_mean(rng)
         return cls(
-            lines.centre - cells.spread(limiting)[0],
-            *(sums / size),
+            shift=lines.centre - cells.spread(limiting)[0],
+            change=sums[0] / size,
+            linear=sums[1] / size,
+            quadratic=sums[2] / size,
             linear_mean=lines.linear_mean(),
             quadratic_mean=np.zeros(len(cells.variances)) if quadratic_mean is None else quadratic_mean,
             probes=np.concatenate(probes),
@@ -284,7 +286,7 @@ class _Lines:
 
     def linear_mean(self) -> FloatArray:
         """Return E L: the derivative along the mean deviation."""
-        return self.derivatives(self.fluctuations.mean())[0][0]
+        return np.asarray(self.derivatives(self.fluctuations.mean())[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
         """Return E Q: the sum over orthogonal directions; None where they are too many."""
@@ -319,6 +321,8 @@ def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
     )
     spread = change.std(axis=0)
     used = spread > 0
+    if not used.any():
+        return 0.0, 0.0
     controls = [linear, quadratic] if repetitions[0].controlled else [linear]
     columns = np.stack([(control[:, used] / spread[used]).ravel() for control in controls], axis=1)
     scales = np.sqrt((columns**2).mean(axis=0))

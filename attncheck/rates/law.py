@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -95,7 +96,7 @@ class FiniteWidthLaw:
         return limit(self.layer)
 
     def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position ≤ t), in the shape of `t`; arguments and errors as `LimitLaw.cdf`."""
+        """Return P(y^position ≤ t), in the shape of `t`; arguments and errors as ``LimitLaw.cdf``."""
         t = check_points(t)
         tail = self._upper_tail(t, position)
         return np.where(t < 0, tail, 1 - tail)[()]
@@ -114,7 +115,7 @@ class FiniteWidthLaw:
         """Return the cdf at this width less the limit's, in the shape of `t`."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
-        return np.where(t < 0, tail, -tail)[()]
+        return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density at this width less the limit's, in the shape of `t`."""
@@ -157,7 +158,7 @@ class FiniteWidthLaw:
         return standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as `LimitLaw.sample` does."""
+        """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as ``LimitLaw.sample`` does."""
         return simulate(self.layer, size, seed=seed, reading="collapsed", coordinates=coordinates).outputs
 
     def gap(self, position: int = 0) -> Gap:
@@ -175,7 +176,7 @@ class FiniteWidthLaw:
 
     def _upper_tail(self, t: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(np.abs(t))
-        return np.clip(beyond + self._replicates(t, position, "upper_tail").mean(axis=0), 0.0, 1.0)
+        return np.asarray(np.clip(beyond + self._replicates(t, position, "upper_tail").mean(axis=0), 0.0, 1.0))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
         """Return the difference from the limit at ±t by each repetition, (repetitions, *t.shape)."""
@@ -290,7 +291,11 @@ def _marginal(
     return ScoreEntry(layer, position, check_position("key", key, layer)), infinite
 
 
+@functools.lru_cache(maxsize=32)
 def _gap(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+    if marginal.law().mean() == 0.0:
+        what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
+        refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
 

@@ -111,16 +111,16 @@ class OutputEntry:
             keys = root[:, None] @ symmetric_root(drivers.keys)
             values = root[:, None] @ symmetric_root(drivers.values)
             by_group = rows.reshape(len(rows), layer.kv_heads, layer.group_size, -1).swapaxes(0, 1)
-            by_group = by_group.reshape(layer.kv_heads, -1, by_group.shape[-1])
-            scores = scales[:, None, None, None] * (by_group @ keys.swapaxes(-1, -2))
+            together = by_group.reshape(layer.kv_heads, -1, by_group.shape[-1])
+            scores = scales[:, None, None, None] * (together @ keys.swapaxes(-1, -2))
             squares = self._squares(scores, values)
             shape = (len(squares), layer.kv_heads, len(rows), layer.group_size)
             return np.asarray(output_factor(layer) * squares.reshape(shape).sum(axis=(1, 3)))
-        scores = rows.reshape(1, -1, rows.shape[-1]) @ root.swapaxes(-1, -2)
-        scores = scores.reshape(len(scores), *rows.shape)
-        scores = (scales[:, None, None] * np.sqrt(drivers.keys))[..., None] * scores
-        squares = self._squares(scores.reshape(len(scores), -1, scores.shape[-1]), root)
-        summed = (drivers.values * squares.reshape(scores.shape[:-1])).sum(axis=-1)
+        turned = rows.reshape(1, -1, rows.shape[-1]) @ root.swapaxes(-1, -2)
+        per_head = turned.reshape(len(turned), *rows.shape)
+        per_head = (scales[:, None, None] * np.sqrt(drivers.keys))[..., None] * per_head
+        squares = self._squares(per_head.reshape(len(per_head), -1, per_head.shape[-1]), root)
+        summed = (drivers.values * squares.reshape(per_head.shape[:-1])).sum(axis=-1)
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
