@@ -55,7 +55,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     >>> layer = AttentionLayer(width=64)
     >>> law = finite_width_law(layer, size=256)
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
-    0.055, in the limit 0.056
+    0.056, in the limit 0.055
     """
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
