@@ -30,12 +30,15 @@ if TYPE_CHECKING:
         tanh,
     )
     from attncheck.program import Program
-    from attncheck.simulators import Draws, ProgramDraws, simulate, simulate_chunks
+    from attncheck.simulators import Draws, ProgramDraws, StackDraws, simulate, simulate_chunks
+    from attncheck.stacks import AttentionStack
+    from attncheck.stacks.law import StackLaw
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AttentionLayer": "attncheck.attention",
+    "AttentionStack": "attncheck.stacks",
     "CheckReport": "attncheck.api",
     "Draws": "attncheck.simulators",
     "InputError": "attncheck.errors",
@@ -43,6 +46,8 @@ _HOMES = {
     "Program": "attncheck.program",
     "ProgramDraws": "attncheck.simulators",
     "ProgramLimit": "attncheck.limits.programs",
+    "StackDraws": "attncheck.simulators",
+    "StackLaw": "attncheck.stacks.law",
     "check": "attncheck.api",
     "clip": "attncheck.nonlinearity",
     "cos": "attncheck.nonlinearity",
@@ -63,6 +68,7 @@ _HOMES = {
 
 __all__ = [
     "AttentionLayer",
+    "AttentionStack",
     "CheckReport",
     "Draws",
     "InputError",
@@ -70,6 +76,8 @@ __all__ = [
     "Program",
     "ProgramDraws",
     "ProgramLimit",
+    "StackDraws",
+    "StackLaw",
     "check",
     "clip",
     "cos",

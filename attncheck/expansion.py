@@ -82,9 +82,7 @@ def write_attention(
     inner = layer.head_dim
 
     def project(weight: Weight, name: str, vectors: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(
-            program.matmul(weight, x, f"{prefix}{name},{j}") for j, x in zip(positions, vectors, strict=True)
-        )
+        return tuple(program.matmul(weight, x, f"{prefix}{name},{j}") for j, x in zip(positions, vectors, strict=True))
 
     def declare(name: str, std: float, rows: int | None, columns: int | None) -> Weight:
         return program.weight(f"{prefix}{name}", std, rows, columns)

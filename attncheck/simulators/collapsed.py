@@ -98,6 +98,25 @@ def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Gener
     return HeadDraws(keys, values, rng.standard_normal((size, layer.num_heads, rank, keys.shape[-1])))
 
 
+def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
+    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ: given scores and values, neurons of the outputs are N(0, this).
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
+    values : ndarray, shape (size, num_heads, seq_len, r)
+        B_V of each head.
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, seq_len)
+    """
+    mixed = attention_weights(layer, scores) @ values
+    grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
+    return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
+
+
 def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw what the layer makes of given inputs: exact in law given X.
 
