@@ -80,6 +80,7 @@ def recur(
     lengths: FloatArray | None = None,
     deviations: tuple[Deviations, ...] = (),
     share: float = 0.0,
+    averaged: bool = False,
 ) -> Recursion:
     """Return the covariances of the limit's streams given the normals that make the scores.
 
@@ -94,6 +95,9 @@ def recur(
         What it adds to each layer.
     share : float
         How much of both is put in.
+    averaged : bool
+        Give every draw the mean covariance of all draws to read, as if layers were Gaussian and forgot the scores
+        before them. A wrong recursion from the second layer on: what the conjecture is to be told apart from.
 
     Returns
     -------
@@ -113,6 +117,8 @@ def recur(
     found["streams"].append(stream)
     largest = 0.0
     for k, layer in enumerate(stack.layers):
+        if averaged:
+            stream = np.broadcast_to(stream.mean(axis=0), stream.shape)
         kernel, error = image_kernels(nonlinearity.from_layer(layer), stream)
         root = lower_root(kernel)
         draws = _limit_heads(layer, normals[:, k], deviations[k] if deviations else None, share)
