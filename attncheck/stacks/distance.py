@@ -38,8 +38,8 @@ POINTS.setflags(write=False)
 # How much of the deviations is put in, to either side: the rest is of the cube of it.
 _SHARE = 1e-3
 # Neurons that the last average of a residual stream is taken over.
-_NEURONS = 128
-_PILOT = 4096
+_NEURONS = 64
+_PILOT = 1024
 # Entries of a block of draws.
 _BLOCK = 2**21
 
