@@ -142,7 +142,7 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
     Parameters
     ----------
     stack, size, seed, position
-        As for `distances`; the width plays no part.
+        As for `distances`; the width plays no part. All draws are held at once: their kernels are averaged.
 
     Returns
     -------
