@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
-from attncheck.limits.law import LimitLaw, check_points, limit
+from attncheck.limits.law import LimitLaw, limit
+from attncheck.limits.mixture import check_points
 from attncheck.rates.deviation import deviation
 from attncheck.rates.gap import ERRORS, METRICS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry, ScoreEntry
