@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from attncheck.program import Program
     from attncheck.rates.law import Distance, FiniteWidthLaw, distance, finite_width_law
     from attncheck.rates.rate import Rate, rate
-    from attncheck.simulators import Draws, ProgramDraws, simulate, simulate_chunks
+    from attncheck.simulators import Draws, ProgramDraws, StackDraws, simulate, simulate_chunks
+    from attncheck.stacks import AttentionStack
+    from attncheck.stacks.law import StackLaw
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AttentionLayer": "attncheck.attention",
+    "AttentionStack": "attncheck.stacks",
     "CheckReport": "attncheck.api",
     "Distance": "attncheck.rates.law",
     "Draws": "attncheck.simulators",
@@ -48,6 +51,8 @@ _HOMES = {
     "ProgramDraws": "attncheck.simulators",
     "ProgramLimit": "attncheck.limits.programs",
     "Rate": "attncheck.rates.rate",
+    "StackDraws": "attncheck.simulators",
+    "StackLaw": "attncheck.stacks.law",
     "check": "attncheck.api",
     "clip": "attncheck.nonlinearity",
     "cos": "attncheck.nonlinearity",
@@ -71,6 +76,7 @@ _HOMES = {
 
 __all__ = [
     "AttentionLayer",
+    "AttentionStack",
     "CheckReport",
     "Distance",
     "Draws",
@@ -81,6 +87,8 @@ __all__ = [
     "ProgramDraws",
     "ProgramLimit",
     "Rate",
+    "StackDraws",
+    "StackLaw",
     "check",
     "clip",
     "cos",

@@ -287,3 +287,18 @@ def test_quick_run_on_rates_reports_every_figure() -> None:
     refused = script(str(BENCHMARKS / "rates.py"), "--quick", "--write")
     assert refused.returncode == 2
     assert "--quick" in refused.stderr
+
+
+def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth() -> None:
+    result = script(str(BENCHMARKS / "stacks.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("# Stacks (conjecture)")
+    headings = re.findall(r"^## (.*)$", result.stdout, re.MULTILINE)
+    assert len(headings) == 4
+    assert all(heading.endswith("(conjecture)") for heading in headings)
+    for depth in (1, 2):
+        assert len(re.findall(rf"^\| {depth} .*\| -?\d\.\d+ \[", result.stdout, re.MULTILINE)) == 4
+    assert str(BENCHMARKS.parent) not in result.stdout
+    refused = script(str(BENCHMARKS / "stacks.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr

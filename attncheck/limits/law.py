@@ -15,12 +15,14 @@ from attncheck.attention_map import attention_weights, visible
 from attncheck.errors import check_whole, refuse
 from attncheck.limits import covariance, rows
 from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
-from attncheck.limits.mixture import ScaleMixture, pool
+from attncheck.limits.mixture import ScaleMixture, check_points, pool
 from attncheck.limits.programs import ProgramLimit, limit_of_program
 from attncheck.program import Program
+from attncheck.stacks.stack import AttentionStack
 
 if TYPE_CHECKING:
     from attncheck.simulators.draws import Draws
+    from attncheck.stacks.law import StackLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
@@ -38,23 +40,28 @@ def limit(layer: AttentionLayer) -> LimitLaw: ...
 def limit(layer: Program) -> ProgramLimit: ...
 
 
-def limit(layer: AttentionLayer | Program) -> LimitLaw | ProgramLimit:
+@overload
+def limit(layer: AttentionStack) -> StackLaw: ...
+
+
+def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | ProgramLimit | StackLaw:
     """Return the infinite-width limit law of a layer's outputs, or the limit variables of a program.
 
     Parameters
     ----------
-    layer : AttentionLayer or Program
-        With a `head_dim`, the limit is that of width and head_dim both going to infinity. Heads of
-        a group that share W^K and W^V have the same limit as separate heads.
+    layer : AttentionLayer, Program or AttentionStack
+        The law of a stack of two layers or more is a conjecture. With a `head_dim`, the limit is that of width
+        and head_dim both going to infinity. Heads of a group that share W^K and W^V have the same limit as
+        separate heads.
 
     Returns
     -------
-    LimitLaw or ProgramLimit
+    LimitLaw, ProgramLimit or StackLaw
 
     Raises
     ------
     InputError
-        If `layer` is neither, or a program without a limit (see `Program.coverage`).
+        If `layer` is none of these, or a program without a limit (see `Program.coverage`).
 
     Examples
     --------
@@ -64,6 +71,10 @@ def limit(layer: AttentionLayer | Program) -> LimitLaw | ProgramLimit:
     """
     if isinstance(layer, Program):
         return limit_of_program(layer)
+    if isinstance(layer, AttentionStack):
+        from attncheck.stacks.law import StackLaw  # which simulates the recursion
+
+        return StackLaw(layer)
     if not isinstance(layer, AttentionLayer):
         remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
         refuse("layer", layer, "is not an AttentionLayer", remedy)
@@ -367,17 +378,6 @@ def _error(replicates: FloatArray) -> FloatArray:
     """Return the error estimate of the mean over the first axis."""
     standard = replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
     return np.asarray(_ERRORS * standard + _CONDENSING * np.abs(replicates.mean(axis=0)))
-
-
-def check_points(t: ArrayLike) -> FloatArray:
-    """Return points of a law as an array, or raise `InputError`."""
-    try:
-        points = np.asarray(t, dtype=np.float64)
-    except (TypeError, ValueError):
-        refuse("t", t, "must be numbers", "pass a number or an array of them")
-    if np.isnan(points).any():
-        refuse("t", t, "holds NaN", "remove the NaN entries")
-    return points
 
 
 def _check_scores(scores: ArrayLike, shape: tuple[int, ...], axes: str) -> FloatArray:

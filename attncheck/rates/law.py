@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
-from attncheck.limits.law import LimitLaw, check_points, limit
+from attncheck.limits.law import LimitLaw, limit
+from attncheck.limits.mixture import check_points
 from attncheck.rates.deviation import deviation
 from attncheck.rates.gap import ERRORS, METRICS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry, ScoreEntry
@@ -55,7 +56,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     >>> layer = AttentionLayer(width=64)
     >>> law = finite_width_law(layer, size=256)
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
-    0.055, in the limit 0.056
+    0.056, in the limit 0.055
     """
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")

@@ -12,6 +12,7 @@ with N_a, N'_a of independent standard normals. This holds jointly with the inpu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -26,21 +27,35 @@ from attncheck.simulators.linalg import bartlett, gram_root
 FloatArray = NDArray[np.float64]
 
 
-def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X: x^i = φ(W^i h), which is Gaussian given ‖h‖² ~ χ²_n.
+def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Draw h^i = W^i h, which is Gaussian given ‖h‖² ~ χ²_n.
 
     Returns
     -------
-    ndarray, shape (size, seq_len, width)
+    hidden : ndarray, shape (size, seq_len, width)
+        h^i over its scale, input_std times `lengths`: normal, with the correlation of the layer.
+    lengths : ndarray, shape (size,)
+        ‖h‖/√n.
     """
     n = layer.width
-    length = np.sqrt(rng.chisquare(n, size=size) / n) * layer.input_std
+    lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
     h = rng.standard_normal((size, layer.seq_len, n)) if rho < 1.0 else np.zeros((size, layer.seq_len, n))
     if rho > 0.0:
         h *= (1.0 - rho) ** 0.5
         h += rho**0.5 * rng.standard_normal((size, 1, n))
-    h *= length[:, None, None]
+    return h, lengths
+
+
+def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw X: x^i = φ(h^i).
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, width)
+    """
+    h, lengths = draw_hidden(layer, size, rng)
+    h *= (lengths * layer.input_std)[:, None, None]
     return nonlinearity.from_layer(layer)(h)
 
 
@@ -48,6 +63,58 @@ def draw_collapsed(layer: AttentionLayer, size: int, coordinates: int, rng: np.r
     """Draw inputs, scores and outputs of `layer` exactly in law, without weight matrices."""
     inputs = draw_inputs(layer, size, rng)
     return attend(layer, inputs, coordinates, rng)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadDraws:
+    """What is random in scores and values once F, a root of the inputs' Gram matrix, is given: ν = head_width.
+
+    Attributes
+    ----------
+    keys, values : ndarray, shape (size, kv_heads, r, min(r, ν))
+        T_K and T_V.
+    scores : ndarray, shape (size, num_heads, r, min(r, ν))
+        N.
+    """
+
+    keys: FloatArray
+    values: FloatArray
+    scores: FloatArray
+
+    def of(self, layer: AttentionLayer, root: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return scores P, keys B_K and values B_V of every head, for F of shape (size, seq_len, r)."""
+        root, shrink = root[:, None], layer.head_width**-0.5
+        spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
+        keys = spread(layer.key_std * shrink * (root @ self.keys))
+        values = spread(layer.value_std * shrink * (root @ self.values))
+        scores = (layer.query_std * layer.score_factor) * ((root @ self.scores) @ keys.swapaxes(-1, -2))
+        return scores, keys, values
+
+
+def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Generator) -> HeadDraws:
+    """Draw Bartlett factors and score normals for roots with `rank` columns."""
+    batch, nu = (size, layer.kv_heads), layer.head_width
+    keys, values = bartlett(rng, batch, rank, nu), bartlett(rng, batch, rank, nu)
+    return HeadDraws(keys, values, rng.standard_normal((size, layer.num_heads, rank, keys.shape[-1])))
+
+
+def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
+    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ: given scores and values, neurons of the outputs are N(0, this).
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
+    values : ndarray, shape (size, num_heads, seq_len, r)
+        B_V of each head.
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, seq_len)
+    """
+    mixed = attention_weights(layer, scores) @ values
+    grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
+    return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
 
 
 def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.random.Generator) -> Draws:
@@ -66,17 +133,10 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     -------
     Draws
     """
-    size, nu = len(inputs), layer.head_width
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
-    root = (inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram))[:, None]
-    rank, batch = root.shape[-1], (size, layer.kv_heads)
-    spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
-    keys = spread(layer.key_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
-    values = spread(layer.value_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
-    per_head = (size, layer.num_heads)
-    queries = root @ rng.standard_normal((*per_head, rank, keys.shape[-1]))
-    scores = (layer.query_std * layer.score_factor) * (queries @ keys.swapaxes(-1, -2))
-    projected = values @ rng.standard_normal((*per_head, values.shape[-1], coordinates))
+    root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
+    scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
+    projected = values @ rng.standard_normal((len(inputs), layer.num_heads, values.shape[-1], coordinates))
     outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)
     outputs *= layer.output_std * layer.head_factor
     return Draws(
