@@ -2,8 +2,8 @@
 
 ``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder of its own, times some draws of the literal
 reading for each configuration on the same machine and extrapolates them to the published number; ``--write`` also
-puts the tables into benchmarks/paper.md. Times are processor times of one thread: on an idle machine wall time, divided by the
-number of processes.
+puts the tables into benchmarks/paper.md. Times are processor times of one thread: on an idle machine wall time,
+divided by the number of processes.
 """
 
 from __future__ import annotations

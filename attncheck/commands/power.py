@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck.errors import InputError, check_choice, check_whole
+from attncheck.errors import check_choice, check_whole
 from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
+from attncheck.files import write_whole
 from attncheck.power import Entry, power_table
 from attncheck.power_text import to_json
 
@@ -45,7 +46,7 @@ def print_power(
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:
-        _write(to_json(table, profile), out)
+        write_whole(out, to_json(table, profile) + b"\n")
     return ExitCode.CONSISTENT
 
 
@@ -61,12 +62,3 @@ def _line(entry: Entry, profile: str) -> str:
         return f"{head} {'-':>10} {'-':>9} {'-':>9}  {reason}"
     verified = f"{row.seen}/{row.looks}" if row.looks else "-"
     return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"
-
-
-def _write(table: bytes, out: Path) -> None:
-    """Write the table as a report reads it."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(table + b"\n")
-    except OSError as error:
-        raise InputError(f"out={out}: cannot be written ({error.strerror}); choose another path") from None

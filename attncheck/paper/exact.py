@@ -14,7 +14,9 @@ import attncheck as ac
 from attncheck.attention import AttentionLayer
 from attncheck.errors import refuse
 from attncheck.limits.kernel import input_kernel
+from attncheck.limits.mixture import ScaleMixture
 from attncheck.paper.experiments import Exact
+from attncheck.rates.drivers import gamma_rule
 from attncheck.rates.law import Distance, default_size
 from attncheck.rates.rate import fit
 
@@ -129,20 +131,18 @@ def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> Flo
     InputError
         As for `score_mixture`.
     """
-    std, mass = score_mixture(layer, nodes)
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer).matrix[0, 0])
-    return np.array([float(mass @ (_normal(t, std) - _normal(t, np.array(limit_std)))) for t in grid])
+    return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 
 
 def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
     """Return variance and excess kurtosis of p_11 at finite width; as `score_difference` otherwise."""
-    std, mass = score_mixture(layer, nodes)
-    second, fourth = float(mass @ std**2), float(mass @ std**4)
-    return np.array([second, 3.0 * (fourth / second**2 - 1.0)])
+    mixture = score_mixture(layer, nodes)
+    return np.array([mixture.mean(), 3.0 * mixture.variance() / mixture.mean() ** 2])
 
 
-def score_mixture(layer: AttentionLayer, nodes: int) -> tuple[FloatArray, FloatArray]:
-    """Return standard deviations and masses of the mixture of normals that p_11 is at finite width.
+def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
+    """Return the mixture of normals that p_11 is at finite width.
 
     With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N is normal given three chi-squares, the first of which
     is ‖h‖². A clip at 100 changes this with a chance below 1e-100.
@@ -160,38 +160,23 @@ def score_mixture(layer: AttentionLayer, nodes: int) -> tuple[FloatArray, FloatA
 
     Examples
     --------
-    >>> std, mass = score_mixture(AttentionLayer(width=256), 12)
-    >>> round(float(mass @ std**2), 10) == round((1 + 2 / 256) ** 2, 10)
+    >>> mixture = score_mixture(AttentionLayer(width=256), 12)
+    >>> round(mixture.mean(), 10) == round((1 + 2 / 256) ** 2, 10)
     True
     """
     if layer.activation != "identity" and (layer.activation != "clip" or layer.clip < 50 * layer.input_std):
         remedy = "use activation='identity', or 'clip' with a bound that is not reached"
         refuse("activation", layer.activation, "bends the inputs", remedy)
-    hidden, hidden_mass = chi_square_over(layer.width, nodes)
-    keys, keys_mass = chi_square_over(layer.head_width, nodes)
+    hidden, hidden_mass = gamma_rule(0.5 * layer.width, nodes)
+    keys, keys_mass = gamma_rule(0.5 * layer.head_width, nodes)
     lengths = np.multiply.outer(hidden, hidden).ravel() * layer.input_std**2
     scale = layer.query_std * layer.key_std * layer.score_factor
-    std = scale * np.multiply.outer(lengths, np.sqrt(keys)).ravel()
+    variances = scale**2 * np.multiply.outer(lengths**2, keys).ravel()
     mass = np.multiply.outer(np.multiply.outer(hidden_mass, hidden_mass).ravel(), keys_mass).ravel()
     kept = mass > 1e-20
-    return std[kept], mass[kept]
+    return ScaleMixture(variances[kept], mass[kept], atom=0.0)
 
 
-def chi_square_over(dof: int, nodes: int) -> tuple[FloatArray, FloatArray]:
-    """Return nodes of χ²_dof/dof and their masses, exact for polynomials up to order 2 `nodes` - 1.
-
-    Examples
-    --------
-    >>> places, masses = chi_square_over(64, 8)
-    >>> round(float(masses @ places**2), 12) == 1 + 2 / 64
-    True
-    """
-    # Golub and Welsch: the orthogonal polynomials' recurrence, with no gamma function to overflow.
-    order, alpha = np.arange(nodes), 0.5 * dof - 1.0
-    diagonal, beside = 2 * order + alpha + 1, np.sqrt(order[1:] * (order[1:] + alpha))
-    places, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
-    return 2 * places / dof, vectors[0] ** 2
-
-
-def _normal(t: float, std: FloatArray) -> FloatArray:
-    return np.asarray(np.exp(-0.5 * (t / std) ** 2) / (std * math.sqrt(2 * math.pi)))
+def gaussian(t: FloatArray, variance: float) -> FloatArray:
+    """Return the density of N(0, variance)."""
+    return np.asarray(np.exp(-0.5 * t**2 / variance) / math.sqrt(2 * math.pi * variance))

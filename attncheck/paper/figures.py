@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from attncheck.paper.exact import gaussian
 from attncheck.paper.results import Figure, PanelText, Sampled
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
 from attncheck.words import number
@@ -202,7 +203,7 @@ def _score_histograms(figure: Figure) -> Panel:
     def paint(axes: Axes) -> None:
         for law, color in zip(laws, SERIES, strict=False):
             axes.stairs(_shares(figure, law), figure.edges, color=color, linewidth=1.3)
-        axes.plot(t, _gaussian(t, 1.0), color=INK, linewidth=1.6)
+        axes.plot(t, gaussian(t, 1.0), color=INK, linewidth=1.6)
         axes.set(yscale="log", xlim=(-4, 4), ylim=(1e-4, 30), xlabel="score p₁₁ at n = 256", ylabel="density")
         axes.text(0.35, 4.0, "scores over n", color=SERIES[1], fontsize=11)
         axes.text(-3.9, 1.1, "scores over √n", color=SERIES[0], fontsize=11)
@@ -223,7 +224,7 @@ def _score_difference(figure: Figure) -> Panel:
     curve, t = figure.curve_of("1/√n"), np.array(figure.grid)
     value = np.array(curve.value)
     bins = np.diff(figure.edges)[0]
-    noise = np.sqrt(_gaussian(t, 1.0) / (bins * figure.draws))
+    noise = np.sqrt(gaussian(t, 1.0) / (bins * figure.draws))
 
     def paint(axes: Axes) -> None:
         axes.fill_between(t, -noise, noise, color=BAND, linewidth=0)
@@ -251,7 +252,7 @@ def _output_histograms(figure: Figure) -> Panel:
             axes.stairs(_shares(figure, law), figure.edges, color=color, linewidth=1.0, alpha=0.8)
             limit = figure.limit_of(law.label)
             axes.plot(t, limit.density, color=color, linewidth=1.8)
-        axes.plot(t, _gaussian(t, figure.limit_of(laws[0].label).variance), color=INK, linewidth=1.2, linestyle="--")
+        axes.plot(t, gaussian(t, figure.limit_of(laws[0].label).variance), color=INK, linewidth=1.2, linestyle="--")
         axes.set(yscale="log", xlim=(-3, 3), ylim=(1e-5, 4), xlabel="y at n = 256", ylabel="density")
         axes.text(-2.95, 2e-2, "H = 1", color=SERIES[0], fontsize=11)
         axes.text(-0.45, 1.5e-4, "H = 256", color=SERIES[1], fontsize=11)
@@ -271,7 +272,7 @@ def _output_histograms(figure: Figure) -> Panel:
 def _tails(figure: Figure) -> Panel:
     laws, t = _by_heads(figure), np.array(figure.grid)
     limits = [figure.limit_of(law.label) for law in laws]
-    from_gaussian = [np.array(limit.density) - _gaussian(t, limit.variance) for limit in limits]
+    from_gaussian = [np.array(limit.density) - gaussian(t, limit.variance) for limit in limits]
     finite = [np.array(figure.curve_of(law.label).value) for law in laws]
 
     def paint(axes: Axes) -> None:
@@ -307,10 +308,6 @@ def _width(layer: dict[str, object]) -> float:
 
 def _shares(figure: Figure, law: Sampled) -> FloatArray:
     return np.array(law.counts) / (law.draws * np.diff(figure.edges))
-
-
-def _gaussian(t: FloatArray, variance: float) -> FloatArray:
-    return np.asarray(np.exp(-0.5 * t**2 / variance) / np.sqrt(2 * np.pi * variance))
 
 
 def _over_trials(laws: Sequence[Sampled]) -> tuple[FloatArray, FloatArray]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from attncheck.errors import InputError
+from attncheck.files import write_whole
 from attncheck.paper import numbers, plates, results
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.figures import Panel, panels_of
@@ -47,7 +46,7 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: Manifest) -> 
 
     written = [path for name in names for path in _figure(finished(name, data, manifest), out)]
     figures = [figure for figure in published(out) if belongs(figure, manifest)]
-    page = write(out / NUMBERS, numbers.markdown(figures).encode())
+    page = write_whole(out / NUMBERS, numbers.markdown(figures).encode())
     return [*written, page, render_paper(out / PAGE, figures)]
 
 
@@ -76,31 +75,12 @@ def belongs(figure: Figure, manifest: Manifest) -> bool:
     return theirs == (manifest.seed, manifest.scale, manifest.versions)
 
 
-def write(path: Path, content: bytes) -> Path:
-    """Write a file in one step; return its path.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        os.replace(fresh, path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise InputError(f"out={path}: cannot be written ({error.strerror or error}); choose another folder") from None
-    return path
-
-
 def _figure(figure: Figure, out: Path) -> list[Path]:
     panels: list[Panel] = panels_of(figure)
     title, stem = numbers.named(figure), out / figure.name
-    save(stem.with_suffix(".npz"), results.arrays_of(figure))
     return [
-        stem.with_suffix(".npz"),
-        write(stem.with_suffix(".json"), results.encode(figure)),
-        write(stem.with_suffix(".svg"), plates.svg_of(panels, title)),
-        write(stem.with_suffix(".pdf"), plates.pdf_of(panels, title)),
+        save(stem.with_suffix(".npz"), results.arrays_of(figure)),
+        write_whole(stem.with_suffix(".json"), results.encode(figure)),
+        write_whole(stem.with_suffix(".svg"), plates.svg_of(panels, title)),
+        write_whole(stem.with_suffix(".pdf"), plates.pdf_of(panels, title)),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,6 +14,7 @@ import msgspec
 from threadpoolctl import threadpool_limits
 
 from attncheck.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck.files import write_whole
 from attncheck.manifest import installed_versions
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
@@ -121,7 +121,7 @@ def _performed(left: Sequence[Unit], data: Path, manifest: Manifest, workers: in
         remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
         raise InputError(f"workers={workers}: a process ended before its work; {remedy}") from None
     finally:
-        # Units in progress are finished and kept; none is begun.
+        # Units in progress are finished and kept, unless Ctrl-C on a terminal ended their processes too; none is begun.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -142,17 +142,15 @@ def _claimed(out: Path, manifest: Manifest) -> Path:
     """
     data, path = out / "data", out / "data" / _MANIFEST
     try:
-        data.mkdir(parents=True, exist_ok=True)
-        there = path.read_bytes() if path.exists() else b""
-        if not there:
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-            os.replace(fresh, path)
-            return data
+        there = path.read_bytes()
+    except FileNotFoundError:
+        there = b""
     except OSError as error:
-        problem = error.strerror or error
-        raise InputError(f"out={out}: cannot be written ({problem}); choose another folder") from None
-    _refuse_other(out, there, manifest)
+        raise InputError(f"out={out}: cannot be read ({error.strerror or error}); choose another folder") from None
+    if there:
+        _refuse_other(out, there, manifest)
+    else:
+        write_whole(path, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return data
 
 

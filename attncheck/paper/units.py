@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
-import os
 import time
 import zipfile
 import zlib
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from attncheck.errors import InputError
 from attncheck.evidence.streams import digest, seed_sequence
+from attncheck.files import write_whole
 from attncheck.paper import draw, exact, kde
 from attncheck.paper.experiments import (
     BIN_END,
@@ -146,8 +147,8 @@ def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) ->
 # Files --------------------------------------------------------------------------------------------
 
 
-def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] | None = None) -> None:
-    """Write arrays in one step: a reader sees all of them or none.
+def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] | None = None) -> Path:
+    """Write arrays in one step: a reader sees all of them or none; return the path.
 
     Parameters
     ----------
@@ -161,16 +162,10 @@ def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] 
     InputError
         If the file cannot be written.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     named: Arrays = {**arrays, **({} if key is None else {"key": np.array(_text(key))})}
-    try:
-        with fresh.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **named)
-        os.replace(fresh, path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        problem = error.strerror or error
-        raise InputError(f"out={path}: cannot be written ({problem}); choose another folder") from None
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **named)
+    return write_whole(path, buffer.getvalue())
 
 
 def load(path: Path, key: Mapping[str, Any]) -> Arrays | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import jinja2
 
 from attncheck import words
 from attncheck.errors import InputError
+from attncheck.files import write_whole
 from attncheck.report.compare import LEVEL, compare
 from attncheck.report.gather import gather
 from attncheck.report.power import read_power
@@ -34,8 +34,7 @@ def render(
         None if power is None else read_power(Path(power)),
         None if paper is None else _read_paper(Path(paper)),
     )
-    write_page(Path(out), page(view))
-    return Path(out)
+    return write_whole(Path(out), encoded(page(view)))
 
 
 def page(view: View) -> str:
@@ -63,6 +62,11 @@ def fill(recipe: Recipe, **seen: Any) -> str:
         raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); mend the template") from None
 
 
+def encoded(text: str) -> bytes:
+    """Return a page as bytes; half a surrogate pair, which a name in a record may hold, becomes a question mark."""
+    return text.encode("utf-8", errors="replace")
+
+
 def _environment(recipe: Recipe) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([str(folder) for folder in recipe.folders]),
@@ -82,19 +86,6 @@ def _read_paper(folder: Path) -> PaperView:
     from attncheck.report.paper import read_paper
 
     return read_paper(folder)
-
-
-def write_page(out: Path, text: str) -> None:
-    """Write a file in one step, so that a reader never sees half of it."""
-    fresh = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8", newline="\n", errors="replace")
-        os.replace(fresh, out)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        problem = error.strerror or error
-        raise InputError(f"out={out}: cannot be written ({problem}); choose another path") from None
 
 
 _FILTERS: dict[str, Any] = {

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 
 from attncheck.errors import refuse
+from attncheck.files import write_whole
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import made_with, named, size_of
 from attncheck.paper.publish import published
 from attncheck.paper.results import Figure, Statement
-from attncheck.report.page import fill, write_page
+from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import Drawing, draw
 
@@ -109,5 +110,4 @@ def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
         If it cannot be written.
     """
     recipe = dataclasses.replace(load("paper"), template="paper.html.j2")
-    write_page(out, fill(recipe, paper=view_of(figures)))
-    return out
+    return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))
