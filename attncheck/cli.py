@@ -83,7 +83,7 @@ def check(
     layer: Path,
     samples: Path,
     record: Path | None = None,
-    seed: int = 0,
+    seed: str = "0",
     false_alarm: float = 1e-6,
 ) -> int:
     """Hold samples produced elsewhere to the exact law at their width and to the limit.
@@ -102,9 +102,10 @@ def check(
     false_alarm
         The chance that samples of a right simulator are called violated.
     """
+    from attncheck.commands.arguments import seed_of
     from attncheck.samples.command import check_file
 
-    code, text = check_file(layer, samples, record, seed=seed, false_alarm=false_alarm)
+    code, text = check_file(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
     print(text)
     return code
 
@@ -244,7 +245,7 @@ def paper(
     *figure: PublishedFigure,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("paper"),
     scale: float = 1.0,
-    seed: int = 0,
+    seed: str = "0",
     workers: str = "auto",
 ) -> int:
     """Repeat the paper's experiments at full size, beside what is computed exactly.

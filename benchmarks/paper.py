@@ -1,16 +1,15 @@
 """What the paper's experiments cost at full size, and what they would cost with literal matrices.
 
-``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder of its own, times some draws of the literal
-reading for each configuration on the same machine and extrapolates them to the published number; ``--write`` also
-puts the tables into benchmarks/paper.md. Times are processor times of one thread: on an idle machine wall time,
-divided by the number of processes.
+``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder, times draws of the literal reading and of
+``attncheck paper`` for each configuration at its published width, and extrapolates them to the published number;
+``--write`` also puts the tables into benchmarks/paper.md, ``--out`` keeps the folder, and where this holds a finished
+run already, no wall time is given. Times are processor times of one thread, the two that are compared from one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 import attncheck as ac
 from attncheck.measured import installed, table
-from attncheck.paper import units
+from attncheck.paper import draw, units
 from attncheck.paper.experiments import EXPERIMENTS, Configuration
 from attncheck.paper.publish import publish
 from attncheck.paper.run import Manifest, manifest_of, settle_all
@@ -38,115 +37,129 @@ class Scale:
     share : float
         Of the published draws.
     seconds : float
-        Least processor time of the literal draws of a configuration.
+        Least processor time of one repeat.
+    repeats : int
+        Of which the median is taken.
     workers : int
     """
 
     names: tuple[str, ...]
     share: float
     seconds: float
+    repeats: int
     workers: int
 
 
-FULL = Scale(names=tuple(EXPERIMENTS), share=1.0, seconds=4.0, workers=2)
-QUICK = Scale(names=("fig2",), share=1e-3, seconds=1e-3, workers=1)
+FULL = Scale(names=tuple(EXPERIMENTS), share=1.0, seconds=0.5, repeats=5, workers=2)
+QUICK = Scale(names=("fig2",), share=1e-3, seconds=1e-3, repeats=3, workers=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """Draws that were timed in all repeats, and the median of their processor seconds for one draw."""
+
+    draws: int
+    each: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Processor seconds of a configuration at published size.
+    """What a configuration costs at published size.
 
     Attributes
     ----------
     experiment, label : str
     draws : int
         In all trials.
-    timed : int
-        Literal draws that were timed.
-    literal : float
-        Extrapolated from them.
-    drawing : float
-        Of the draws of ``attncheck paper``, extrapolated where only a share was made.
-    estimating : float
-        Of all else of its units: the limit's draws and kernel densities.
+    literal, here : Timed
+        With n × n matrices, and as `attncheck.paper.draw` draws.
     """
 
     experiment: str
     label: str
     draws: int
-    timed: int
-    literal: float
-    drawing: float
-    estimating: float
-
-    @property
-    def factor(self) -> float:
-        """How many times cheaper the draws are."""
-        return self.literal / self.drawing
+    literal: Timed
+    here: Timed
 
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The whole command: wall seconds, and processor seconds of what is computed in place of sampled."""
+    """The whole command.
+
+    Attributes
+    ----------
+    wall : float
+        Seconds; 0 where all was there before.
+    sampling, computing : float
+        Processor seconds of all trials, estimates included, and of what is computed in place of sampled.
+    units : int
+    """
 
     wall: float
+    sampling: float
     computing: float
     units: int
 
 
-def measure(scale: Scale) -> tuple[list[Cost], Whole]:
-    """Run the experiments, then time literal draws."""
-    with tempfile.TemporaryDirectory(prefix="attncheck-") as folder:
-        manifest, out = manifest_of(0, scale.share), Path(folder)
-        started = time.perf_counter()
-        data = settle_all(scale.names, out, manifest, scale.workers)
-        publish(scale.names, out, data, manifest)
-        wall = time.perf_counter() - started
-        with threadpool_limits(1):
-            costs = [
-                cost_of(name, configuration, data, manifest, scale)
-                for name in scale.names
-                for configuration in EXPERIMENTS[name].configurations
-                if not configuration.limit
-            ]
-        every = [unit for name in scale.names for unit in units.units_of(EXPERIMENTS[name])]
-        computing = sum(recalled(unit, data, manifest, "seconds") for unit in every if not unit.trial)
-    return costs, Whole(wall, computing, len(every))
+def measure(scale: Scale, out: Path) -> tuple[list[Cost], Whole]:
+    """Run the experiments, then time draws."""
+    whole = whole_run(scale, out)
+    with threadpool_limits(1):
+        costs = [
+            cost_of(name, configuration, scale)
+            for name in scale.names
+            for configuration in EXPERIMENTS[name].configurations
+            if not configuration.limit
+        ]
+    return costs, whole
 
 
-def cost_of(name: str, configuration: Configuration, data: Path, manifest: Manifest, scale: Scale) -> Cost:
-    """Return what a configuration cost, and what it would have."""
-    experiment = EXPERIMENTS[name]
-    trials = [units.Unit(name, configuration, trial) for trial in range(1, experiment.trials + 1)]
-    drawing, whole = (
-        sum(recalled(unit, data, manifest, field) for unit in trials) for field in ("drawing_seconds", "seconds")
+def whole_run(scale: Scale, out: Path) -> Whole:
+    """Run the experiments into a folder."""
+    manifest = manifest_of(0, scale.share)
+    before = len(list((out / "data").glob("*.npz")))
+    started = time.perf_counter()
+    data = settle_all(scale.names, out, manifest, scale.workers)
+    publish(scale.names, out, data, manifest)
+    wall = 0.0 if before else time.perf_counter() - started
+    every = [unit for name in scale.names for unit in units.units_of(EXPERIMENTS[name])]
+    sampling, computing = (
+        sum(seconds_of(unit, data, manifest) for unit in every if bool(unit.trial) == sampled)
+        for sampled in (True, False)
     )
-    grown = experiment.draws / experiment.draws_at(manifest.scale)
-    timed, seconds = literal_seconds(configuration.layer, scale.seconds)
-    draws = experiment.draws * experiment.trials
-    return Cost(name, configuration.label, draws, timed, seconds * draws, drawing * grown, (whole - drawing) * grown)
+    return Whole(wall, sampling, computing, len(every))
 
 
-def recalled(unit: units.Unit, data: Path, manifest: Manifest, field: str) -> float:
-    """Return a time that a unit took."""
-    return max(1e-9, float(units.recall(unit, data, manifest.seed, manifest.scale)[field]))
+def seconds_of(unit: units.Unit, data: Path, manifest: Manifest) -> float:
+    """Return the processor seconds that a unit took."""
+    return float(units.recall(unit, data, manifest.seed, manifest.scale)["seconds"])
 
 
-def literal_seconds(layer: ac.AttentionLayer, least: float) -> tuple[int, float]:
-    """Return how many literal draws were timed, and the processor seconds of one of them."""
-    ac.simulate(layer, 1, reading="direct")  # warms up
-    size, taken = 1, clocked(lambda: ac.simulate(layer, 1, reading="direct"))
-    while taken < least:
+def cost_of(name: str, configuration: Configuration, scale: Scale) -> Cost:
+    """Time a configuration in both ways."""
+    layer, rng = configuration.layer, draw.generator(np.random.SeedSequence(0))
+    literal = timed(lambda size: ac.simulate(layer, size, reading="direct"), scale)
+    here = timed(lambda size: draw.DRAWN[configuration.of](layer, size, rng), scale)
+    experiment = EXPERIMENTS[name]
+    return Cost(name, configuration.label, experiment.draws * experiment.trials, literal, here)
+
+
+def timed(run: Callable[[int], object], scale: Scale) -> Timed:
+    """Time as many draws at once as take long enough, several times."""
+    run(1)  # warms up
+    size, taken = 1, clocked(run, 1)
+    while taken < scale.seconds:
         # The first draws of a block cost more: no more than four times as many at once.
-        size = min(4 * size, 1 + int(1.2 * size * least / taken))
-        taken = clocked(functools.partial(ac.simulate, layer, size, reading="direct"))
-    return size, taken / size
+        size = min(4 * size, 1 + int(1.2 * size * scale.seconds / taken))
+        taken = clocked(run, size)
+    repeats = [taken, *(clocked(run, size) for _ in range(scale.repeats - 1))]
+    return Timed(size * len(repeats), float(np.median(repeats)) / size)
 
 
-def clocked(run: Callable[[], object]) -> float:
-    """Return the processor seconds of a call."""
+def clocked(run: Callable[[int], object], size: int) -> float:
+    """Return the processor seconds of some draws."""
     started = time.process_time()
-    run()
+    run(size)
     # Some clocks tick so rarely that a short call takes no time at all.
     return max(time.process_time() - started, 1e-9)
 
@@ -160,39 +173,58 @@ def by_experiment(costs: Sequence[Cost]) -> list[tuple[str, ...]]:
 
 def summed(name: str, costs: Sequence[Cost]) -> tuple[str, ...]:
     """Return a row of sums."""
-    literal, drawing, estimating = (
-        float(np.sum([getattr(cost, field) for cost in costs])) for field in ("literal", "drawing", "estimating")
-    )
-    return name, f"{literal / 3600:,.1f} h", f"{drawing:,.1f} s", f"{literal / drawing:,.0f}×", f"{estimating:,.1f} s"
+    literal, here = literal_seconds(costs), sum(cost.draws * cost.here.each for cost in costs)
+    return name, f"{literal / 3600:,.1f} h", f"{here:,.1f} s", f"{literal / here:,.0f}×"
+
+
+def literal_seconds(costs: Sequence[Cost]) -> float:
+    """Return the processor seconds of all published draws with literal matrices."""
+    return sum(cost.draws * cost.literal.each for cost in costs)
 
 
 def row(cost: Cost) -> tuple[str, ...]:
     """Return a row for a configuration."""
-    micro = 1e6 / cost.draws
-    each = (f"{cost.literal * micro:,.0f} µs ({cost.timed:,})", f"{cost.drawing * micro:,.1f} µs")
-    return cost.experiment, cost.label, f"{cost.draws:,}", *each, f"{cost.factor:,.0f}×"
+    each = (f"{1e6 * t.each:,.1f} µs ({t.draws:,})" for t in (cost.literal, cost.here))
+    return cost.experiment, cost.label, f"{cost.draws:,}", *each, f"{cost.literal.each / cost.here.each:,.0f}×"
+
+
+def told(whole: Whole, literal: float, workers: int) -> str:
+    """Return what the whole command takes, in a paragraph."""
+    processor = whole.sampling + whole.computing
+    parts = [
+        f"The whole command, {whole.units} units, takes {processor:,.0f} s of processor time: {whole.sampling:,.0f} s "
+        f"for draws and the published estimator, {whole.computing:,.0f} s for what is computed."
+    ]
+    if whole.wall:
+        parts.append(
+            f"It took {whole.wall:,.0f} s of wall time with `--workers {workers}`, figures and pages included."
+        )
+        share = processor / (whole.wall * workers)
+        if share < 0.8:
+            parts.append(
+                f"Other work ran on the machine, which left it {share:.0%} of the time: alone it would take "
+                f"about {processor / workers:,.0f} s."
+            )
+    parts.append(
+        f"Literal matrices would take {literal / 3600:,.0f} h of processor time for the draws at finite width alone, "
+        f"{literal / processor:,.0f} times as much as the whole command."
+    )
+    return " ".join(parts)
 
 
 def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
     """Return the page that is printed and written."""
-    literal = sum(cost.literal for cost in costs)
-    total = (
-        f"The whole command took {whole.wall:,.0f} s of wall time with {scale.workers} processes, for "
-        f"{whole.units} units, figures and pages; {whole.computing:,.0f} s of processor time went into what is "
-        f"computed. Literal matrices would take {literal / 3600:,.0f} h of processor time for the samples alone, "
-        f"{literal / 3600 / scale.workers:,.0f} h with {scale.workers} processes: "
-        f"{literal / scale.workers / whole.wall:,.0f} times as long as the whole command."
-    )
-    sums = table(
-        ("experiment", "literal draws", "draws here", "factor", "limit and kernel densities"), by_experiment(costs)
-    )
-    each = table(("experiment", "configuration", "draws", "literal (timed)", "here", "factor"), map(row, costs))
-    parts = ["# The paper's experiments", "`python benchmarks/paper.py --write` makes this page.", total, sums, each]
-    parts.append(
-        f"Processor times of one thread; the literal ones are extrapolated from the draws in brackets. {installed()}."
-    )
+    sums = table(("experiment", "literal draws", "draws here", "factor"), by_experiment(costs))
+    each = table(("experiment", "configuration", "draws", "literal (timed)", "here (timed)", "factor"), map(row, costs))
+    parts = ["# The paper's experiments", "`python benchmarks/paper.py --write` makes this page."]
     if scale is QUICK:
-        parts.insert(2, "A quick run: it shows that everything runs; its times mean nothing.")
+        parts.append("A quick run: it shows that everything runs; its times mean nothing.")
+    parts += [told(whole, literal_seconds(costs), scale.workers), sums, each]
+    parts.append(
+        f"Processor times of one thread: for one draw the median of {scale.repeats} repeats, both ways in one process, "
+        f"extrapolated to the published number; in brackets the draws that were timed. A literal draw is that of "
+        f'`attncheck.simulate(..., reading="direct")`, the whole layer. {installed()}.'
+    )
     return "\n\n".join(parts) + "\n"
 
 
@@ -201,11 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Time the paper's experiments against literal matrices.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/paper.md too")
     parser.add_argument("--quick", action="store_true", help="run one experiment at a tiny scale")
+    parser.add_argument("--out", type=Path, help="a folder to keep")
     options = parser.parse_args(arguments)
     if options.write and options.quick:
         parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
     scale = QUICK if options.quick else FULL
-    page = report(*measure(scale), scale)
+    with tempfile.TemporaryDirectory(prefix="attncheck-") as folder:
+        page = report(*measure(scale, options.out or Path(folder)), scale)
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")

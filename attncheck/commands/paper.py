@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from attncheck.commands.arguments import processes_of, seed_of
 from attncheck.commands.progress import progress_bar
-from attncheck.errors import check_whole
 from attncheck.exit_codes import ExitCode
 from attncheck.paper.publish import NUMBERS, PAGE, publish
 from attncheck.paper.run import manifest_of, names_of, settle_all
 
 
-def print_paper(figures: Sequence[str], out: Path, *, scale: float, seed: int, workers: str) -> int:
+def print_paper(figures: Sequence[str], out: Path, *, scale: float, seed: str, workers: str) -> int:
     """Run the experiments and say where what came out is; the arguments are those of `attncheck paper`.
 
     Raises
@@ -21,9 +20,7 @@ def print_paper(figures: Sequence[str], out: Path, *, scale: float, seed: int, w
     InputError
         If an argument cannot be used, or the folder holds another run.
     """
-    names, manifest = names_of(list(figures) or "all"), manifest_of(seed, scale)
-    processes = (os.cpu_count() or 1) if workers == "auto" else int(workers) if workers.isdecimal() else workers
-    count = check_whole("workers", processes, 1, "pass a number of processes, or auto")
+    names, manifest, count = names_of(list(figures) or "all"), manifest_of(seed_of(seed), scale), processes_of(workers)
     with progress_bar() as progress:
         task = progress.add_task("starting", total=None)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck.errors import check_choice, check_whole
+from attncheck.commands.arguments import processes_of, seed_of
+from attncheck.errors import check_choice
 from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
 from attncheck.files import write_whole
@@ -34,9 +34,7 @@ def print_power(
     InputError
         If an argument cannot be used, or `out` cannot be written.
     """
-    number = check_whole("seed", _number(seed), 0, "pass a whole number")
-    processes = os.cpu_count() if workers == "auto" else _number(workers)
-    processes = check_whole("workers", processes, 1, "pass a number of processes, or auto")
+    number, processes = seed_of(seed), processes_of(workers)
     names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in faults) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
@@ -48,10 +46,6 @@ def print_power(
     if out is not None:
         write_whole(out, to_json(table, profile) + b"\n")
     return ExitCode.CONSISTENT
-
-
-def _number(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def _line(entry: Entry, profile: str) -> str:

@@ -104,6 +104,10 @@ def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     return _in_blocks(size, layer.width, block)
 
 
+#: What draws each law at finite width.
+DRAWN = {"outputs": draw_outputs, "scores": draw_scores}
+
+
 def _stretch(layer: AttentionLayer, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
     """Draw χ²_ν/ν: by how much a direction's image is longer than expected."""
     return np.asarray(rng.chisquare(layer.head_width, size=shape) / layer.head_width)

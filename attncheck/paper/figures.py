@@ -46,10 +46,11 @@ def panels_of(figure: Figure) -> list[Panel]:
 def _densities(figure: Figure) -> Panel:
     laws = [law for law in figure.sampled if not law.limit]
     t = np.array(figure.grid)
+    many = "limit laws" if len(figure.limits) > 1 else "limit law"
 
     def paint(axes: Axes) -> None:
         for place, limit in enumerate(figure.limits):
-            axes.plot(t, limit.density, color=INK, linewidth=2.4, label="limit" if place == 0 else None)
+            axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if place == 0 else None)
         for law, color, line in zip(laws, SERIES, _STYLES, strict=False):
             axes.plot(t, law.density, color=color, linestyle=line, linewidth=1.4, label=law.label)
         axes.set(xlim=(-2.5, 2.5), ylim=(0, None), xlabel="y", ylabel="density")
@@ -64,7 +65,6 @@ def _densities(figure: Figure) -> Panel:
         f"the differences cannot be told from sampling noise for most of them."
     )
     title = "Published: density of y, first trial"
-    many = "limit laws" if len(figure.limits) > 1 else "limit law"
     caption = f"Kernel density estimates from {figure.draws:,} draws against the {many} (black)"
     return Panel(PanelText(title, caption, alt), paint)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -128,8 +127,7 @@ def _performed(left: Sequence[Unit], data: Path, manifest: Manifest, workers: in
 def _prepare() -> None:
     """Set up a process of the pool: one thread, and silence when somebody presses Ctrl-C."""
     threadpool_limits(1)
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _claimed(out: Path, manifest: Manifest) -> Path:

@@ -125,11 +125,9 @@ def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) ->
         rng = draw.generator(seed_sequence(seed, "paper", *key, role=role))
         if limit:
             return draw.draw_limit(layer, draws, rng)
-        return (draw.draw_scores if configuration.of == "scores" else draw.draw_outputs)(layer, draws, rng)
+        return draw.DRAWN[configuration.of](layer, draws, rng)
 
-    started = time.process_time()
     samples = drawn(limit=configuration.limit, role="draws")
-    seconds = time.process_time() - started
     centred = samples - samples.mean()
     variance = float((centred**2).mean())
     arrays: Arrays = {
@@ -137,7 +135,6 @@ def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) ->
         "moments": np.array([samples.mean(), variance, float((centred**4).mean()) / variance**2 - 3.0]),
         "counts": np.histogram(samples, edges())[0],
         "density": kde.density(samples, grid()),
-        "drawing_seconds": np.array(seconds),
     }
     if EXPERIMENTS[unit.experiment].kind != "histogram":
         arrays["kl"] = np.array(kde.divergence(samples, drawn(limit=True, role="limit")))
