@@ -141,7 +141,7 @@ def _claimed(out: Path, manifest: Manifest) -> Path:
     data, path = out / "data", out / "data" / _MANIFEST
     try:
         there = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         there = b""
     except OSError as error:
         raise InputError(f"out={out}: cannot be read ({error.strerror or error}); choose another folder") from None
