@@ -202,7 +202,7 @@ def told(whole: Whole, literal: float, workers: int) -> str:
         share = processor / (whole.wall * workers)
         if share < 0.8:
             parts.append(
-                f"Other work ran on the machine, which left it {share:.0%} of {workers} cores: alone it would take "
+                f"Other work ran on the machine, which left its processes {share:.0%} of a core each: alone it would take "
                 f"about {processor / workers:,.0f} s."
             )
     parts.append(
