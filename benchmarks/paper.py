@@ -202,8 +202,8 @@ def told(whole: Whole, literal: float, workers: int) -> str:
         share = processor / (whole.wall * workers)
         if share < 0.8:
             parts.append(
-                f"Other work ran on the machine, which left its processes {share:.0%} of a core each: alone it would take "
-                f"about {processor / workers:,.0f} s."
+                f"Other work ran on the machine, which left its processes {share:.0%} of a core each: alone it would "
+                f"take about {processor / workers:,.0f} s."
             )
     parts.append(
         f"Literal matrices would take {literal / 3600:,.0f} h of processor time for the draws at finite width alone, "
