@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attncheck.errors import InputError
+from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.family import smallest_real, smallest_whole
 from attncheck.evidence.streams import stream
@@ -204,6 +205,17 @@ def test_two_samples_are_worth_their_effective_size(ratio: float, count: int, al
     power = TwoSample(ratio=ratio).power(distance, count, LEVEL)
     assert 0.01 < power < 0.99999
     assert power == pytest.approx(TwoSample().power(distance, alike, LEVEL), rel=1e-12)
+    assert power == TwoSample(ratio=ratio, per_draw=count // 10).power(distance, 10, LEVEL)
+
+
+@pytest.mark.parametrize(("margin", "count"), [(0.3, 20), (0.12, 100), (0.0368, 1000)])
+def test_least_power_is_that_of_the_worst_probability(margin: float, count: int) -> None:
+    # Where count·(q − margin) is a whole number the bound is the binomial chance itself.
+    below = np.arange(int(count * (1.0 - margin)) + 1)
+    exact = 1.0 - float(np.max(stats.binom.cdf(below, count, below / count + margin)))
+    assert exact - 0.01 < least_power(margin, count) < exact + 1e-4
+    assert least_power(1.0, count) == least_power(1.5, count) == 1.0
+    assert least_power(0.0, count) == least_power(-0.1, count) == 0.0
 
 
 def test_the_fewest_values_that_are_tested_have_power() -> None:
@@ -301,6 +313,8 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Uniform().test([0.5, 1.1]), "values"),
     (lambda: Uniform().test([math.nan]), "values"),
     (lambda: Uniform().power(1.1, 10, LEVEL), "departure"),
+    (lambda: Uniform().power(-0.1, 10, LEVEL), "departure"),
+    (lambda: Uniform().power(0.1, 0, LEVEL), "size"),
     (lambda: Smooth(order=5), "order"),
     (lambda: Smooth(order=0), "order"),
     (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
@@ -320,6 +334,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Count(-0.1), "probability"),
     (lambda: Count(0.5, per_draw=0), "per_draw"),
     (lambda: Count(0.5).power(1.5, 10, LEVEL), "departure"),
+    (lambda: Count(0.5).power(-0.1, 10, LEVEL), "departure"),
     (lambda: Count(0.5).power(0.6, 0, LEVEL), "size"),
     (lambda: Count(0.5).power(0.6, 10, 0.0), "level"),
     (lambda: Count(0.5, tail="lower"), "tail"),

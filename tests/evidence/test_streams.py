@@ -116,6 +116,7 @@ def test_ten_thousand_looks_have_ten_thousand_seeds() -> None:
 
 def test_a_digest_is_hexadecimal_of_the_length_asked_for() -> None:
     assert digest(LAYER, 64).startswith(digest(LAYER))
+    assert len(digest(LAYER, 1)) == 1
     assert len(digest(LAYER, 5)) == 5
     int(digest(LAYER, 64), 16)
 
