@@ -261,3 +261,12 @@ def test_comparison_of_laws_sees_lost_sharing(programs: ModuleType) -> None:
 def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
     for make in (*programs.PROGRAMS.values(), lambda: programs.large_network(tanh())):
         assert make().coverage().proved
+
+
+def test_quick_run_on_infinite_heads_reports_every_kernel() -> None:
+    result = script(str(BENCHMARKS / "infinite_heads.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    assert len(re.findall(r"^\| .* \| 4 +\| (?:none|causal) ", result.stdout, re.MULTILINE)) == 16
+    refused = script(str(BENCHMARKS / "infinite_heads.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr

@@ -213,7 +213,7 @@ class LimitLaw:
         return self._law(position).atom
 
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
+        """Return E[v], the variance of y^position."""
         return self._law(position).mean()
 
     def excess_kurtosis(self, position: int = 0) -> float:
@@ -224,12 +224,12 @@ class LimitLaw:
         return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
 
     def covariance(self) -> FloatArray:
-        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len)."""
-        return np.asarray(self._mean_covariances.mean(axis=0))
+        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, the kernel of any number of heads."""
+        return self._mean_covariance[0].copy()
 
     def covariance_error(self) -> FloatArray:
         """Return error estimates of `covariance`, shape (seq_len, seq_len)."""
-        return _error(self._mean_covariances)
+        return self._mean_covariance[1].copy()
 
     def score_covariance(self) -> FloatArray:
         """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
@@ -320,8 +320,8 @@ class LimitLaw:
         return result
 
     @functools.cached_property
-    def _mean_covariances(self) -> FloatArray:
-        return covariance.mean_covariances(self.layer, self.kernel.matrix, self.scramble)
+    def _mean_covariance(self) -> tuple[FloatArray, FloatArray]:
+        return covariance.mean_covariance(self.layer, self.kernel.matrix, self.scramble)
 
     def _check_position(self, position: Any) -> int:
         last = self.layer.seq_len - 1
