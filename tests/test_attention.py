@@ -182,7 +182,8 @@ def layers_of_any_size(draw: st.DrawFn) -> AttentionLayer:
 @given(layers() | layers_of_any_size())
 def test_dict_and_toml_lose_nothing(layer: AttentionLayer) -> None:
     fields = layer.to_dict()
-    assert list(fields) == [field.name for field in dataclasses.fields(AttentionLayer)]
+    later = {"position_std", "position_reach", "tied_query_key"}
+    assert list(fields) == [field.name for field in dataclasses.fields(AttentionLayer) if field.name not in later]
     assert {type(value) for value in fields.values()} <= {int, float, str, bool, type(None)}
     assert AttentionLayer.from_dict(fields) == layer
     assert repr(AttentionLayer.from_toml(layer.to_toml())) == repr(layer)

@@ -20,9 +20,12 @@ FloatArray = NDArray[np.float64]
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
 # Standard deviations of h beyond which inputs are counted.
 _FAR = 4.0
+_POSITIONS = "what says where a position is is added to a normal times a length"
 
 
 def _nonlinear(setting: Setting) -> str:
+    if setting.layer.position_std:
+        return _POSITIONS
     return "" if linear(setting.layer) else "the inputs are a nonlinear function of a normal times a length"
 
 
@@ -44,6 +47,8 @@ def _far_probability(setting: Setting) -> float:
 
 def _saturated(setting: Setting) -> str:
     layer = setting.layer
+    if layer.position_std:
+        return _POSITIONS
     bounded = layer.activation in ("tanh", "erf") and 1.0 - _far_value(layer) < 1e-4
     if bounded or (layer.activation == "clip" and layer.clip <= _FAR * layer.input_std):
         return "the activation hides how far inputs reach"
@@ -67,7 +72,7 @@ def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n where all positions are equal."""
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)
-    equal = layer.input_correlation == 1.0
+    equal = layer.equal_inputs
     dof = layer.width * (1 if equal else layer.seq_len)
     trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2) * layer.width / layer.input_std**2
     values = trace / layer.seq_len if equal else trace

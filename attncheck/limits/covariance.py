@@ -13,7 +13,7 @@ from attncheck.attention_map import attention_weights, visible
 from attncheck.errors import check_number, check_whole, refuse
 from attncheck.limits.heads import softmax_means
 from attncheck.limits.kernel import FloatArray, Kernel, input_kernel, psd_root
-from attncheck.limits.rows import REPLICATES, score_std, scrambled_normals
+from attncheck.limits.rows import REPLICATES, mean_scores, score_std, scrambled_normals
 
 # Score entries of one scrambling, and of a block of it.
 _ENTRIES = 2**20
@@ -144,7 +144,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     """Return E[A K Aᵀ] and its error."""
     std, s = score_std(layer), layer.seq_len
     if std == 0:
-        weights = attention_weights(layer, np.zeros((s, s)))
+        weights = attention_weights(layer, mean_scores(layer, kernel))
         mean = weights @ kernel @ weights.T
         return mean, _ROUNDING * np.abs(mean)
     if layer.attention_map == "softmax":

@@ -7,7 +7,8 @@ came before:
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
-with N_a, N'_a of independent standard normals. This holds jointly with the inputs' coordinates.
+with N_a, N'_a of independent standard normals; with tied queries P_a = B_K B_Kᵀ. This holds
+jointly with the inputs' coordinates.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
+from attncheck.limits.kernel import position_covariance, psd_root
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
 
@@ -27,7 +29,7 @@ FloatArray = NDArray[np.float64]
 
 
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X: x^i = φ(W^i h), which is Gaussian given ‖h‖² ~ χ²_n.
+    """Draw X: x^i = φ(W^i h + e^i), where the argument is Gaussian given ‖h‖² ~ χ²_n.
 
     Returns
     -------
@@ -41,6 +43,9 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
         h *= (1.0 - rho) ** 0.5
         h += rho**0.5 * rng.standard_normal((size, 1, n))
     h *= length[:, None, None]
+    if layer.position_std:
+        root = psd_root(position_covariance(layer))
+        h += root @ rng.standard_normal((size, root.shape[1], n))
     return nonlinearity.from_layer(layer)(h)
 
 
@@ -74,8 +79,11 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     keys = spread(layer.key_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
     values = spread(layer.value_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
     per_head = (size, layer.num_heads)
-    queries = root @ rng.standard_normal((*per_head, rank, keys.shape[-1]))
-    scores = (layer.query_std * layer.score_factor) * (queries @ keys.swapaxes(-1, -2))
+    if layer.tied_query_key:
+        scores = keys @ keys.swapaxes(-1, -2)
+    else:
+        queries = root @ rng.standard_normal((*per_head, rank, keys.shape[-1]))
+        scores = (layer.query_std * layer.score_factor) * (queries @ keys.swapaxes(-1, -2))
     projected = values @ rng.standard_normal((*per_head, values.shape[-1], coordinates))
     outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)
     outputs *= layer.output_std * layer.head_factor
