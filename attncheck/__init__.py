@@ -31,30 +31,43 @@ if TYPE_CHECKING:
         tanh,
     )
     from attncheck.program import Program
-    from attncheck.simulators import Draws, ProgramDraws, simulate, simulate_chunks
+    from attncheck.rates.law import Distance, FiniteWidthLaw, distance, finite_width_law
+    from attncheck.rates.rate import Rate, rate
+    from attncheck.simulators import Draws, ProgramDraws, StackDraws, simulate, simulate_chunks
+    from attncheck.stacks import AttentionStack
+    from attncheck.stacks.law import StackLaw
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AttentionLayer": "attncheck.attention",
+    "AttentionStack": "attncheck.stacks",
     "CheckReport": "attncheck.api",
+    "Distance": "attncheck.rates.law",
     "Draws": "attncheck.simulators",
+    "FiniteWidthLaw": "attncheck.rates.law",
     "InputError": "attncheck.errors",
     "LimitLaw": "attncheck.limits.law",
     "Program": "attncheck.program",
     "ProgramDraws": "attncheck.simulators",
     "ProgramLimit": "attncheck.limits.programs",
+    "Rate": "attncheck.rates.rate",
+    "StackDraws": "attncheck.simulators",
+    "StackLaw": "attncheck.stacks.law",
     "check": "attncheck.api",
     "clip": "attncheck.nonlinearity",
     "cos": "attncheck.nonlinearity",
     "declared": "attncheck.nonlinearity",
+    "distance": "attncheck.rates.law",
     "erf": "attncheck.nonlinearity",
+    "finite_width_law": "attncheck.rates.law",
     "gaussian": "attncheck.nonlinearity",
     "identity": "attncheck.nonlinearity",
     "infinite_heads_kernel": "attncheck.limits.covariance",
     "leaky_relu": "attncheck.nonlinearity",
     "limit": "attncheck.limits.law",
     "monomial": "attncheck.nonlinearity",
+    "rate": "attncheck.rates.rate",
     "relu": "attncheck.nonlinearity",
     "sigmoid": "attncheck.nonlinearity",
     "simulate": "attncheck.simulators",
@@ -65,24 +78,33 @@ _HOMES = {
 
 __all__ = [
     "AttentionLayer",
+    "AttentionStack",
     "CheckReport",
+    "Distance",
     "Draws",
+    "FiniteWidthLaw",
     "InputError",
     "LimitLaw",
     "Program",
     "ProgramDraws",
     "ProgramLimit",
+    "Rate",
+    "StackDraws",
+    "StackLaw",
     "check",
     "clip",
     "cos",
     "declared",
+    "distance",
     "erf",
+    "finite_width_law",
     "gaussian",
     "identity",
     "infinite_heads_kernel",
     "leaky_relu",
     "limit",
     "monomial",
+    "rate",
     "relu",
     "sigmoid",
     "simulate",

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, kstwo
+from scipy.stats import binom
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import check_whole
+from attncheck.evidence.distances import one_sample_tail
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.subject import Subject, collapsed
 
@@ -74,7 +75,7 @@ class Calibration:
             return 1.0
         ordered, steps = np.sort(self.p_values), np.arange(count + 1) / count
         distance = max(float((steps[1:] - ordered).max()), float((ordered - steps[:-1]).max()))
-        return float(kstwo.sf(distance, count))
+        return one_sample_tail(distance, count)
 
     @property
     def comparisons(self) -> int:

@@ -126,13 +126,13 @@ def coverage(program: Program) -> Coverage:
     p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
     """
     nodes = program.lines()
-    own = _own_findings(nodes)
+    own, after = _own_findings(nodes), _made_from(nodes, lambda node: isinstance(node, Score))
     found: dict[Node, LineCoverage] = {}
     order = list(Statement)
     for node in nodes:
         # What is made from a line can be no better covered than that line: what speaks against it is inherited.
         inherited = [found[parent] for parent in node.parents if _passes_on(found[parent].statement)]
-        candidates = [_basis(node), *own.get(node, []), *inherited]
+        candidates = [_basis(node, after), *own.get(node, []), *inherited]
         worst = max(candidates, key=lambda line: order.index(line.statement))
         found[node] = dataclasses.replace(worst, name=node.name)
     return Coverage(tuple(found.values()))
@@ -143,11 +143,12 @@ def _passes_on(statement: Statement) -> bool:
     return statement not in (Statement.NETSOR, Statement.SCORE, Statement.OUTPUT)
 
 
-def _basis(node: Node) -> LineCoverage:
-    """Return what is said of a line if nothing speaks against it."""
+def _basis(node: Node, after: set[Node]) -> LineCoverage:
+    """Return what is said of a line if nothing speaks against it; a function of outputs is one of what makes them."""
     if isinstance(node, Score):
         return LineCoverage(node.name, Statement.SCORE)
-    return LineCoverage(node.name, Statement.OUTPUT if isinstance(node, Output) else Statement.NETSOR)
+    output = isinstance(node, Output) or node in after
+    return LineCoverage(node.name, Statement.OUTPUT if output else Statement.NETSOR)
 
 
 def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:

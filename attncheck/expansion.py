@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -71,46 +72,61 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
     y1 = attention[0](o1,1, p1,1,1)
     """
     program = Program()
-    inputs = _write_inputs(program, layer)
+    return write_attention(program, layer, write_inputs(program, layer))
+
+
+def write_attention(
+    program: Program, layer: AttentionLayer, inputs: tuple[Node, ...], prefix: str = ""
+) -> AttentionProgram:
+    """Write what heads make of inputs, with matrices of their own; `prefix` sets names of several layers apart."""
     positions = range(1, layer.seq_len + 1)
     inner = layer.head_dim
 
     def project(weight: Weight, name: str, vectors: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(program.matmul(weight, x, f"{name},{j}") for j, x in zip(positions, vectors, strict=True))
+        return tuple(program.matmul(weight, x, f"{prefix}{name},{j}") for j, x in zip(positions, vectors, strict=True))
+
+    def declare(name: str, std: float, rows: int | None, columns: int | None) -> Weight:
+        return program.weight(f"{prefix}{name}", std, rows, columns)
 
     keys, values = [], []
     scores: list[Node] = []
     projected: list[Node] = []
     for group in range(1, layer.kv_heads + 1):
-        keys.append(project(program.weight(f"K{group}", layer.key_std, inner, None), f"k{group}", inputs))
-        values.append(project(program.weight(f"V{group}", layer.value_std, inner, None), f"v{group}", inputs))
+        keys.append(project(declare(f"K{group}", layer.key_std, inner, None), f"k{group}", inputs))
+        values.append(project(declare(f"V{group}", layer.value_std, inner, None), f"v{group}", inputs))
     for head in range(1, layer.num_heads + 1):
         group = (head - 1) // layer.group_size
         queries = keys[group]
         if not layer.tied_query_key:
-            queries = project(program.weight(f"Q{head}", layer.query_std, inner, None), f"q{head}", inputs)
+            queries = project(declare(f"Q{head}", layer.query_std, inner, None), f"q{head}", inputs)
         for i, query in zip(positions, queries, strict=True):
             for j, key in zip(positions, keys[group], strict=True):
-                scores.append(program.score(query, key, layer.score_factor, f"p{head},{i},{j}"))
-        output_weight = program.weight(f"O{head}", layer.output_std, None, inner)
-        projected.extend(project(output_weight, f"o{head}", values[group]))
+                scores.append(program.score(query, key, layer.score_factor, f"{prefix}p{head},{i},{j}"))
+        projected.extend(project(declare(f"O{head}", layer.output_std, None, inner), f"o{head}", values[group]))
     by_row = np.arange(len(scores)).reshape(layer.num_heads, layer.seq_len, layer.seq_len)
     outputs = tuple(
-        program.output(AttentionRow(layer, i), projected, [scores[k] for k in by_row[:, i].ravel()], f"y{i + 1}")
+        program.output(
+            AttentionRow(layer, i), projected, [scores[k] for k in by_row[:, i].ravel()], f"{prefix}y{i + 1}"
+        )
         for i in range(layer.seq_len)
     )
     return AttentionProgram(program, inputs, tuple(keys), tuple(values), tuple(scores), outputs)
 
 
-def _write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
-    """Write x^i = φ(h^i + e^i), where a correlation of the h^i comes from a shared part of the W^i."""
+def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
+    """Write x^i = φ(h^i + e^i)."""
     phi = nonlinearity.from_layer(layer)
+    hidden = write_hidden(program, layer)
+    return tuple(program.nonlin(phi, vector, name=f"x{i}") for i, vector in enumerate(hidden, 1))
+
+
+def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
+    """Write the h^i + e^i one after the other, h^i = W^i h, where a correlation comes from a shared part of the W^i."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
     own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
     shared_std = layer.input_std * layer.input_correlation**0.5
     shared = program.matmul(program.weight("W0", shared_std), h, "h0") if shared_std else None
-    inputs = []
     for i in range(1, layer.seq_len + 1):
         if own_std:
             vector = program.matmul(program.weight(f"W{i}", own_std), h, f"g{i}" if shared else f"h{i}")
@@ -121,8 +137,7 @@ def _write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
             vector = shared
         if positions:
             vector = program.nonlin(LinearCombination((1.0, 1.0)), vector, positions[i - 1], name=f"z{i}")
-        inputs.append(program.nonlin(phi, vector, name=f"x{i}"))
-    return tuple(inputs)
+        yield vector
 
 
 def _write_positions(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:

@@ -16,6 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+from scipy import stats
+
 from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.check import Check, Setting
@@ -370,12 +372,24 @@ def _telling(sights: Iterable[Sight], exposures: Sequence[str]) -> list[str]:
 
 
 def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:
-    best = entry.best(profile.name)
-    if best is None or not best.sight.told_apart:
-        return entry
-    after = verify(best, profile, seeds, seed)
-    rows = tuple(after if row is best else row for row in entry.rows[profile.name])
-    return dataclasses.replace(entry, rows={**entry.rows, profile.name: rows})
+    while (best := entry.best(profile.name)) is not None and best.sight.told_apart and seeds:
+        if not best.looks:
+            after = verify(best, profile, seeds, seed)
+        elif _too_few(best, profile) and best.look_draws < best.size:
+            # Draws may differ in what they show, a few of them telling and most not: the mean effect asks for too few.
+            after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
+        else:
+            break
+        if after == best:
+            break
+        rows = tuple(after if row is best else row for row in entry.rows[profile.name])
+        entry = dataclasses.replace(entry, rows={**entry.rows, profile.name: rows})
+    return entry
+
+
+def _too_few(row: Row, profile: Profile) -> bool:
+    """Return whether the looks that verify a row were suspicious less often than planned, with 99.5% confidence."""
+    return bool(stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
 
 
 def _cost(profile: Profile, layer: Case) -> Cost:

@@ -70,10 +70,10 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
 
 
 def drawn(strategy: Any) -> pytest.MarkDecorator:
-    """Mark a test of its own that runs on layers drawn from a strategy, the same for the same run seed.
+    """Mark a test of its own that runs on layers or stacks drawn from a strategy, the same for the same run seed.
 
-    The test takes the argument ``layer``, and ``run_seed`` if it draws random numbers; it has no results in
-    the ledger.
+    The test takes the argument ``layer`` or ``stack``, and ``run_seed`` if it draws random numbers; it has no
+    results in the ledger.
     """
     # A mark that is looked up by name is Any to mypy.
     return getattr(pytest.mark, _DRAWN)(strategy)  # type: ignore[no-any-return]
@@ -140,7 +140,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per layer of a marked test."""
-    parameter = next((name for name in ("layer", "case") if name in metafunc.fixturenames), None)
+    parameter = next((name for name in ("layer", "case", "stack") if name in metafunc.fixturenames), None)
     if parameter is None:
         return
     config, definition = metafunc.config, metafunc.definition

@@ -1,4 +1,4 @@
-"""hypothesis strategies: random attention layers and programs, from the simplest upwards."""
+"""hypothesis strategies: random attention layers, programs and stacks, from the simplest upwards."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from attncheck.errors import check_whole, refuse
 from attncheck.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
 from attncheck.program import LinearCombination, Node, Program
 from attncheck.programs import sigmoid_mix, softmax_mix
+from attncheck.stacks.stack import AttentionStack
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -194,3 +195,59 @@ def program_cases(
     """
     drawn = programs(min_scores=min_scores, max_scores=max_scores)
     return drawn.map(lambda program: ProgramCase(program, widths))
+
+
+# Linear attention cubes the scale of its stream at every layer: more of them leave the doubles.
+_DEEPEST_LINEAR = 3
+# With larger scores softmax is nearly a choice of one key, and 1/n is seen at widths in the thousands only.
+_LARGEST_SCORE = 2.0
+
+
+@st.composite
+def stacks(
+    draw: st.DrawFn,
+    *,
+    min_depth: int = 1,
+    max_depth: int = 4,
+    max_entries: int = DIRECT_ENTRIES,
+    regular: bool = False,
+) -> AttentionStack:
+    """Draw stacks of attention layers: any layer, several times, with any activations between them.
+
+    Parameters
+    ----------
+    min_depth, max_depth : int
+        Bounds on the layers; of linear attention there are at most 3, or `min_depth`.
+    max_entries : int
+        Cap on the weight entries of one literal draw of one layer.
+    regular : bool
+        Only stacks that are to approach their limit as 1/n at moderate widths: full heads, 1/√n scaling, softmax or
+        sigmoid, σ_Q σ_K σ_h² of at most 2.
+
+    Raises
+    ------
+    InputError
+        If no stack is within the bounds.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> @settings(max_examples=5, database=None)
+    ... @given(stacks(max_depth=2, max_entries=1000))
+    ... def check(stack):
+    ...     assert stack.depth <= 2
+    >>> check()
+    """
+    least = check_whole("min_depth", min_depth, 1, "pass the fewest layers a stack may have")
+    deepest = check_whole("max_depth", max_depth, least, "pass the most layers a stack may have")
+    layer = draw(layers(max_entries=max_entries))
+    if regular:
+        bounded = layer.attention_map if layer.attention_map == "sigmoid" else "softmax"
+        layer = layer.replace(head_dim=None, score_scaling="1/sqrt(n)", attention_map=bounded)
+        if layer.query_std * layer.key_std * layer.input_std**2 > _LARGEST_SCORE:
+            layer = layer.replace(query_std=1.0, key_std=1.0, input_std=1.0)
+    if layer.attention_map == "linear":
+        deepest = max(least, min(deepest, _DEEPEST_LINEAR))
+    depth = draw(st.integers(least, deepest))
+    names = draw(st.lists(st.sampled_from(ACTIVATIONS), min_size=depth, max_size=depth))
+    return AttentionStack(layer=layer, depth=depth, activations=tuple(names), residual=draw(st.booleans()))

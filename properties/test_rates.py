@@ -1,7 +1,7 @@
-"""Rates: scores become independent of the inputs as 1/n (Definition 1 (iv), approached from finite width).
+"""Rates: laws of outputs approach the limit as 1/n (Corollary 2), scores become independent of the inputs as 1/n.
 
-A property of the theory rather than of a subject: the dependence at both widths is computed from exact
-conditional moments, so that nothing else is left to estimate.
+Properties of the theory rather than of a subject: laws at finite width and the dependence of scores and inputs are
+computed from exact conditional moments, so that nothing else is left to estimate.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from attncheck.attention import AttentionLayer
 from attncheck.evidence.streams import stream
 from attncheck.limits.dependence import Dependence, score_input_dependence
 from attncheck.pytest_plugin import drawn
+from attncheck.rates.gap import ERRORS
+from attncheck.rates.law import distance
 from attncheck.strategies import layers
 
 _NARROW, _WIDE, _DRAWS = 64, 1024, 6_000
@@ -19,6 +21,30 @@ _NARROW, _WIDE, _DRAWS = 64, 1024, 6_000
 _QUANTILE = 6.1
 # The next order, 1/n², bends the slope between the two widths by less than this (0.03 at most was measured).
 _CURVATURE = 0.05
+# Widths at which laws are compared, and draws; errors come from 8 repetitions: beyond `_STUDENT` standard errors
+# (7 degrees of freedom) with a chance of 2e-9.
+_LAW_WIDTHS, _LAW_DRAWS, _STUDENT = (1024, 32_768), 64, 30.0
+
+
+@drawn(layers(max_entries=800))
+def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_seed: int) -> None:
+    # A gap stays with heads of fixed size; "1/n" makes outputs of maps that vanish at 0 vanish. The kink of relu
+    # leaves more noise than this many draws take away.
+    softmax = "softmax" if layer.attention_map == "relu" else layer.attention_map
+    wanted = layer.replace(head_dim=None, attention_map=softmax)
+    if softmax == "linear":
+        wanted = wanted.replace(score_scaling="1/sqrt(n)")
+    seed = int(stream(run_seed, "rates", "laws", wanted.to_dict()).integers(2**32))
+    narrow, wide = (
+        distance(wanted, position=layer.seq_len - 1, size=_LAW_DRAWS, seed=seed + step, width=width)
+        for step, width in enumerate(_LAW_WIDTHS)
+    )
+    span = math.log(_LAW_WIDTHS[1] / _LAW_WIDTHS[0])
+    order = math.log(wide.value / narrow.value) / span
+    error = math.hypot(narrow.error / narrow.value, wide.error / wide.value) / ERRORS / span
+    assert abs(order + 1.0) < _CURVATURE + _STUDENT * error, f"order {order:.3f}, error {error:.3f}"
+    # An order of -1/2, that of cyclically shared weights, would have been told apart.
+    assert _CURVATURE + _STUDENT * error < 0.45
 
 
 @drawn(layers(max_entries=5_000))

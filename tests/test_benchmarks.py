@@ -270,3 +270,32 @@ def test_quick_run_on_infinite_heads_reports_every_kernel() -> None:
     refused = script(str(BENCHMARKS / "infinite_heads.py"), "--quick", "--write")
     assert refused.returncode == 2
     assert "--quick" in refused.stderr
+
+
+def test_quick_run_on_rates_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "rates.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
+        assert f"| {figure} |" in result.stdout
+    rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
+    assert len(rows) == 28
+    for metric, order in rows:
+        assert abs(float(order) + (2.0 if metric == "kl" else 1.0)) < 0.5
+    refused = script(str(BENCHMARKS / "rates.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr
+
+
+def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth() -> None:
+    result = script(str(BENCHMARKS / "stacks.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("# Stacks (conjecture)")
+    headings = re.findall(r"^## (.*)$", result.stdout, re.MULTILINE)
+    assert len(headings) == 4
+    assert all(heading.endswith("(conjecture)") for heading in headings)
+    for depth in (1, 2):
+        assert len(re.findall(rf"^\| {depth} .*\| -?\d\.\d+ \[", result.stdout, re.MULTILINE)) == 4
+    assert str(BENCHMARKS.parent) not in result.stdout
+    refused = script(str(BENCHMARKS / "stacks.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr

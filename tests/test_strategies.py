@@ -21,7 +21,8 @@ from attncheck import AttentionLayer, InputError, simulate
 from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.examples import draw_examples
 from attncheck.simulators import READINGS
-from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers
+from attncheck.stacks import AttentionStack
+from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers, stacks
 
 
 def collect(strategy: st.SearchStrategy[AttentionLayer], count: int, runs: int = 1) -> list[AttentionLayer]:
@@ -160,6 +161,59 @@ def test_grouped_layers_shrink_to_few_heads() -> None:
 def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match="^" + said):
         collect(layers(**bounds), 1)
+
+
+# Stacks
+
+
+@settings(deadline=None, database=None, max_examples=40)
+@given(stacks(max_entries=2_000), st.sampled_from(list(READINGS)))
+def test_every_stack_simulates(stack: AttentionStack, reading: Any) -> None:
+    draws = simulate(stack, 2, reading=reading, coordinates=stack.width)
+    assert draws.outputs.shape == (2, stack.seq_len, stack.width)
+    assert all(np.isfinite(value).all() for value in draws.as_dict().values())
+    assert AttentionStack.from_toml(stack.to_toml()) == stack
+
+
+@settings(deadline=None, database=None, max_examples=100)
+@given(stacks(min_depth=2, max_depth=3, max_entries=500, regular=True))
+def test_regular_stacks_stay_within_their_bounds(stack: AttentionStack) -> None:
+    layer = stack.layer
+    assert 2 <= stack.depth <= 3
+    assert layer.head_dim is None
+    assert layer.score_scaling == "1/sqrt(n)"
+    assert layer.attention_map in ("softmax", "sigmoid")
+    assert layer.query_std * layer.key_std * layer.input_std**2 <= 2.0
+
+
+def test_stacks_reach_their_depths_activations_and_residuals() -> None:
+    """300 stacks in 10 runs."""
+    found: list[AttentionStack] = []
+    for number in range(10):
+
+        @settings(max_examples=30, database=None, deadline=None, phases=[Phase.generate], derandomize=False)
+        @seed(number)
+        @given(stacks(max_entries=2_000))
+        def run(stack: AttentionStack) -> None:
+            found.append(stack)
+
+        run()
+    assert {stack.depth for stack in found} == {1, 2, 3, 4}
+    assert {layer.activation for stack in found for layer in stack.layers} == set(ACTIVATIONS)
+    assert {stack.residual for stack in found} == {False, True}
+    assert max(stack.depth for stack in found if stack.layer.attention_map == "linear") <= 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ({"min_depth": 0}, r"min_depth=0: must be at least 1; pass"),
+        ({"min_depth": 3, "max_depth": 2}, r"max_depth=2: must be at least 3; pass"),
+    ],
+)
+def test_impossible_depths_are_refused(bounds: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match="^" + said):
+        find(stacks(**bounds), lambda stack: True, random=random.Random(0))
 
 
 # The layers of a run

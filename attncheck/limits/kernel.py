@@ -43,13 +43,19 @@ def position_covariance(layer: AttentionLayer) -> FloatArray:
     return np.asarray(layer.position_std**2 * np.exp(-(distance**2) / (2.0 * layer.position_reach**2)))
 
 
-def input_covariance(layer: AttentionLayer) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, h^i = W^i h.
+def hidden_covariance(layer: AttentionLayer) -> FloatArray:
+    """Return the (seq_len, seq_len) covariance of the Z^{h^i}, h^i = W^i h.
 
-    Definition 1 (ii): W^i = √ρ · shared + √(1-ρ) · own, so h^i and h^j have correlation ρ.
+    Definition 1 (ii): W^i = √ρ · shared + √(1-ρ) · own, so h^i and h^j have correlation ρ. At finite width it
+    is the covariance of h^i given h, over ‖h‖²/n.
     """
     rho, s = layer.input_correlation, layer.seq_len
-    covariance = layer.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s)))
+    return np.asarray(layer.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
+
+
+def input_covariance(layer: AttentionLayer, radius: float = 1.0) -> FloatArray:
+    """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`."""
+    covariance = radius * hidden_covariance(layer)
     return covariance + position_covariance(layer) if layer.position_std else covariance
 
 

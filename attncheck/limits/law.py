@@ -15,12 +15,14 @@ from attncheck.attention_map import attention_weights, visible
 from attncheck.errors import check_whole, refuse
 from attncheck.limits import covariance, rows
 from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
-from attncheck.limits.mixture import ScaleMixture, pool
+from attncheck.limits.mixture import ScaleMixture, check_points, pool
 from attncheck.limits.programs import ProgramLimit, limit_of_program
 from attncheck.program import Program
+from attncheck.stacks.stack import AttentionStack
 
 if TYPE_CHECKING:
     from attncheck.simulators.draws import Draws
+    from attncheck.stacks.law import StackLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
@@ -38,23 +40,28 @@ def limit(layer: AttentionLayer) -> LimitLaw: ...
 def limit(layer: Program) -> ProgramLimit: ...
 
 
-def limit(layer: AttentionLayer | Program) -> LimitLaw | ProgramLimit:
+@overload
+def limit(layer: AttentionStack) -> StackLaw: ...
+
+
+def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | ProgramLimit | StackLaw:
     """Return the infinite-width limit law of a layer's outputs, or the limit variables of a program.
 
     Parameters
     ----------
-    layer : AttentionLayer or Program
-        With a `head_dim`, the limit is that of width and head_dim both going to infinity. Heads of
-        a group that share W^K and W^V have the same limit as separate heads.
+    layer : AttentionLayer, Program or AttentionStack
+        The law of a stack of two layers or more is a conjecture. With a `head_dim`, the limit is that of width
+        and head_dim both going to infinity. Heads of a group that share W^K and W^V have the same limit as
+        separate heads.
 
     Returns
     -------
-    LimitLaw or ProgramLimit
+    LimitLaw, ProgramLimit or StackLaw
 
     Raises
     ------
     InputError
-        If `layer` is neither, or a program without a limit (see `Program.coverage`).
+        If `layer` is none of these, or a program without a limit (see `Program.coverage`).
 
     Examples
     --------
@@ -64,6 +71,10 @@ def limit(layer: AttentionLayer | Program) -> LimitLaw | ProgramLimit:
     """
     if isinstance(layer, Program):
         return limit_of_program(layer)
+    if isinstance(layer, AttentionStack):
+        from attncheck.stacks.law import StackLaw  # which simulates the recursion
+
+        return StackLaw(layer)
     if not isinstance(layer, AttentionLayer):
         remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
         refuse("layer", layer, "is not an AttentionLayer", remedy)
@@ -175,14 +186,14 @@ class LimitLaw:
         InputError
             If `t` holds NaN or is not numeric, or there is no such position.
         """
-        t = _check_points(t)
-        tail = self._law(position).upper_tail(np.abs(t))
+        t = check_points(t)
+        tail = self.mixture(position).upper_tail(np.abs(t))
         return np.where(t < 0, tail, 1 - tail)[()]
 
     def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
-        t = _check_points(t)
-        tail = self._law(position).upper_tail(np.abs(t))
+        t = check_points(t)
+        tail = self.mixture(position).upper_tail(np.abs(t))
         return np.where(t < 0, 1 - tail, tail)[()]
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
@@ -192,29 +203,29 @@ class LimitLaw:
         integrates to 1 - atom. At t = 0 it is infinite for attention_map="relu" and for linear
         attention with a single score (one head, kernel of rank one): E[v^{-1/2}] is.
         """
-        t = _check_points(t)
-        value = self._law(position).density(np.abs(t))
+        t = check_points(t)
+        value = self.mixture(position).density(np.abs(t))
         return np.where((t == 0) & self._singular(position), np.inf, value)[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
-        size = np.abs(_check_points(t))
+        size = np.abs(check_points(t))
         tails = np.stack([law.upper_tail(size) for law in self._replicated(position)])
         return _error(tails)[()]
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `pdf`, in the shape of `t`; 0 where it is infinite."""
-        t = _check_points(t)
+        t = check_points(t)
         values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
         return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
-        return self._law(position).atom
+        return self.mixture(position).atom
 
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of y^position."""
-        return self._law(position).mean()
+        """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
+        return self.mixture(position).mean()
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
@@ -336,8 +347,8 @@ class LimitLaw:
             self._heads[position] = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble)
         return self._heads[position]
 
-    def _law(self, position: int) -> ScaleMixture:
-        """Return the law of v at `position` from all points together."""
+    def mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
         heads = self._head_laws(position)
         if position not in self._pooled:
             self._pooled[position] = self._sum_heads(pool(heads))
@@ -367,16 +378,6 @@ def _error(replicates: FloatArray) -> FloatArray:
     """Return the error estimate of the mean over the first axis."""
     standard = replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
     return np.asarray(_ERRORS * standard + _CONDENSING * np.abs(replicates.mean(axis=0)))
-
-
-def _check_points(t: ArrayLike) -> FloatArray:
-    try:
-        points = np.asarray(t, dtype=np.float64)
-    except (TypeError, ValueError):
-        refuse("t", t, "must be numbers", "pass a number or an array of them")
-    if np.isnan(points).any():
-        refuse("t", t, "holds NaN", "remove the NaN entries")
-    return points
 
 
 def _check_scores(scores: ArrayLike, shape: tuple[int, ...], axes: str) -> FloatArray:

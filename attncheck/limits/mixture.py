@@ -10,8 +10,10 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
+
+from attncheck.errors import refuse
 
 FloatArray = NDArray[np.float64]
 
@@ -146,6 +148,17 @@ def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
     if mixture.atom == 0:
         return mixture.variances, mixture.weights
     return np.append(mixture.variances, 0.0), np.append(mixture.weights, mixture.atom)
+
+
+def check_points(t: ArrayLike) -> FloatArray:
+    """Return where a law is to be evaluated as float64, or raise `InputError` for NaN and what is no number."""
+    try:
+        points = np.asarray(t, dtype=np.float64)
+    except (TypeError, ValueError):
+        refuse("t", t, "must be numbers", "pass a number or an array of them")
+    if np.isnan(points).any():
+        refuse("t", t, "holds NaN", "remove the NaN entries")
+    return points
 
 
 def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]) -> FloatArray:

@@ -6,7 +6,7 @@ the work into blocks that each have a random stream of their own.
 
 from __future__ import annotations
 
-from attncheck.simulators.draws import Draws, ProgramDraws
+from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.run import READINGS, Reading, simulate, simulate_chunks
 
-__all__ = ["READINGS", "Draws", "ProgramDraws", "Reading", "simulate", "simulate_chunks"]
+__all__ = ["READINGS", "Draws", "ProgramDraws", "Reading", "StackDraws", "simulate", "simulate_chunks"]

@@ -13,6 +13,7 @@ jointly with the inputs' coordinates.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -28,31 +29,121 @@ from attncheck.simulators.linalg import bartlett, gram_root
 FloatArray = NDArray[np.float64]
 
 
-def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X: x^i = φ(W^i h + e^i), where the argument is Gaussian given ‖h‖² ~ χ²_n.
+def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Draw h^i = W^i h, which is Gaussian given ‖h‖² ~ χ²_n.
 
     Returns
     -------
-    ndarray, shape (size, seq_len, width)
+    hidden : ndarray, shape (size, seq_len, width)
+        h^i over its scale, input_std times `lengths`: normal, with the correlation of the layer.
+    lengths : ndarray, shape (size,)
+        ‖h‖/√n.
     """
     n = layer.width
-    length = np.sqrt(rng.chisquare(n, size=size) / n) * layer.input_std
+    lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
     h = rng.standard_normal((size, layer.seq_len, n)) if rho < 1.0 else np.zeros((size, layer.seq_len, n))
     if rho > 0.0:
         h *= (1.0 - rho) ** 0.5
         h += rho**0.5 * rng.standard_normal((size, 1, n))
-    h *= length[:, None, None]
+    return h, lengths
+
+
+def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw h^i + e^i, what the inputs are made from.
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, width)
+    """
+    h, lengths = draw_hidden(layer, size, rng)
+    h *= (lengths * layer.input_std)[:, None, None]
     if layer.position_std:
-        root = psd_root(position_covariance(layer))
-        h += root @ rng.standard_normal((size, root.shape[1], n))
-    return nonlinearity.from_layer(layer)(h)
+        h += draw_positions(layer, size, rng)
+    return h
+
+
+def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw e^i: Gaussian over positions, independent over neurons.
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, width), or (1, 1, 1)
+        One zero where the layer has no positions.
+    """
+    if not layer.position_std:
+        return np.zeros((1, 1, 1))
+    root = psd_root(position_covariance(layer))
+    return np.asarray(root @ rng.standard_normal((size, root.shape[1], layer.width)))
+
+
+def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw X: x^i = φ(h^i + e^i).
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, width)
+    """
+    return nonlinearity.from_layer(layer)(draw_stream(layer, size, rng))
 
 
 def draw_collapsed(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw inputs, scores and outputs of `layer` exactly in law, without weight matrices."""
     inputs = draw_inputs(layer, size, rng)
     return attend(layer, inputs, coordinates, rng)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadDraws:
+    """What is random in scores and values once F, a root of the inputs' Gram matrix, is given: ν = head_width.
+
+    Attributes
+    ----------
+    keys, values : ndarray, shape (size, kv_heads, r, min(r, ν))
+        T_K and T_V.
+    scores : ndarray, shape (size, num_heads, r, min(r, ν))
+        N; empty where queries are tied to keys, and P_a = B_K B_Kᵀ.
+    """
+
+    keys: FloatArray
+    values: FloatArray
+    scores: FloatArray
+
+    def of(self, layer: AttentionLayer, root: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return scores P, keys B_K and values B_V of every head, for F of shape (size, seq_len, r)."""
+        root, shrink = root[:, None], layer.head_width**-0.5
+        spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
+        keys = spread(layer.key_std * shrink * (root @ self.keys))
+        values = spread(layer.value_std * shrink * (root @ self.values))
+        queries = keys if layer.tied_query_key else (layer.query_std * layer.score_factor) * (root @ self.scores)
+        return queries @ keys.swapaxes(-1, -2), keys, values
+
+
+def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Generator) -> HeadDraws:
+    """Draw Bartlett factors and score normals for roots with `rank` columns."""
+    batch, nu = (size, layer.kv_heads), layer.head_width
+    keys, values = bartlett(rng, batch, rank, nu), bartlett(rng, batch, rank, nu)
+    columns = 0 if layer.tied_query_key else keys.shape[-1]
+    return HeadDraws(keys, values, rng.standard_normal((size, layer.num_heads, rank, columns)))
+
+
+def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
+    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ: given scores and values, neurons of the outputs are N(0, this).
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
+    values : ndarray, shape (size, num_heads, seq_len, r)
+        B_V of each head.
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, seq_len)
+    """
+    mixed = attention_weights(layer, scores) @ values
+    grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
+    return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
 
 
 def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.random.Generator) -> Draws:
@@ -71,20 +162,10 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     -------
     Draws
     """
-    size, nu = len(inputs), layer.head_width
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
-    root = (inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram))[:, None]
-    rank, batch = root.shape[-1], (size, layer.kv_heads)
-    spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
-    keys = spread(layer.key_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
-    values = spread(layer.value_std * nu**-0.5 * (root @ bartlett(rng, batch, rank, nu)))
-    per_head = (size, layer.num_heads)
-    if layer.tied_query_key:
-        scores = keys @ keys.swapaxes(-1, -2)
-    else:
-        queries = root @ rng.standard_normal((*per_head, rank, keys.shape[-1]))
-        scores = (layer.query_std * layer.score_factor) * (queries @ keys.swapaxes(-1, -2))
-    projected = values @ rng.standard_normal((*per_head, values.shape[-1], coordinates))
+    root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
+    scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
+    projected = values @ rng.standard_normal((len(inputs), layer.num_heads, values.shape[-1], coordinates))
     outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)
     outputs *= layer.output_std * layer.head_factor
     return Draws(

@@ -85,3 +85,24 @@ class ProgramDraws(Batch):
     scores: FloatArray
     vectors: FloatArray | None = None
     gram: FloatArray | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StackDraws(Batch):
+    """Independent draws of a stack of attention layers.
+
+    Attributes
+    ----------
+    outputs : ndarray, shape (size, seq_len, coordinates)
+        The last stream, at the first `coordinates` neurons.
+    scores : ndarray, shape (size, depth, num_heads, seq_len, seq_len)
+        P of every layer, after scaling, before masking.
+    streams : ndarray, shape (size, depth, seq_len, coordinates)
+        z^{(l)}, what each layer reads, before its activation.
+    grams : ndarray, shape (size, depth, seq_len, seq_len)
+        X^{(l)} X^{(l)ᵀ}/n; of the limit the kernels K^{(l)}.
+    """
+
+    scores: FloatArray
+    streams: FloatArray
+    grams: FloatArray

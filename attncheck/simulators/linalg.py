@@ -54,6 +54,38 @@ def eigen_root(gram: FloatArray) -> FloatArray:
     return np.asarray(np.where(nonzero, root, 0.0), dtype=np.float64)
 
 
+def lower_root(gram: FloatArray) -> FloatArray:
+    """Return the lower triangular F with F Fᵀ = gram, for positive semi-definite matrices of any rank.
+
+    The Cholesky factor, with a column of zeros where a position depends on earlier ones: unlike eigenvectors, it
+    hardly moves when the matrix hardly does.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (..., s, s)
+
+    Returns
+    -------
+    ndarray, shape (..., s, s)
+
+    Examples
+    --------
+    >>> lower_root(np.ones((2, 2)))
+    array([[1., 0.],
+           [1., 0.]])
+    """
+    size = gram.shape[-1]
+    rounding = 8.0 * size * np.finfo(np.float64).eps
+    root = np.zeros_like(gram)
+    for k in range(size):
+        column = gram[..., k:, k] - (root[..., k:, :k] @ root[..., k, :k, None])[..., 0]
+        pivot = column[..., :1]
+        alive = pivot > rounding * gram[..., k, k, None]
+        scale = np.sqrt(np.where(alive, pivot, 1.0))
+        root[..., k:, k] = np.where(alive, column / scale, 0.0)
+    return root
+
+
 def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:
     """Draw T with T Tᵀ ~ Wishart_rank(dof, I): lower triangular, trapezoidal where rank > dof.
 

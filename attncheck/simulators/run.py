@@ -15,7 +15,7 @@ from attncheck.limits.programs import limit_of_program
 from attncheck.program import Program
 from attncheck.simulators.collapsed import draw_collapsed
 from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.draws import Batch, Draws, ProgramDraws
+from attncheck.simulators.draws import Batch, Draws, ProgramDraws, StackDraws
 from attncheck.simulators.layers import (
     draw_direct,
     draw_matrix_free,
@@ -25,6 +25,7 @@ from attncheck.simulators.layers import (
 )
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_lines, entries_of, results_of
+from attncheck.stacks.stack import AttentionStack
 
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
@@ -87,6 +88,17 @@ def simulate(
 
 @overload
 def simulate(
+    layer: AttentionStack,
+    size: int,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading | None = None,
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+) -> StackDraws: ...
+
+
+@overload
+def simulate(
     layer: Program,
     size: int,
     seed: int | np.random.SeedSequence = 0,
@@ -99,7 +111,7 @@ def simulate(
 
 
 def simulate(
-    layer: AttentionLayer | Program,
+    layer: AttentionLayer | Program | AttentionStack,
     size: int,
     seed: int | np.random.SeedSequence = 0,
     reading: Reading | None = None,
@@ -107,12 +119,12 @@ def simulate(
     memory: int = DEFAULT_MEMORY,
     *,
     width: int | None = None,
-) -> Draws | ProgramDraws:
-    """Draw an attention layer, or any program, under one of four readings.
+) -> Draws | ProgramDraws | StackDraws:
+    """Draw an attention layer, any program, or a stack of layers under one of four readings.
 
     Parameters
     ----------
-    layer : AttentionLayer or Program
+    layer : AttentionLayer, Program or AttentionStack
         The description.
     size : int
         Number of independent draws (every draw has its own weights and inputs).
@@ -120,8 +132,8 @@ def simulate(
         The same seed gives the same digits, whatever the chunks the draws are taken in.
     reading : {"direct", "matrix-free", "collapsed", "limit"}, optional
         "direct" multiplies literal n × n matrices; "matrix-free" and "collapsed" have exactly the
-        same law at a small part of the cost; "limit" is the theorem's hierarchical law. "collapsed" is for
-        layers, and their default; that of programs is "matrix-free".
+        same law at a small part of the cost; "limit" is the theorem's hierarchical law, of a stack what is
+        conjectured. "collapsed" is for layers and stacks, and their default; that of programs is "matrix-free".
     coordinates : int
         How many neurons of outputs and inputs to return; at most the width.
     memory : int
@@ -132,7 +144,7 @@ def simulate(
 
     Returns
     -------
-    Draws or ProgramDraws
+    Draws, ProgramDraws or StackDraws
 
     Raises
     ------
@@ -155,7 +167,9 @@ def simulate(
     ((100, 1, 1), (100, 1))
     """
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    draws: Draws | ProgramDraws = next(_iterate(layer, size, size, seed, reading, coordinates, memory, width))
+    draws: Draws | ProgramDraws | StackDraws = next(
+        _iterate(layer, size, size, seed, reading, coordinates, memory, width)
+    )
     return draws
 
 
@@ -173,6 +187,18 @@ def simulate_chunks(
 
 @overload
 def simulate_chunks(
+    layer: AttentionStack,
+    size: int,
+    chunk_size: int = 10_000,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Reading | None = None,
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+) -> Iterator[StackDraws]: ...
+
+
+@overload
+def simulate_chunks(
     layer: Program,
     size: int,
     chunk_size: int = 10_000,
@@ -186,7 +212,7 @@ def simulate_chunks(
 
 
 def simulate_chunks(
-    layer: AttentionLayer | Program,
+    layer: AttentionLayer | Program | AttentionStack,
     size: int,
     chunk_size: int = 10_000,
     seed: int | np.random.SeedSequence = 0,
@@ -195,7 +221,7 @@ def simulate_chunks(
     memory: int = DEFAULT_MEMORY,
     *,
     width: int | None = None,
-) -> Iterator[Draws] | Iterator[ProgramDraws]:
+) -> Iterator[Draws] | Iterator[ProgramDraws] | Iterator[StackDraws]:
     """Iterate over the draws of `simulate` in chunks, for more draws than memory holds.
 
     The chunks, joined, have the digits that `simulate` returns for the same `size` and `seed`.
@@ -219,7 +245,7 @@ def simulate_chunks(
 
 
 def _iterate(
-    layer: AttentionLayer | Program,
+    layer: AttentionLayer | Program | AttentionStack,
     size: int,
     chunk_size: int,
     seed: int | np.random.SeedSequence,
@@ -229,8 +255,8 @@ def _iterate(
     width: int | None,
 ) -> Iterator[Any]:
     """Check the arguments at once, and return an iterator over chunks."""
-    if not isinstance(layer, AttentionLayer | Program):
-        remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+    if not isinstance(layer, AttentionLayer | Program | AttentionStack):
+        remedy = "pass attncheck.AttentionLayer(width=...), an attncheck.Program or an attncheck.AttentionStack"
         refuse("layer", layer, "is not an AttentionLayer", remedy)
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
@@ -243,25 +269,52 @@ def _iterate(
         work = _program_work(layer, chosen, coordinates, width)
     elif width is not None:
         refuse("width", width, "is for programs", "leave it out: the layer has a width of its own")
+    elif isinstance(layer, AttentionStack):
+        work = _stack_work(layer, chosen, coordinates)
     else:
         work = _layer_work(layer, chosen, coordinates)
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
-        kind, other = ("program", "matrix-free") if isinstance(layer, Program) else ("layer", "collapsed")
+        kind = {Program: "program", AttentionStack: "stack"}.get(type(layer), "layer")
+        other = "matrix-free" if isinstance(layer, Program) else "collapsed"
         remedy = f'raise memory, ask for fewer coordinates, or use reading="{other}"'
         refuse("memory", memory, f"allows less than one {chosen} draw of this {kind}, {needed} bytes", remedy)
     return _chunks(work, size, chunk_size, root, max(1, _BLOCK_ENTRIES // max(1, work.entries)))
 
 
 def _layer_work(layer: AttentionLayer, reading: Reading, coordinates: int) -> _Work[Draws]:
-    if reading != "limit" and coordinates > layer.width:
-        refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
+    _check_coordinates(coordinates, layer.width, reading)
     how = READINGS[reading]
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
         return how.draw(layer, count, coordinates, rng)
 
     return _Work(draw, how.entries(layer, coordinates), how.shared(layer))
+
+
+def _stack_work(stack: AttentionStack, reading: Reading, coordinates: int) -> _Work[StackDraws]:
+    # Imported here: it is made of what this package's readings are made of.
+    from attncheck.stacks import simulate as stacks
+
+    _check_coordinates(coordinates, stack.width, reading)
+    if reading in ("collapsed", "limit"):
+        make, entries = {
+            "collapsed": (stacks.draw_collapsed_stack, stacks.collapsed_entries),
+            "limit": (stacks.draw_limit_stack, stacks.limit_entries),
+        }[reading]
+        return _Work(lambda count, rng: make(stack, count, coordinates, rng), entries(stack, coordinates))
+    bounds = stacks.literal_entries(stack)
+    multiplier = DirectMultiplier if reading == "direct" else MatrixFreeMultiplier
+
+    def draw(count: int, rng: np.random.Generator) -> StackDraws:
+        return stacks.draw_stack_program(stack, count, coordinates, rng, multiplier)
+
+    return _Work(draw, bounds.lines + (bounds.matrices if reading == "direct" else bounds.bases))
+
+
+def _check_coordinates(coordinates: int, width: int, reading: Reading) -> None:
+    if reading != "limit" and coordinates > width:
+        refuse("coordinates", coordinates, f"exceeds width={width}", "ask for at most that many neurons")
 
 
 def _program_work(program: Program, reading: Reading, coordinates: int, width: int | None) -> _Work[ProgramDraws]:

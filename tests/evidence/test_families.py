@@ -299,3 +299,12 @@ def test_inversions_find_the_edge() -> None:
     assert smallest_whole(lambda n: n >= 8, 7) is None
     assert smallest_real(lambda x: x >= 0.25, 0.0, 1.0) == pytest.approx(0.25, rel=1e-8)
     assert smallest_real(lambda x: False, 0.0, 1.0) == math.inf
+
+
+@pytest.mark.parametrize("count", [20, 4_000, 65_000, 500_000])
+def test_a_sample_within_its_allowance_is_never_suspicious(count: int) -> None:
+    # scipy.stats.kstwo.sf(1e-4, 65_000) overflows to 0.
+    middles = (np.arange(count) + 0.5) / count
+    for beyond in (0.0, 0.01, 0.05, 0.09, 0.15):
+        shifted = np.clip(middles + 0.004 + beyond / math.sqrt(count), 0.0, 1.0)
+        assert Uniform(allowance=0.004 + 0.5 / count).test(shifted).p_value == pytest.approx(1.0)

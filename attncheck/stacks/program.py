@@ -1,0 +1,56 @@
+"""The Netsor program that a stack stands for: scores feed later MatMuls, which is where the paper's proof ends."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attncheck import nonlinearity
+from attncheck.expansion import AttentionProgram, write_attention, write_hidden
+from attncheck.program import LinearCombination, Node, Program
+from attncheck.stacks.stack import AttentionStack
+
+
+@dataclasses.dataclass(frozen=True)
+class StackProgram:
+    """A stack's program with the nodes that draws are read off from.
+
+    Attributes
+    ----------
+    program : Program
+    streams : tuple of tuple of Node, (depth + 1, seq_len)
+        The z^{(l),i}, the output last.
+    layers : tuple of AttentionProgram, length depth
+        Inputs, scores and outputs of each layer.
+    """
+
+    program: Program
+    streams: tuple[tuple[Node, ...], ...]
+    layers: tuple[AttentionProgram, ...]
+
+
+def expand_stack(stack: AttentionStack) -> StackProgram:
+    """Return the program of a stack, every layer with matrices of its own.
+
+    Examples
+    --------
+    >>> from attncheck.attention import AttentionLayer
+    >>> stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=1, num_heads=1), depth=2, residual=True)
+    >>> print(expand_stack(stack).program.coverage().of("L2.q1,1"))
+    L2.q1,1: conjecture: scores feed a later MatMul (L2.x1 depends on scores)
+    """
+    program = Program()
+    stream = tuple(write_hidden(program, stack.layer))
+    streams, layers = [stream], []
+    for depth, layer in enumerate(stack.layers, 1):
+        phi, prefix = nonlinearity.from_layer(layer), f"L{depth}."
+        inputs = tuple(program.nonlin(phi, z, name=f"{prefix}x{i}") for i, z in enumerate(stream, 1))
+        layers.append(write_attention(program, layer, inputs, prefix))
+        outputs = layers[-1].outputs
+        if stack.residual:
+            outputs = tuple(
+                program.nonlin(LinearCombination((1.0, 1.0)), z, y, name=f"{prefix}z{i}")
+                for i, (z, y) in enumerate(zip(stream, outputs, strict=True), 1)
+            )
+        stream = outputs
+        streams.append(stream)
+    return StackProgram(program, tuple(streams), tuple(layers))

@@ -1,0 +1,114 @@
+"""The readings of a stack: its program line by line, layer by layer without matrices, and the conjectured limit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck import nonlinearity
+from attncheck.limits.kernel import input_covariance
+from attncheck.program import Step
+from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
+from attncheck.simulators.draws import StackDraws
+from attncheck.simulators.interpret import Multiplier, interpret
+from attncheck.simulators.linalg import gram_root, lower_root
+from attncheck.simulators.programs import Entries, entries_of
+from attncheck.stacks.program import StackProgram, expand_stack
+from attncheck.stacks.recursion import draw_normals, recur
+from attncheck.stacks.stack import AttentionStack
+
+FloatArray = NDArray[np.float64]
+
+
+def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
+    """Draw a stack exactly in law without weight matrices, in O(s n + H s³) operations a layer.
+
+    Scores and values of a layer are drawn given the Gram matrix of all n neurons of its inputs; given these, neurons
+    of its outputs are independent N(0, Σ_a A_a B_V B_Vᵀ A_aᵀ σ_O²/H): one draw of s normals each, whatever H.
+    """
+    stream = draw_stream(stack.layer, size, rng)
+    streams, scores, grams = [], [], []
+    for k, layer in enumerate(stack.layers, 1):
+        inputs = nonlinearity.from_layer(layer)(stream)
+        streams.append(stream[..., :coordinates].copy())
+        if k == stack.depth:
+            drawn = attend(layer, inputs, coordinates, rng)
+            assert drawn.input_gram is not None
+            outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores
+        else:
+            gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
+            root = gram_root(gram)
+            made, _, values = draw_heads(layer, size, root.shape[-1], rng).of(layer, root)
+            outputs = gram_root(output_covariance(layer, made, values)) @ rng.standard_normal(stream.shape)
+        stream = stream[..., : outputs.shape[-1]] + outputs if stack.residual else outputs
+        scores.append(made)
+        grams.append(gram)
+    return StackDraws(
+        outputs=stream,
+        scores=np.stack(scores, axis=1),
+        streams=np.stack(streams, axis=1),
+        grams=np.stack(grams, axis=1),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(stack: AttentionStack) -> tuple[StackProgram, tuple[Step, ...]]:
+    expansion = expand_stack(stack)
+    return expansion, expansion.program.steps()
+
+
+def draw_stack_program(
+    stack: AttentionStack,
+    size: int,
+    coordinates: int,
+    rng: np.random.Generator,
+    multiplier: Callable[[int, np.random.Generator], Multiplier],
+) -> StackDraws:
+    """Draw a stack by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
+    expansion, steps = _plan(stack)
+    keep = {node for layer in expansion.layers for node in layer.inputs}
+    values = interpret(steps, stack.width, size, coordinates, keep, multiplier(stack.width, rng), rng)
+    inputs = np.stack([values.stack(layer.inputs) for layer in expansion.layers], axis=1)
+    streams = np.stack([values.stack(nodes, coordinates) for nodes in expansion.streams], axis=1)
+    shape = (size, stack.num_heads, stack.seq_len, stack.seq_len)
+    return StackDraws(
+        outputs=streams[:, -1].copy(),
+        scores=np.stack([values.stack(layer.scores).reshape(shape) for layer in expansion.layers], axis=1),
+        streams=streams[:, :-1].copy(),
+        grams=inputs @ inputs.swapaxes(-1, -2) / stack.width,
+    )
+
+
+def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
+    """Draw from the conjectured limit: coordinates of a draw share its scores and are independent given them."""
+    made = recur(stack, draw_normals(stack, size, rng))
+    shape = (size, stack.seq_len, coordinates)
+    stream = lower_root(input_covariance(stack.layer)) @ rng.standard_normal(shape)
+    streams = []
+    for k in range(stack.depth):
+        streams.append(stream)
+        outputs = lower_root(made.outputs[:, k]) @ rng.standard_normal(shape)
+        stream = stream + outputs if stack.residual else outputs
+    kernels = made.roots @ made.roots.swapaxes(-1, -2)
+    return StackDraws(outputs=stream, scores=made.scores, streams=np.stack(streams, axis=1), grams=kernels)
+
+
+def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
+    """Bound the float64 entries that one draw without matrices works on."""
+    s, heads = stack.seq_len, stack.num_heads
+    kept = stack.depth * (heads * s**2 + s * (s + coordinates))
+    return 6 * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
+
+
+def limit_entries(stack: AttentionStack, coordinates: int) -> int:
+    """Bound the float64 entries that one draw of the limit works on; 128 are those of an expansion's points."""
+    s, heads = stack.seq_len, stack.num_heads
+    return stack.depth * (4 * heads * s**2 + 10 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s
+
+
+def literal_entries(stack: AttentionStack) -> Entries:
+    """Return how many entries a draw of the stack's program takes."""
+    return entries_of(_plan(stack)[0].program, stack.width)

@@ -1,0 +1,203 @@
+"""Laws at finite width against what they are computed from the long way, and against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special
+
+import attncheck as ac
+from attncheck.checks.laws import conditional_covariance
+from attncheck.evidence.streams import seed_sequence
+from attncheck.rates.deviation import Cells, deviation
+from attncheck.rates.drivers import Fluctuations, gamma_rule
+from attncheck.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.simulators import simulate_chunks
+
+FloatArray = NDArray[np.float64]
+
+_DRAWS = 60_000
+_POINTS = np.array([0.1, 0.4, 1.0, 2.0])
+# Two-sided 1e-6 for each comparison.
+_QUANTILE = 4.9
+
+
+def _tails(layer: ac.AttentionLayer, position: int) -> tuple[FloatArray, FloatArray, float, float]:
+    """Return P(y > t), E v and their standard errors, averaged over conditional variances of the collapsed reading."""
+    variances = np.concatenate(
+        [
+            conditional_covariance(layer, draws)[:, position, position]
+            for draws in simulate_chunks(layer, _DRAWS, 5_000, seed_sequence(0, "tests", layer.to_dict()))
+        ]
+    )
+    variances = np.maximum(variances, 1e-300)
+    values = special.ndtr(-_POINTS / np.sqrt(variances)[:, None])
+    root = math.sqrt(_DRAWS)
+    return values.mean(0), values.std(0) / root, float(variances.mean()), float(variances.std() / root)
+
+
+LAYERS = [
+    ac.AttentionLayer(width=3),
+    ac.AttentionLayer(width=16),
+    ac.AttentionLayer(width=64, head_dim=4, num_heads=3),
+    ac.AttentionLayer(width=8, num_heads=4, num_kv_heads=2, mask="causal", seq_len=3),
+    ac.AttentionLayer(width=16, num_heads=1, attention_map="linear", seq_len=2),
+    ac.AttentionLayer(width=16, attention_map="relu", activation="relu", input_correlation=0.5),
+    ac.AttentionLayer(width=8, score_scaling="1/n", input_correlation=1.0, seq_len=2),
+    ac.AttentionLayer(width=16, attention_map="sigmoid", activation="tanh", query_std=2.0, head_scaling=False),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.describe())
+def test_it_is_the_law_of_the_collapsed_reading(layer: ac.AttentionLayer) -> None:
+    position = layer.seq_len - 1
+    law = ac.finite_width_law(layer, size=2048)
+    tail, tail_error, variance, variance_error = _tails(layer, position)
+    spread = np.hypot(tail_error, np.asarray(law.cdf_error(_POINTS, position)) / 4.0)
+    assert np.all(np.abs(law.sf(_POINTS, position) - tail) < _QUANTILE * spread)
+    spread_of_variance = math.hypot(variance_error, law.variance_error(position) / 4.0)
+    assert abs(law.variance(position) - variance) < _QUANTILE * spread_of_variance
+
+
+def test_it_tells_the_limit_from_the_law_at_the_width() -> None:
+    layer = ac.AttentionLayer(width=16)
+    law, limit = ac.finite_width_law(layer), ac.limit(layer)
+    assert abs(law.sf(0.4) - limit.sf(0.4)) > 10 * law.cdf_error(0.4)
+    assert law.excess_kurtosis() > limit.excess_kurtosis() + law.excess_kurtosis_error() > 0
+    assert law.difference(-0.4) == pytest.approx(-law.difference(0.4))
+    assert law.cdf(0.0) == pytest.approx(0.5, abs=1e-12)
+    grid = np.linspace(-12.0, 12.0, 4001)
+    assert np.trapezoid(law.pdf(grid), grid) == pytest.approx(1.0, abs=1e-4)
+    assert law.pdf_error(0.0) < 0.02 * law.pdf(0.0)
+    assert law.sample(5, coordinates=2).shape == (5, 4, 2)
+
+
+def _analytic(mean: float, spread: float, t: FloatArray) -> FloatArray:
+    """Return the leading term of n(F_n - F_∞) for a variance 1 + ε with E ε = mean/n, Var ε = spread/n."""
+    density = np.exp(-0.5 * t**2) / math.sqrt(2 * math.pi)
+    return np.asarray(density * (-0.5 * t * mean + (3 * t - t**3) * spread / 8))
+
+
+@pytest.mark.parametrize(("key", "mean", "spread"), [(1, 2.0, 14.0), (0, 4.0, 18.0)])
+def test_leading_constants_of_scores_are_the_analytic_ones(key: int, mean: float, spread: float) -> None:
+    # E G_ii G_jj = 1 + 2/n (i ≠ j), 1 + 4/n (i = j); relative variances add up over ‖h‖², both tokens and the key.
+    if key == 0:
+        # (‖h‖²)² (χ²_n/n)² χ²_n/n: 4 · 2 + 4 · 2 + 2; second moments of squares give 2/n each.
+        mean = 4.0
+    t = np.linspace(0.01, 4.0, 400)
+    found = ac.distance(ac.AttentionLayer(width=10**5), of="scores", key=key)
+    expected = np.abs(_analytic(mean, spread, t)).max()
+    assert 1e5 * found.leading == pytest.approx(expected, abs=1e5 * found.leading_error + 1e-3)
+    assert 1e5 * found.value == pytest.approx(expected, abs=1e5 * found.error + 1e-3)
+
+
+def test_a_million_neurons_are_no_harder_than_a_thousand() -> None:
+    found = ac.distance(ac.AttentionLayer(width=10**6), size=16)
+    assert found.error < 0.15 * found.value
+    assert found.value == pytest.approx(found.leading, abs=found.error + found.leading_error)
+
+
+def test_the_gap_at_a_fixed_head_dim_stays() -> None:
+    layer = ac.AttentionLayer(width=64, num_heads=1, head_dim=64)
+    gap = ac.distance(layer, "kl", width=math.inf)
+    assert gap.value == pytest.approx(1.3e-4, rel=0.05)
+    wide = ac.distance(layer, "kl", width=10**5, size=64)
+    assert wide.value == pytest.approx(gap.value, abs=wide.error + gap.error)
+
+
+def test_one_seed_gives_the_same_digits_and_others_agree_within_errors() -> None:
+    layer = ac.AttentionLayer(width=64)
+    first, again, other = (ac.distance(layer, size=256, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first.value != other.value
+    assert abs(first.value - other.value) < first.error + other.error
+
+
+def test_errors_cover_what_more_draws_say() -> None:
+    layer = ac.AttentionLayer(width=32)
+    precise = ac.distance(layer, size=4096, seed=99)
+    off = [ac.distance(layer, size=128, seed=seed) for seed in range(12)]
+    z = [4 * (each.value - precise.value) / math.hypot(each.error, precise.error) for each in off]
+    # Student's law with 7 degrees of freedom: beyond 7 with a chance of 2e-4.
+    assert max(map(abs, z)) < 7
+    # Errors are no excuse either: they would have to be three times too large for this.
+    assert sum(value**2 for value in z) / len(z) > 0.1
+
+
+def test_cells_keep_mass_and_moments() -> None:
+    cells = Cells.over(1e-3, 1e3)
+    variances = np.random.default_rng(0).lognormal(size=(3, 500))
+    variances[0, :50] = 0.0
+    measures = cells.spread(variances)
+    assert measures.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0])
+    assert measures[0, -1] == pytest.approx(0.1)
+    for power in (0.5, 1.0, 2.0):
+        assert measures @ cells.variances**power == pytest.approx((variances**power).mean(axis=1), rel=1e-6)
+
+
+def test_moments_of_the_drivers_are_those_of_their_draws() -> None:
+    layer = ac.AttentionLayer(width=6, seq_len=3, activation="relu", input_correlation=0.5)
+    fluctuations = Fluctuations(layer, (0, 1, 2), shared=True, groups=2)
+    rng = np.random.default_rng(0)
+    draws = fluctuations.draw(40_000, rng)
+    mean = draws.gram.mean(axis=0)
+    error = draws.gram.std(axis=0) / 200
+    assert np.all(np.abs(mean - fluctuations.mean().gram[0]) < _QUANTILE * error)
+    directions = fluctuations.gram_directions(rng)
+    second = np.einsum("kij,kab->ijab", directions, directions)
+    products = np.einsum("dij,dab->dijab", draws.gram, draws.gram)
+    spread = products.std(axis=0) / 200
+    assert np.all(np.abs(products.mean(axis=0) - second) < _QUANTILE * spread + 0.02 * np.abs(second))
+    moved, count = fluctuations.head_directions(8)
+    total = count * sum((each**2).sum() for each in moved)
+    assert total == pytest.approx((draws.keys**2).sum(axis=(1, 2, 3)).mean(), rel=0.05)
+
+
+@pytest.mark.parametrize("shape", [0.5, 3.0, 5e5])
+def test_the_gamma_rule_is_exact_for_polynomials(shape: float) -> None:
+    nodes, weights = gamma_rule(shape, 8)
+    assert weights @ nodes == pytest.approx(1.0, rel=1e-12)
+    assert weights @ (nodes - 1) ** 2 == pytest.approx(1 / shape, rel=1e-9)
+    assert weights @ (nodes - 1) ** 3 == pytest.approx(2 / shape**2, rel=1e-6)
+
+
+def test_the_expansion_alone_is_right_to_first_order() -> None:
+    layer = ac.AttentionLayer(width=512, num_heads=4, num_kv_heads=2)
+    for marginal in (OutputEntry(layer, 2), ScoreEntry(layer, 0, 1)):
+        found = deviation(marginal, 512, np.random.SeedSequence(0))
+        mean, error = found.moment(1).mean(), found.moment(1).std(ddof=1)
+        expansion = (found.expansion @ found.cells.variances).mean()
+        assert abs(mean - expansion) < 4 * error + 0.1 * abs(mean)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"metric": "chi2"}, "metric"),
+        ({"of": "inputs"}, "of"),
+        ({"position": 4}, "position"),
+        ({"position": -1}, "position"),
+        ({"of": "scores", "key": 9}, "key"),
+        ({"key": 1}, "key"),
+        ({"size": 0}, "size"),
+        ({"size": math.nan}, "size"),
+        ({"seed": -1}, "seed"),
+        ({"width": math.inf}, "width"),
+        ({"width": math.nan}, "width"),
+        ({"width": -3}, "width"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
+    with pytest.raises(ac.InputError, match=field):
+        ac.distance(ac.AttentionLayer(width=8), **arguments)  # type: ignore[arg-type]
+
+
+def test_what_is_no_layer_is_refused() -> None:
+    for function in (ac.distance, ac.finite_width_law, ac.rate):
+        with pytest.raises(ac.InputError, match="layer"):
+            function("layer")  # type: ignore[arg-type]
+    with pytest.raises(ac.InputError, match="NaN"):
+        ac.finite_width_law(ac.AttentionLayer(width=8), size=16).cdf(math.nan)

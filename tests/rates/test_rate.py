@@ -1,0 +1,69 @@
+"""Fits of rates: on made distances, where the truth is known, and on layers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck.rates.gap import ERRORS
+from attncheck.rates.law import Distance
+from attncheck.rates.rate import fit
+
+
+def _made(metric: str, exponent: float, curvature: float, noise: float, seed: int) -> list[Distance]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for width in (64, 128, 256, 512, 1024, 2048):
+        value = 0.35 * width**exponent * math.exp(curvature / width)
+        error = noise * value
+        value += error * rng.standard_normal()
+        made.append(Distance(metric, value, ERRORS * error, value, ERRORS * error, float(width), 100))
+    return made
+
+
+def test_intervals_hold_the_order_as_often_as_they_say() -> None:
+    held = sum(
+        fitted.order.low <= -1.0 <= fitted.order.high
+        for fitted in (fit("ks", _made("ks", -1.0, -2.0, 0.01, seed)) for seed in range(400))
+    )
+    # 99% of 400, or more where the misfit widens them: fewer than 386 has a chance of 2e-5.
+    assert held >= 386
+
+
+def test_another_order_is_told_apart() -> None:
+    for seed in range(20):
+        fitted = fit("ks", _made("ks", -0.5, -2.0, 0.01, seed))
+        assert fitted.order.low > -0.7
+        assert abs(fitted.order.value + 0.5) < 0.2
+
+
+# One test: the metrics share their draws.
+def test_outputs_fall_as_predicted() -> None:
+    for metric, order in {"ks": -1.0, "w1": -1.0, "tv": -1.0, "kl": -2.0}.items():
+        _falls(metric, order)
+
+
+def _falls(metric: str, order: float) -> None:
+    found = ac.rate(ac.AttentionLayer(width=64), metric=metric, size=512, widths=(64, 128, 256, 512))
+    assert found.predicted == order
+    assert found.order.low <= order <= found.order.high
+    assert abs(found.order.value - order) < 0.1
+    expected = {"ks": 0.346, "w1": 0.743, "tv": 1.10, "kl": 11.0}[metric]
+    assert found.constant.value == pytest.approx(expected, rel=0.05)
+    assert found.leading == pytest.approx(expected, rel=0.05)
+    assert found.widths == (64, 128, 256, 512)
+
+
+def test_bad_widths_are_named() -> None:
+    layer = ac.AttentionLayer(width=8)
+    with pytest.raises(ac.InputError, match="four different"):
+        ac.rate(layer, (8, 8, 16, 32))
+    with pytest.raises(ac.InputError, match="widths=0"):
+        ac.rate(layer, (0, 8, 16, 32))
+    with pytest.raises(ac.InputError, match="head_dim"):
+        ac.rate(layer.replace(head_dim=4))
+    with pytest.raises(ac.InputError, match="told apart"):
+        fit("ks", _made("ks", -1.0, 0.0, 10.0, 0))

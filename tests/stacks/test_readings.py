@@ -1,0 +1,157 @@
+"""The readings of a stack have one joint law, which is not that of layers that share nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, simulate, simulate_chunks
+from attncheck.nonlinearity import from_layer
+from attncheck.simulators import Reading
+from attncheck.simulators.collapsed import attend, draw_inputs
+
+FloatArray = NDArray[np.float64]
+
+# The chance that noise alone fails any comparison of this module: each of at most 200 gets its share.
+LEVEL, COMPARISONS = 1e-6, 200
+
+STACKS = (
+    AttentionStack(layer=AttentionLayer(width=2, seq_len=3, num_heads=1), depth=2, activations=("identity", "relu")),
+    AttentionStack(layer=AttentionLayer(width=4, seq_len=2, num_heads=2), depth=3, residual=True),
+    AttentionStack(
+        layer=AttentionLayer(width=4, seq_len=2, num_heads=4, num_kv_heads=2, head_dim=3, mask="causal", query_std=1.5),
+        depth=2,
+        activations=("tanh", "relu"),
+    ),
+    AttentionStack(
+        layer=AttentionLayer(width=6, seq_len=2, num_heads=2, attention_map="sigmoid", input_correlation=0.5),
+        depth=2,
+        activations=("relu", "erf"),
+        residual=True,
+    ),
+)
+
+FUNCTIONALS: dict[str, Callable[[StackDraws], FloatArray]] = {
+    "output": lambda d: d.outputs[:, 0, 0],
+    "last position": lambda d: d.outputs[:, -1, -1],
+    "outputs of two positions": lambda d: d.outputs[:, 0, 0] * d.outputs[:, -1, 0],
+    "squared output and first score": lambda d: d.scores[:, 0, 0, -1, 0] ** 2 * d.outputs[:, -1, 0] ** 2,
+    "squared output and last score": lambda d: d.scores[:, -1, -1, -1, 0] ** 2 * d.outputs[:, -1, 0] ** 2,
+    "squared scores of two layers": lambda d: d.scores[:, 0, 0, -1, 0] ** 2 * d.scores[:, -1, 0, -1, 0] ** 2,
+    "sum of all squared scores": lambda d: (d.scores**2).sum(axis=(1, 2, 3, 4)),
+    "last gram": lambda d: d.grams[:, -1, 0, -1],
+    "grams of two layers": lambda d: d.grams[:, 0, 0, 0] * d.grams[:, -1, 0, 0],
+    "input and output": lambda d: d.streams[:, 0, 0, 0] * d.outputs[:, 0, 0],
+}
+
+
+def p_values(ours: StackDraws, theirs: StackDraws) -> dict[str, float]:
+    return {name: float(stats.ks_2samp(f(ours), f(theirs), method="asymp").pvalue) for name, f in FUNCTIONALS.items()}
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=AttentionStack.describe)
+def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
+    size = 20_000
+    collapsed = simulate(stack, size, 1, coordinates=2)
+    for seed, reading in ((2, "direct"), (3, "matrix-free")):
+        # The overloads take the readings' names.
+        theirs = simulate(stack, size, seed, reading, coordinates=2)  # type: ignore[call-overload]
+        found = p_values(collapsed, theirs)
+        assert min(found.values()) > LEVEL / COMPARISONS, f"{reading}: {found}"
+    assert len(STACKS) * 2 * len(FUNCTIONALS) + 2 * len(FUNCTIONALS) <= COMPARISONS
+
+
+def forgetful(stack: AttentionStack, size: int, rng: np.random.Generator) -> StackDraws:
+    """Draw every layer from fresh inputs with the law of what it would have read."""
+    drawn = simulate(stack, size, int(rng.integers(2**32)), coordinates=stack.width)
+    scores, grams = [], []
+    for k, layer in enumerate(stack.layers):
+        # Of other draws: each layer alone has the right law.
+        inputs = from_layer(layer)(np.roll(drawn.streams[:, k], k, axis=0))
+        made = attend(layer, inputs, stack.width, rng)
+        assert made.input_gram is not None
+        scores.append(made.scores)
+        grams.append(made.input_gram)
+    return StackDraws(made.outputs, np.stack(scores, axis=1), drawn.streams, np.stack(grams, axis=1))
+
+
+def test_fresh_inputs_between_layers_are_told_apart() -> None:
+    ours = simulate(STACKS[0], 40_000, 2, "direct", coordinates=2)
+    found = p_values(ours, forgetful(STACKS[0], 40_000, np.random.default_rng(0)))
+    assert found["last gram"] > LEVEL / COMPARISONS, "each layer alone has its law"
+    for name in ("sum of all squared scores", "grams of two layers", "squared output and first score"):
+        assert found[name] < LEVEL / COMPARISONS, found
+
+
+def test_another_gram_matrix_between_layers_is_told_apart() -> None:
+    """Gaussian streams of the mean covariance in place of those that the scores made."""
+    stack = STACKS[0]
+    rng = np.random.default_rng(1)
+    first = stack.replace(depth=1, activations=("identity",))
+    outputs = simulate(first, 20_000, 3, coordinates=2).outputs
+    covariance = np.einsum("bic,bjc->ij", outputs, outputs) / outputs[:, 0].size
+    fresh = np.linalg.cholesky(covariance) @ rng.standard_normal(outputs.shape)
+    made = attend(stack.layers[1], from_layer(stack.layers[1])(fresh), 2, rng)
+    right = simulate(stack, 20_000, 2, "direct", coordinates=2)
+    p = stats.ks_2samp((right.scores[:, 1] ** 2).sum(axis=(1, 2, 3)), (made.scores**2).sum(axis=(1, 2, 3))).pvalue
+    assert p < LEVEL / COMPARISONS
+
+
+LAYERS = (
+    AttentionLayer(width=6, seq_len=3, num_heads=2),
+    AttentionLayer(width=3, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal", activation="relu"),
+)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
+def test_one_layer_is_an_attention_layer(layer: AttentionLayer) -> None:
+    """To the last digit, under each reading that consumes random numbers in the same order."""
+    stack = AttentionStack(layer=layer, depth=1)
+    readings: tuple[Reading, ...] = ("collapsed", "direct", "matrix-free")
+    for reading in readings:
+        ours, theirs = simulate(stack, 500, 7, reading, coordinates=2), simulate(layer, 500, 7, reading, coordinates=2)
+        if reading == "collapsed":
+            np.testing.assert_array_equal(ours.outputs, theirs.outputs)
+            np.testing.assert_array_equal(ours.scores[:, 0], theirs.scores)
+            np.testing.assert_array_equal(ours.grams[:, 0], theirs.input_gram)
+        else:
+            assert stats.ks_2samp(ours.outputs[:, 0, 0], theirs.outputs[:, 0, 0]).pvalue > 1e-9
+    inputs = draw_inputs(layer, 3, np.random.default_rng(0))
+    assert from_layer(stack.layers[0])(inputs).shape == inputs.shape
+
+
+@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed", "limit"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_eight_layers_of_every_reading(reading: str, residual: bool) -> None:
+    names = ("clip", "relu", "tanh", "erf", "identity", "clip", "relu", "tanh")
+    stack = AttentionStack(
+        layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
+    )
+    # The overloads take the readings' names.
+    draws = simulate(stack, 3, 0, reading, coordinates=4)  # type: ignore[call-overload]
+    assert draws.outputs.shape == (3, 6, 4)
+    assert draws.scores.shape == (3, 8, 2, 6, 6)
+    assert draws.streams.shape == (3, 8, 6, 4)
+    assert draws.grams.shape == (3, 8, 6, 6)
+    assert all(np.isfinite(value).all() for value in draws.as_dict().values())
+
+
+@pytest.mark.parametrize("reading", ["direct", "collapsed", "limit"])
+def test_chunks_have_the_digits_of_the_whole(reading: str) -> None:
+    stack = STACKS[1]
+    # The overloads take the readings' names.
+    whole = simulate(stack, 50, 4, reading)  # type: ignore[call-overload]
+    chunks = list(simulate_chunks(stack, 50, 17, 4, reading))  # type: ignore[call-overload]
+    np.testing.assert_array_equal(np.concatenate([chunk.outputs for chunk in chunks]), whole.outputs)
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^coordinates=9: exceeds width=4; ask for"):
+        simulate(STACKS[1], 10, coordinates=9)
+    with pytest.raises(InputError, match=r"^memory=1000: allows less than one collapsed draw of this stack"):
+        simulate(STACKS[1], 10, memory=1000)
+    assert simulate(STACKS[1], 2, reading="limit", coordinates=9).outputs.shape == (2, 2, 9)
