@@ -234,8 +234,13 @@ class AttentionLayer:
     def weight_entries(self) -> int:
         """The matrix entries of one literal draw, (s + 4H) n² for full, uncorrelated heads: its cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
-        heads = 2 * (self.num_heads + self.kv_heads) * self.head_width
-        return self.width * (inputs * self.width + heads)
+        return inputs * self.width**2 + self.head_entries
+
+    @property
+    def head_entries(self) -> int:
+        """Those of them that are not of the W^i."""
+        matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
+        return matrices * self.head_width * self.width
 
     @property
     def stored_entries(self) -> int:

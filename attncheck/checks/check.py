@@ -25,8 +25,6 @@ FEWEST_NUMBERS = TwoSample.minimum_count
 _Setting = TypeVar("_Setting", bound="AnySetting")
 _Sample = TypeVar("_Sample")
 _Reference = TypeVar("_Reference")
-# Claims of scores that are Gaussian given keys of other matrices than theirs.
-_OF_SEPARATE_MATRICES = frozenset({"assumption", "scores", "heads", "independence", "non_gaussianity"})
 
 
 class AnySetting(Protocol):
@@ -42,10 +40,6 @@ class AnySetting(Protocol):
         """The law of its weights."""
         ...
 
-    def unsaid(self, claim: str) -> str:
-        """Return why a claim says nothing here, or an empty string."""
-        ...
-
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
@@ -55,11 +49,6 @@ class Setting:
     exposed: frozenset[str]
     coordinates: int = 1
     weights: str = GAUSSIAN
-
-    def unsaid(self, claim: str) -> str:
-        """Return why a claim says nothing of the layer, or an empty string."""
-        untied = self.layer.tied_query_key and claim in _OF_SEPARATE_MATRICES
-        return "W_Q is W_K in this layer, which Assumption 1 excludes" if untied else ""
 
     @property
     def input_rank(self) -> int:
@@ -177,7 +166,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
             return NOT_EXPOSED + ", ".join(missing)
         if setting.weights != GAUSSIAN and self.kind == "exact" and not self.any_weights:
             return f"exact for Gaussian weights, and the subject's are {setting.weights}"
-        return setting.unsaid(self.claim) or self.excluded(setting)
+        return self.excluded(setting)
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws in which one look catches the departure, or None if more than `cap`."""

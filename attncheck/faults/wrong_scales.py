@@ -48,7 +48,7 @@ def _visible_head_scaling(layer: AttentionLayer) -> bool | str:
 def _visible_clip(layer: AttentionLayer) -> bool | str:
     if layer.activation != "clip":
         return "the inputs of this layer are not clipped ones"
-    if layer.clip <= _CLIPPED_AT * layer.input_std:
+    if layer.clip <= _CLIPPED_AT * layer.hidden_std:
         return "the layer declares a smaller bound"
     return seen.small_width(layer)
 
@@ -94,6 +94,6 @@ FAULTS = (
         "clipped_inputs",
         f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations",
         _visible_clip,
-        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.input_std}),
+        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.hidden_std}),
     ),
 )

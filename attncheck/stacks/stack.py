@@ -111,8 +111,7 @@ class AttentionStack:
     def weight_entries(self) -> int:
         """The matrix entries of one literal draw: its cost."""
         single = self.layer.weight_entries
-        inputs = single - 2 * self.width * (self.num_heads + self.layer.kv_heads) * self.layer.head_width
-        return inputs + self.depth * (single - inputs)
+        return single + (self.depth - 1) * self.layer.head_entries
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""

@@ -40,10 +40,6 @@ class ProgramSetting:
     coordinates: int = 1
     weights: str = "gaussian"
 
-    def unsaid(self, claim: str) -> str:
-        """Every claim of programs says something of all of them."""
-        return ""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramSample:
