@@ -28,7 +28,7 @@ from attncheck.diagnosis import Estimate, diagnose
 from attncheck.errors import InputError
 from attncheck.examples import draw_examples
 from attncheck.messages import explain
-from attncheck.profiles import ANCHORS, PROFILES
+from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.records import Closing, Result, read
 from attncheck.run import Run, RunReport
 from attncheck.strategies import layers
@@ -94,9 +94,9 @@ class TestPlan:
         for name, profile in PROFILES.items():
             units = made(profile=name).units("scores", layers(max_entries=500))
             found = [unit.layer for unit in units]
-            assert found[: profile.anchors] == list(ANCHORS[: profile.anchors])
-            assert len(found) == len(set(found)) <= profile.anchors + profile.examples
-            assert len(found) > profile.anchors
+            visited = ANCHORS[: profile.anchors] + REGIME_ANCHORS[: profile.regimes]
+            assert found[: len(visited)] == list(visited) == list(profile.layers)
+            assert len(visited) < len(found) == len(set(found)) <= len(visited) + profile.examples
 
     def test_level_comes_from_what_is_planned(self) -> None:
         run = planned("scores", "draws")
