@@ -169,8 +169,10 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
     @functools.cache
     def reference() -> Sample:
         exact = simulate(sample.layer, 4 * len(sample), seed)
-        return Sample(sample.layer, exact.outputs, scores=exact.scores)
+        return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
 
+    if sample.input_gram is not None:
+        yield from _input_estimates(sample, reference)
     if sample.scores is not None:
         yield from _score_estimates(sample, reference)
     if {"input_gram", "key_gram"} <= sample.exposed:
@@ -182,6 +184,16 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
     yield _compared("output variance", _mean_square(sample.outputs), _mean_square(reference().outputs))
     means = sample.outputs.mean(axis=(1, 2))
     yield _mean("mean of the outputs", means, 0.0)
+
+
+def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:
+    grams = [each.need("input_gram") for each in (sample, reference())]
+    s = sample.layer.seq_len
+    ours, theirs = (np.trace(gram, axis1=1, axis2=2) / s for gram in grams)
+    yield _compared("mean square of the inputs", ours, theirs)
+    if s > 1:
+        apart = ~np.eye(s, dtype=bool)
+        yield _compared("mean product of inputs at two positions", *(gram[:, apart].mean(axis=1) for gram in grams))
 
 
 def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:
