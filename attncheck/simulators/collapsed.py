@@ -87,6 +87,12 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     return nonlinearity.from_layer(layer)(draw_stream(layer, size, rng))
 
 
+def input_entries(layer: AttentionLayer) -> int:
+    """Bound the float64 entries that drawing X works on, per draw."""
+    arrays = 3 if layer.position_std else 2
+    return arrays * layer.seq_len * layer.width
+
+
 def draw_collapsed(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw inputs, scores and outputs of `layer` exactly in law, without weight matrices."""
     inputs = draw_inputs(layer, size, rng)
