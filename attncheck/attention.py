@@ -30,7 +30,7 @@ _REACHES = (0.01, 100.0)
 # Beyond it the covariance of a dozen positions is singular but for rounding.
 _FARTHEST_ALONE = 2.0
 #: Fields that came after names of layers were first recorded, with their defaults.
-_ADDED: Mapping[str, Any] = {"position_std": 0.0, "position_reach": 1.0, "tied_query_key": False}
+ADDED_FIELDS: Mapping[str, Any] = {"position_std": 0.0, "position_reach": 1.0, "tied_query_key": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -255,11 +255,13 @@ class AttentionLayer:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types; `from_dict` gives the layer back.
 
-        Fields of `_ADDED` are left out at their defaults: names, streams and records of layers are made from this
+        Fields of `ADDED_FIELDS` are left out at their defaults: names, streams and records of layers are made from this
         mapping, so that a field that came later must not change what was there before.
         """
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if name not in _ADDED or value != _ADDED[name]}
+        return {
+            name: value for name, value in fields.items() if name not in ADDED_FIELDS or value != ADDED_FIELDS[name]
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -63,7 +63,7 @@ NAMED_BY = {
     "forgotten_positions": (REGIMES["positions"].layer, "inputs.law"),
     "positions_apart": (REGIMES["positions"].layer, "scores.key_law"),
     "skipped_values": (ONE, "independence.output_inputs"),
-    "ignored_mask": (GROUPED, "conditional.scale"),
+    "ignored_mask": (GROUPED, "conditional.joint"),
     "unscaled_uniform_weights": (PAPER, "outputs.limit"),
 }
 

@@ -19,6 +19,8 @@ from attncheck.expansion import expand
 from attncheck.limits.dependence import score_input_dependence
 from attncheck.limits.kernel import input_covariance, input_kernel
 from attncheck.rates.drivers import Fluctuations
+from attncheck.report.causes import common
+from attncheck.report.gather import Space
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.stacks import AttentionStack
 from attncheck.stacks.rate import rates
@@ -193,6 +195,28 @@ def test_the_distance_of_a_stack_with_positions_falls_as_one_over_n() -> None:
     for found in rates(stack, (32, 64, 128, 256), size=1_000):
         assert abs(found.order + 1.0) < 5 * found.order_error
         assert found.order_error < 0.1
+
+
+def test_stacks_of_tied_layers_approach_the_kernels_that_they_make() -> None:
+    stack = AttentionStack(layer=TIED.replace(width=6), depth=2)
+    ours, theirs = (ac.simulate(stack, 20_000, seed=1, reading=each) for each in ("collapsed", "matrix-free"))
+    for name in ("grams", "scores", "outputs"):
+        one, other = getattr(ours, name), getattr(theirs, name)
+        for power in (1, 2):
+            spread = np.hypot((one**power).std(axis=0), (other**power).std(axis=0)) / 20_000**0.5
+            assert np.all(np.abs((one**power).mean(axis=0) - (other**power).mean(axis=0)) < 6 * spread)
+    for found in rates(stack, (32, 64, 128, 256), size=1_000):
+        assert abs(found.order + 1.0) < 5 * found.order_error
+        assert found.order_error < 0.2
+
+
+def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -> None:
+    space = Space()
+    for layer in (PLACED, TIED, TIED.replace(tied_query_key=False)):
+        space.add(layer.to_dict(), violated=layer is TIED)
+    assert space.values["tied_query_key"] == {"no": 2, "yes": 1}
+    assert space.values["position_std"] == {"1.5": 1, "0": 2}
+    assert common(space) == ["tied query key: yes"]
 
 
 def deaf(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
