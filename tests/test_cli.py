@@ -16,7 +16,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.cli import app, main
 from attncheck.exit_codes import ExitCode
-from attncheck.profiles import ANCHORS
+from attncheck.profiles import ANCHORS, Profile
 
 COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report", "paper")
 
@@ -150,7 +150,7 @@ def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> No
 
 
 def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("attncheck.power.ANCHORS", ANCHORS[1:2])
+    monkeypatch.setattr(Profile, "layers", property(lambda profile: ANCHORS[1:2]))
     arguments = ["power", "scores_over_n", "--quick", "--profile", "smoke", "--out", str(tmp_path / "p.json")]
     assert main(arguments) == ExitCode.CONSISTENT
     lines = capsys.readouterr().out.splitlines()
@@ -159,3 +159,10 @@ def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert table["profile"] == "smoke"
     assert [cell["exposure"] for cell in table["cells"]] == ["grams", "scores", "outputs"]
     assert table["cells"][0]["power"] > 0.99
+
+
+def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["power", "untied_query_key", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    assert all(line.endswith("it changes none of the layers that the profile visits") for line in lines)

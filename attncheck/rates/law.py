@@ -49,7 +49,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If `layer` is no layer, or a number is out of range.
+        If `layer` is no layer, ties queries to keys, or a number is out of range.
 
     Examples
     --------
@@ -58,9 +58,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    return FiniteWidthLaw(layer, size, seed)
+    return FiniteWidthLaw(check_separate(layer), size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +252,7 @@ def distance(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range.
+        If an argument is unknown or out of range, or the layer ties queries to keys.
 
     Examples
     --------
@@ -275,8 +273,7 @@ def _marginal(
     layer: Any, of: str, position: int, key: int | None, width: float | None
 ) -> tuple[OutputEntry | ScoreEntry, bool]:
     """Return the number whose law is meant, and whether the width is infinite."""
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:
         refuse("width", width, "leaves no gap without a head_dim", "pass a layer with head_dim, or a finite width")
@@ -299,6 +296,19 @@ def _gap(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int,
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
+
+
+def check_separate(layer: Any) -> AttentionLayer:
+    """Return a layer whose queries and keys have matrices of their own, or raise `InputError`.
+
+    With one matrix the scores are no normals given the keys, which is what the expansion rests on.
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    if layer.tied_query_key:
+        remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
+        refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
+    return layer
 
 
 def check_position(field: str, position: Any, layer: AttentionLayer) -> int:

@@ -13,7 +13,7 @@ from scipy import special
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.rates.gap import ERRORS, METRICS
-from attncheck.rates.law import Distance, distance
+from attncheck.rates.law import Distance, check_separate, distance
 
 FloatArray = NDArray[np.float64]
 
@@ -101,7 +101,8 @@ def rate(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range, or a distance is not told apart from 0.
+        If an argument is unknown or out of range, the layer ties queries to keys, or a distance is not told apart
+        from 0.
 
     Examples
     --------
@@ -110,8 +111,7 @@ def rate(
     (True, True)
     """
     metric = check_choice("metric", metric, METRICS)
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    layer = check_separate(layer)
     if layer.head_dim is not None:
         remedy = "leave head_dim out, or see attncheck.distance(layer, width=math.inf)"
         refuse("head_dim", layer.head_dim, "leaves a gap at every width", remedy)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from attncheck.attention import ADDED_FIELDS
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.ledger import Entry, keyed_p_values
@@ -275,7 +276,7 @@ def _count(counter: Counter[Any], value: Any) -> None:
 def _visited(layer: dict[str, Any]) -> dict[str, Any]:
     """Return what of a layer, or of a program, is counted."""
     if "program" not in layer:
-        return layer
+        return {**ADDED_FIELDS, **layer}
     try:
         has = features_of(layer["program"])
         widths = ", ".join(str(width) for width in layer["widths"])
