@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +15,20 @@ from attncheck.program import Program, Score
 from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.gap import METRICS
-from attncheck.rates.inversion import METRICS as METRICS_OF_PROGRAMS
+from attncheck.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
+from attncheck.rates.inversion import CharacteristicGap
 from attncheck.rates.law import Distance, check_position, gap_of
 from attncheck.rates.marginal import Marginal, OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
+from attncheck.rates.weights import OtherWeights
+from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width")
 # Coordinates of vectors that the draws of the default size take for programs, and bounds on their number.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
-# Characteristic functions of narrower sums of scores fall off too slowly to be inverted.
+# Entries of literal matrices that the draws of the default size take for other weights, and the most draws.
+_ENTRIES, _MOST_LITERAL = 2**29, 2**16
+# Characteristic functions of narrower sums fall off too slowly to be inverted.
 _NARROWEST = 8
 
 
@@ -38,6 +44,7 @@ def distance(
     width: float | None = None,
     reference: str = "limit",
     projection: Sequence[float] | None = None,
+    weights: str = GAUSSIAN,
 ) -> Distance:
     """Return how far the law of an output, or of a score, at finite width is from its limit (Corollary 2).
 
@@ -65,6 +72,9 @@ def distance(
         The law that it is the distance from. They differ with a `head_dim`, which the second one keeps.
     projection : sequence of float, optional
         Of a program: what each score is multiplied by in the sum. By default 1.
+    weights : str
+        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Others than
+        "gaussian" take literal matrices: small widths, outputs, and not "kl".
 
     Returns
     -------
@@ -87,13 +97,17 @@ def distance(
     if size is not None:
         size = check_whole("size", size, 16, "pass a number of draws, e.g. size=1024")
     if isinstance(layer, Program):
-        if position != 0 or key is not None or reference != "limit":
+        if position != 0 or key is not None or reference != "limit" or weights != GAUSSIAN:
             refuse("layer", layer, "is a program, of which only sums of scores are known", "pass projection instead")
         return _of_program(score_sum(layer, of, projection), metric, width, size, seed)
     if projection is not None:
         refuse("projection", projection, "is for programs", "leave it out, or pass position and key")
     marginal, infinite = _marginal(layer, of, position, key, width)
     layer = marginal.layer
+    if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
+        if isinstance(marginal, ScoreEntry):
+            refuse("of", of, f"is not known with weights={weights!r}", 'pass of="outputs"')
+        return _of_other_weights(OtherWeights(layer, marginal.position, weights), metric, size, seed)
     chosen: Marginal = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
@@ -116,7 +130,7 @@ def score_sum(program: Program, of: str, projection: Sequence[float] | None) -> 
 
 
 def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | None, seed: int) -> Distance:
-    metric = check_choice("metric", metric, METRICS_OF_PROGRAMS)
+    metric = check_choice("metric", metric, METRICS_BY_FREQUENCIES)
     if width is None:
         refuse("width", width, "is missing: a program has none", "pass width=...")
     n = check_whole("width", width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
@@ -126,6 +140,24 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     leading = total.leading(n)
     first = math.nan if leading is None else leading.distance(metric)[0]
     return Distance(metric, *gap.distance(metric), first, 0.0, float(n), each * REPLICATES)
+
+
+def _of_other_weights(output: OtherWeights, metric: str, size: int | None, seed: int) -> Distance:
+    metric = check_choice("metric", metric, METRICS_BY_FREQUENCIES)
+    layer = output.layer
+    narrowest = check_whole("width", layer.width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
+    draws = max(_FEWEST_DRAWS, min(_MOST_LITERAL, _ENTRIES // layer.weight_entries)) if size is None else size
+    each = max(2, -(-draws // REPLICATES))
+    found, first = _other_weights(output, each, seed)
+    return Distance(metric, *found.distance(metric), *first.distance(metric), float(narrowest), each * REPLICATES)
+
+
+@functools.lru_cache(maxsize=32)
+def _other_weights(output: OtherWeights, each: int, seed: int) -> tuple[CharacteristicGap, CharacteristicGap]:
+    """Return the gap and the first term of its expansion, once for all metrics."""
+    *streams, own = np.random.SeedSequence(seed).spawn(REPLICATES + 1)
+    gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, _FEWEST_DRAWS, seed, False)
+    return output.gap(each, streams), output.leading(gaussian.deviation, own)
 
 
 def _marginal(

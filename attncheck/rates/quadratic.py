@@ -146,6 +146,9 @@ class ScoreSum:
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
         """Draw G at a width, exactly in law, (size, inputs, inputs)."""
         wanted = set(ancestors_of(self._inputs))
+        # Initial vectors of a group are drawn together.
+        groups = {node.group for node in wanted if isinstance(node, Initial)}
+        wanted |= {node for node in self.program.nodes if isinstance(node, Initial) and node.group in groups}
         parts = [(tuple(node for node in step.nodes if node in wanted), step.last) for step in self.program.steps()]
         steps = [Step(nodes, last) for nodes, last in parts if nodes]
         block = max(1, _HELD // (self.entries * width))
@@ -159,7 +162,7 @@ class ScoreSum:
 
     @functools.cached_property
     def moments(self) -> tuple[float, float] | None:
-        """n E q(G - K) and n E (2 q(K, G - K))², where the inputs are functions of initial vectors; else None.
+        """N E q(G - K) and n E (2 q(K, G - K))², where the inputs are functions of initial vectors; else None.
 
         Their coordinates are then independent and E G = K.
         """

@@ -17,6 +17,7 @@ from attncheck.program import Program
 from attncheck.rates.distance import distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
 from attncheck.rates.law import Distance
+from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
 
@@ -24,6 +25,8 @@ FloatArray = NDArray[np.float64]
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
 #: The same where -1/2 is predicted: the next powers of n^{-1/2} are felt for longer.
 HALF_ORDER_WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
+#: The same for weights of other laws, whose matrices are literal.
+LITERAL_WIDTHS = (12, 16, 24, 32, 48)
 # What the next power of n^{-1/2} adds to a logarithm at these widths, at least: the fit leaves it out.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
@@ -97,6 +100,7 @@ def rate(
     size: int | None = None,
     seed: int = 0,
     projection: Sequence[float] | None = None,
+    weights: str = GAUSSIAN,
 ) -> Rate:
     """Return how the distance to the limit falls with the width, with its curvature and intervals.
 
@@ -106,9 +110,9 @@ def rate(
         At any width. With a `head_dim` it is the distance to the law at infinite width with that head_dim that
         falls, and the distance of that law from the limit is `Rate.gap`.
     widths : sequence of int, optional
-        At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`, or
-        `HALF_ORDER_WIDTHS`.
-    metric, of, position, key, size, seed, projection
+        At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`,
+        `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.
+    metric, of, position, key, size, seed, projection, weights
         As for `distance`; every width has draws of its own.
 
     Returns
@@ -140,13 +144,21 @@ def rate(
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     predicted = None if isinstance(layer, AttentionLayer) else score_sum(layer, of, projection).order
     needed, usual = (6, HALF_ORDER_WIDTHS) if predicted == -0.5 else (4, WIDTHS)
+    usual = usual if weights == GAUSSIAN else LITERAL_WIDTHS
     widths = usual if widths is None else widths
     chosen = sorted(
         {check_whole("widths", width, 1, "pass whole numbers, e.g. (64, 128, 256, 512)") for width in widths}
     )
     if len(chosen) < needed:
         refuse("widths", list(widths), f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {usual}")
-    arguments: dict[str, Any] = {"of": of, "position": position, "key": key, "size": size, "projection": projection}
+    arguments: dict[str, Any] = {
+        "of": of,
+        "position": position,
+        "key": key,
+        "size": size,
+        "projection": projection,
+        "weights": weights,
+    }
     low_rank = isinstance(layer, AttentionLayer) and layer.head_dim is not None
     reference = "infinite width" if low_rank else "limit"
     seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
