@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attncheck.api import CheckReport, check
     from attncheck.attention import AttentionLayer
     from attncheck.errors import InputError
+    from attncheck.limits.covariance import infinite_heads_kernel
     from attncheck.limits.law import LimitLaw, limit
     from attncheck.limits.programs import ProgramLimit
     from attncheck.nonlinearity import (
@@ -63,6 +64,7 @@ _HOMES = {
     "finite_width_law": "attncheck.rates.law",
     "gaussian": "attncheck.nonlinearity",
     "identity": "attncheck.nonlinearity",
+    "infinite_heads_kernel": "attncheck.limits.covariance",
     "leaky_relu": "attncheck.nonlinearity",
     "limit": "attncheck.limits.law",
     "monomial": "attncheck.nonlinearity",
@@ -99,6 +101,7 @@ __all__ = [
     "finite_width_law",
     "gaussian",
     "identity",
+    "infinite_heads_kernel",
     "leaky_relu",
     "limit",
     "monomial",

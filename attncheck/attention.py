@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,6 +26,11 @@ DEFAULT_CLIP = 100.0
 # Within these the sixth powers of outputs, whatever the map, are numbers of float64.
 _STDS = (1e-6, 1e6)
 _CLIPS = (1e-12, 1e30)
+_REACHES = (0.01, 100.0)
+# Beyond it the covariance of a dozen positions is singular but for rounding.
+_FARTHEST_ALONE = 2.0
+#: Fields that came after names of layers were first recorded, with their defaults.
+_ADDED: Mapping[str, Any] = {"position_std": 0.0, "position_reach": 1.0, "tied_query_key": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,8 @@ class AttentionLayer:
     attention map on each row of P^a, masked) and the layer returns
     y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper).  Entries of
     W^Q, W^K, W^V have variance std²/width, entries of W^O have std²/ν.  The inputs are
-    x^i = φ(h^i), h^i = W^i h with h ~ N(0, I).  The defaults are the paper's Appendix A.
+    x^i = φ(h^i + e^i), h^i = W^i h with h ~ N(0, I), and e^i = 0 unless there are positions.
+    The defaults are the paper's Appendix A.
 
     Parameters
     ----------
@@ -71,6 +78,15 @@ class AttentionLayer:
         Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
         Correlation of h^i and h^j for i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
+    position_std : float
+        Standard deviation of the coordinates of the e^i, Gaussian vectors that say where a position is, independent
+        of h; 0 (none), or from 1e-6 to 1e6.
+    position_reach : float
+        ℓ in Cov(e^i, e^j) = position_std² exp(-(i - j)²/(2ℓ²)), from 0.01 to 100; at most 2 with
+        ``input_correlation=1``, where nothing else tells positions apart.
+    tied_query_key : bool
+        W^Q = W^K in each head, which Assumption 1 excludes; only with ``score_scaling="1/n"``, equal standard
+        deviations and no groups.
 
     Raises
     ------
@@ -103,6 +119,9 @@ class AttentionLayer:
     clip: float = DEFAULT_CLIP
     input_std: float = 1.0
     input_correlation: float = 0.0
+    position_std: float = 0.0
+    position_reach: float = 1.0
+    tied_query_key: bool = False
 
     def __post_init__(self) -> None:
         def settle(field: str, value: object) -> None:
@@ -145,6 +164,36 @@ class AttentionLayer:
         remedy = "pass a correlation between 0 and 1 (shared and own parts of the W^i cannot give a negative one)"
         rho = check_number("input_correlation", self.input_correlation, remedy, minimum=0.0, maximum=1.0)
         settle("input_correlation", rho)
+        self._check_positions(settle)
+        if not isinstance(self.tied_query_key, bool):
+            refuse("tied_query_key", self.tied_query_key, "must be a boolean", "pass True for W^Q = W^K, or False")
+        if self.tied_query_key:
+            self._check_tied()
+
+    def _check_positions(self, settle: Callable[[str, object], None]) -> None:
+        remedy = f"pass 0 for none, or a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}"
+        std = check_number("position_std", self.position_std, remedy, minimum=0.0, maximum=_STDS[1])
+        if 0.0 < std < _STDS[0]:
+            refuse("position_std", std, f"must be 0 or at least {_STDS[0]:g}", remedy)
+        remedy = f"pass a distance between {_REACHES[0]:g} and {_REACHES[1]:g}, e.g. position_reach=1.0"
+        reach = check_number("position_reach", self.position_reach, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
+        if std == 0.0 and reach != 1.0:
+            refuse("position_reach", reach, "has no effect with position_std=0", "leave it out, or set position_std")
+        if std and self.input_correlation == 1.0 and reach > _FARTHEST_ALONE:
+            remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
+            refuse("position_reach", reach, "makes inputs with input_correlation=1 equal but for rounding", remedy)
+        settle("position_std", std)
+        settle("position_reach", reach)
+
+    def _check_tied(self) -> None:
+        if self.score_scaling != "1/n":
+            remedy = "use score_scaling='1/n', or separate matrices"
+            refuse("tied_query_key", True, f"has no limit with score_scaling={self.score_scaling!r}", remedy)
+        if self.query_std != self.key_std:
+            refuse("key_std", self.key_std, f"differs from query_std={self.query_std:g} of the same matrix", "use one")
+        if self.num_kv_heads is not None:
+            remedy = "leave num_kv_heads out"
+            refuse("num_kv_heads", self.num_kv_heads, "would share the queries too with tied_query_key", remedy)
 
     @property
     def head_width(self) -> int:
@@ -162,6 +211,16 @@ class AttentionLayer:
         return self.num_heads // self.kv_heads
 
     @property
+    def hidden_std(self) -> float:
+        """Standard deviation of the coordinates of h^i + e^i."""
+        return math.hypot(self.input_std, self.position_std) if self.position_std else self.input_std
+
+    @property
+    def equal_inputs(self) -> bool:
+        """Whether all positions have the same input."""
+        return self.input_correlation == 1.0 and not self.position_std
+
+    @property
     def score_factor(self) -> float:
         """What "1/n" divides by beyond the theorem's ν^{-1/2}: 1, or ν^{-1/2}."""
         return 1.0 if self.score_scaling == "1/sqrt(n)" else float(self.head_width**-0.5)
@@ -175,8 +234,13 @@ class AttentionLayer:
     def weight_entries(self) -> int:
         """The matrix entries of one literal draw, (s + 4H) n² for full, uncorrelated heads: its cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
-        heads = 2 * (self.num_heads + self.kv_heads) * self.head_width
-        return self.width * (inputs * self.width + heads)
+        return inputs * self.width**2 + self.head_entries
+
+    @property
+    def head_entries(self) -> int:
+        """Those of them that are not of the W^i."""
+        matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
+        return matrices * self.head_width * self.width
 
     @property
     def stored_entries(self) -> int:
@@ -189,8 +253,13 @@ class AttentionLayer:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types; `from_dict` gives the layer back."""
-        return dataclasses.asdict(self)
+        """Return the fields as built-in types; `from_dict` gives the layer back.
+
+        Fields of `_ADDED` are left out at their defaults: names, streams and records of layers are made from this
+        mapping, so that a field that came later must not change what was there before.
+        """
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name not in _ADDED or value != _ADDED[name]}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

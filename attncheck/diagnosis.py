@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.attention_map import visible
 from attncheck.case import ProgramCase
 from attncheck.checks.check import Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of
 from attncheck.checks.sample import Sample
+from attncheck.errors import InputError
 from attncheck.evidence.exchange import Calls
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.simulators import simulate
@@ -42,6 +43,15 @@ _READINGS: dict[str, tuple[Any, ...]] = {
     "attention_map": ATTENTION_MAPS,
     "mask": MASKS,
     "head_scaling": (True, False),
+    "head_dim": (None,),
+    "activation": ACTIVATIONS,
+    "position_std": (0.0,),
+    "tied_query_key": (True, False),
+}
+# What has to change with a field.
+_WITH: dict[str, dict[str, Any]] = {
+    "activation": {"clip": DEFAULT_CLIP},
+    "position_std": {"position_reach": 1.0},
 }
 
 
@@ -133,7 +143,13 @@ def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
     """Yield what the layer would have to declare, in one field, for estimates and checks to agree with it."""
     for field, values in _READINGS.items():
         for value in values:
-            read = dataclasses.replace(sample, layer=sample.layer.replace(**{field: value}))
+            try:
+                layer = sample.layer.replace(**{field: value, **_WITH.get(field, {})})
+            except InputError:  # no such layer
+                continue
+            if layer == sample.layer:
+                continue
+            read = dataclasses.replace(sample, layer=layer)
             if not any(estimate.differs for estimate in _estimates(read, seed)) and _passes(read, seed):
                 yield f"all of it fits a layer with {field}={value!r}"
 
@@ -153,8 +169,10 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
     @functools.cache
     def reference() -> Sample:
         exact = simulate(sample.layer, 4 * len(sample), seed)
-        return Sample(sample.layer, exact.outputs, scores=exact.scores)
+        return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
 
+    if sample.input_gram is not None:
+        yield from _input_estimates(sample, reference)
     if sample.scores is not None:
         yield from _score_estimates(sample, reference)
     if {"input_gram", "key_gram"} <= sample.exposed:
@@ -168,10 +186,20 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
     yield _mean("mean of the outputs", means, 0.0)
 
 
+def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:
+    grams = [each.need("input_gram") for each in (sample, reference())]
+    s = sample.layer.seq_len
+    ours, theirs = (np.trace(gram, axis1=1, axis2=2) / s for gram in grams)
+    yield _compared("mean square of the inputs", ours, theirs)
+    if s > 1:
+        apart = ~np.eye(s, dtype=bool)
+        yield _compared("mean product of inputs at two positions", *(gram[:, apart].mean(axis=1) for gram in grams))
+
+
 def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:
     seen = visible(sample.layer)
     scores = sample.need("scores")
-    if "input_gram" in sample.exposed:
+    if "input_gram" in sample.exposed and not sample.layer.tied_query_key:
         diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
         std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
         declared = np.broadcast_to(std**2 * (diagonal[:, None, :, None] * diagonal[:, None, None, :]), scores.shape)[
@@ -182,8 +210,16 @@ def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
     else:
         ours, theirs = (_mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared("score variance", ours, theirs)
-    diagonal_scores = np.diagonal(scores, axis1=2, axis2=3)
-    yield _mean("mean score of a position with itself", diagonal_scores.mean(axis=(1, 2)), 0.0)
+    name, own = "mean score of a position with itself", _own_scores(sample)
+    if sample.layer.tied_query_key:
+        yield _compared(name, own, _own_scores(reference()))
+    else:
+        yield _mean(name, own, 0.0)
+
+
+def _own_scores(sample: Sample) -> FloatArray:
+    """Return each draw's mean of the p_ii."""
+    return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
 
 
 def _mean_square(values: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ import numpy as np
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import FloatArray, map_scores, visible
+from attncheck.limits.kernel import position_covariance
 from attncheck.program import LinearCombination, Node, Program, Stacked, Weight
 
 
@@ -95,7 +96,9 @@ def write_attention(
         values.append(project(declare(f"V{group}", layer.value_std, inner, None), f"v{group}", inputs))
     for head in range(1, layer.num_heads + 1):
         group = (head - 1) // layer.group_size
-        queries = project(declare(f"Q{head}", layer.query_std, inner, None), f"q{head}", inputs)
+        queries = keys[group]
+        if not layer.tied_query_key:
+            queries = project(declare(f"Q{head}", layer.query_std, inner, None), f"q{head}", inputs)
         for i, query in zip(positions, queries, strict=True):
             for j, key in zip(positions, keys[group], strict=True):
                 scores.append(program.score(query, key, layer.score_factor, f"{prefix}p{head},{i},{j}"))
@@ -111,15 +114,16 @@ def write_attention(
 
 
 def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
-    """Write x^i = φ(h^i)."""
+    """Write x^i = φ(h^i + e^i)."""
     phi = nonlinearity.from_layer(layer)
     hidden = write_hidden(program, layer)
     return tuple(program.nonlin(phi, vector, name=f"x{i}") for i, vector in enumerate(hidden, 1))
 
 
 def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
-    """Write the h^i = W^i h one after the other, where a correlation comes from a shared part of the W^i."""
+    """Write the h^i + e^i one after the other, h^i = W^i h, where a correlation comes from a shared part of the W^i."""
     h = program.initial("h")
+    positions = _write_positions(program, layer)
     own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
     shared_std = layer.input_std * layer.input_correlation**0.5
     shared = program.matmul(program.weight("W0", shared_std), h, "h0") if shared_std else None
@@ -131,4 +135,14 @@ def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
         else:
             assert shared is not None
             vector = shared
+        if positions:
+            vector = program.nonlin(LinearCombination((1.0, 1.0)), vector, positions[i - 1], name=f"z{i}")
         yield vector
+
+
+def _write_positions(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
+    """Write the e^i, none where they are 0."""
+    if not layer.position_std:
+        return ()
+    names = [f"e{i}" for i in range(1, layer.seq_len + 1)]
+    return program.initials(names, [0.0] * layer.seq_len, position_covariance(layer))

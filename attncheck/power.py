@@ -42,8 +42,8 @@ _CHECKS = {check.name: check for check in CHECKS}
 _FIRST = 6_000
 # Draws that all verifying looks of a row may take, and the looks that are taken in any case.
 _MOST_VERIFIED, _FEWEST_LOOKS = 1_500_000, 30
-# The anchors where draws cost little: larger pilots are taken there, what they are multiplied by and on what where
-# no effect is told apart from chance.
+# The first of `ANCHORS`, like those of regimes, have draws that cost little: larger pilots are taken on as many layers.
+# What they are multiplied by, and on what, where no effect is told apart from chance.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -185,7 +185,7 @@ class Entry:
 
 def level_of(profile: Profile) -> float:
     """Return the level of one look in a run of the profile with the usual budget."""
-    return Budget().level((profile.anchors + profile.examples) * len(CHECKS))
+    return Budget().level((len(profile.layers) + profile.examples) * len(CHECKS))
 
 
 def measure(
@@ -242,7 +242,7 @@ def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[R
     """
     units: dict[Unit, list[Sight]] = {}
     for sight in sights:
-        if sight.setting.layer in ANCHORS[: profile.anchors]:
+        if sight.setting.layer in profile.layers:
             units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
     by_layer: dict[Case, list[Row]] = {}
     for unit, members in units.items():
@@ -340,7 +340,7 @@ def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], se
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    layers = ANCHORS[: last.anchors]
+    layers, cheap = last.layers, _cheap(FAULTS[fault], last)
 
     def planned() -> list[Entry]:
         rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
@@ -350,14 +350,20 @@ def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], se
     entries = planned()
     unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
     if unsure:
-        again, cheap = _telling(sights, unsure), layers[:_CHEAP]
+        again = _telling(sights, unsure)
         sights = [s for s in sights if s.check.property_name not in again or s.setting.layer not in cheap]
         sights += measure(FAULTS[fault], cheap, last, seed, again)
         entries = planned()
     if not all(entry.told_apart(last.name) for entry in entries):
-        sights += measure(FAULTS[fault], layers[:_CHEAP], last, seed, _DEEP, _FACTOR)
+        sights += measure(FAULTS[fault], cheap, last, seed, _DEEP, _FACTOR)
         entries = planned()
     return [_verified(entry, last, seeds, seed) for entry in entries]
+
+
+def _cheap(fault: Fault, profile: Profile) -> tuple[AttentionLayer, ...]:
+    """Return the first of the profile's cheap layers in which a fault can be seen."""
+    cheap = (layer for layer in profile.layers if layer not in ANCHORS[_CHEAP:])
+    return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
 def _telling(sights: Iterable[Sight], exposures: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from scipy.special import betainccinv, betaincinv
 
 from attncheck.faults import FAULTS
 from attncheck.power import Entry, Row
-from attncheck.profiles import ANCHORS, profile_named
+from attncheck.profiles import profile_named
 
 # Two-sided error of the interval for the share of suspicious looks.
 _ERROR = 0.01
@@ -63,7 +63,7 @@ def _main(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
 
 def _layers(entries: Iterable[Entry], profile: str) -> list[str]:
     """Return the chances in every anchor with everything exposed."""
-    anchors = ANCHORS[: profile_named(profile).anchors]
+    anchors = profile_named(profile).layers
     lines = [f"Chance of a violated verdict in each anchor layer, Grams exposed, profile {profile}:", ""]
     lines += _head(["fault", *[layer.describe() for layer in anchors]])
     for entry in entries:
@@ -86,6 +86,8 @@ def _unseen(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
 
 
 def _what_it_takes(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "it changes none of the layers that are visited"
     told = [row for row in rows if row.needed is not None]
     if told:
         row = min(told, key=lambda row: row.needed or 0)

@@ -7,15 +7,20 @@ import dataclasses
 from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.errors import check_choice
+from attncheck.regimes import REGIMES
 
 #: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
 ANCHORS: tuple[AttentionLayer, ...] = (
-    AttentionLayer(width=16, seq_len=4, num_heads=2),
+    REGIMES["standard"].layer,
     AttentionLayer(width=8, seq_len=4, num_heads=2),
-    AttentionLayer(width=1, seq_len=1, num_heads=1),
-    AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal"),
+    REGIMES["one position"].layer,
+    REGIMES["causal"].layer,
     AttentionLayer(width=16, seq_len=12, num_heads=16),
     AttentionLayer(width=256, seq_len=4, num_heads=2),
+)
+#: One layer of each regime that none of these is of.
+REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
+    dict.fromkeys(regime.layer for regime in REGIMES.values() if regime.layer not in ANCHORS)
 )
 
 
@@ -28,6 +33,8 @@ class Profile:
     name : str
     anchors : int
         How many of `ANCHORS` every property of layers visits.
+    regimes : int
+        How many of `REGIME_ANCHORS` it visits after these.
     examples : int
         Random layers per property; a hard cap.
     program_anchors, program_examples : int
@@ -46,6 +53,7 @@ class Profile:
 
     name: str
     anchors: int
+    regimes: int
     examples: int
     entries: int
     most_draws: int
@@ -53,6 +61,11 @@ class Profile:
     draws: int | None = None
     program_anchors: int = 9
     program_examples: int = 6
+
+    @property
+    def layers(self) -> tuple[AttentionLayer, ...]:
+        """The layers that every property of layers visits, whatever the seed."""
+        return ANCHORS[: self.anchors] + REGIME_ANCHORS[: self.regimes]
 
     def affordable(self, layer: Case) -> int:
         """Return the draws that one look on `layer` may take."""
@@ -65,6 +78,7 @@ PROFILES = {
         Profile(
             "smoke",
             anchors=4,
+            regimes=0,
             examples=4,
             entries=20_000_000,
             most_draws=6_000,
@@ -72,10 +86,11 @@ PROFILES = {
             program_anchors=2,
             program_examples=2,
         ),
-        Profile("default", anchors=6, examples=20, entries=300_000_000, most_draws=60_000),
+        Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=60_000),
         Profile(
             "thorough",
             anchors=6,
+            regimes=7,
             examples=40,
             entries=300_000_000,
             most_draws=60_000,

@@ -23,7 +23,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.examples import draw_examples, program_anchors
 from attncheck.manifest import manifest_of
 from attncheck.messages import explain
-from attncheck.profiles import ANCHORS, Profile, profile_named
+from attncheck.profiles import Profile, profile_named
 from attncheck.records import Closing, Manifest, Planned, Result, Writer, run_digest
 from attncheck.shrink import shrink
 from attncheck.subject import DEFAULT_SUBJECT, Subject
@@ -112,7 +112,7 @@ class Run:
         if name in PROGRAM_PROPERTIES:
             drawn = draw_examples(strategy, profile.program_examples, self.seed, name)
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
-        return self.units_on(name, [*ANCHORS[: profile.anchors], *self.layers(strategy, name)])
+        return self.units_on(name, [*profile.layers, *self.layers(strategy, name)])
 
     def layers(self, strategy: Any, key: str) -> list[AttentionLayer]:
         """Return the run's layers from a strategy, keyed by what they are for."""

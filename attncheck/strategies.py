@@ -26,6 +26,9 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 204
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)
 STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
+# Two layers in three have no positions.
+POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
+POSITION_REACHES = (1.0, 0.5, 2.0)
 INPUTS: tuple[dict[str, Any], ...] = (
     {"activation": "clip", "clip": DEFAULT_CLIP},
     {"activation": "clip", "clip": 1.0},
@@ -43,7 +46,8 @@ def layers(
     """Draw attention layers over the whole space that the description spans.
 
     Widths from `min_width` to `max_width`, 1 to 12 positions (more than the width included), 1 to 16
-    heads, full and low-rank heads, all maps, masks, groups, activations, scalings and correlations.
+    heads, full and low-rank heads, all maps, masks, groups, activations, scalings, correlations and
+    positions; now and then queries are tied to keys.
     Small examples come first, so that what hypothesis prints is readable.
 
     Parameters
@@ -104,6 +108,12 @@ def layers(
     }
     for field, values in free.items():
         fields[field] = draw(st.sampled_from(values))
+    fields["position_std"] = draw(st.sampled_from(POSITION_STDS))
+    if fields["position_std"]:
+        fields["position_reach"] = draw(st.sampled_from(POSITION_REACHES))
+    tieable = fields["num_kv_heads"] is None and fields["query_std"] == fields["key_std"]
+    if tieable and fields["score_scaling"] == "1/n":
+        fields["tied_query_key"] = draw(st.booleans())
     return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
 
 
@@ -222,7 +232,7 @@ def stacks(
         Cap on the weight entries of one literal draw of one layer.
     regular : bool
         Only stacks that are to approach their limit as 1/n at moderate widths: full heads, 1/√n scaling, softmax or
-        sigmoid, σ_Q σ_K σ_h² of at most 2.
+        sigmoid, σ_Q σ_K σ² of at most 2, σ² the variance of h + e.
 
     Raises
     ------
@@ -243,9 +253,10 @@ def stacks(
     layer = draw(layers(max_entries=max_entries))
     if regular:
         bounded = layer.attention_map if layer.attention_map == "sigmoid" else "softmax"
-        layer = layer.replace(head_dim=None, score_scaling="1/sqrt(n)", attention_map=bounded)
-        if layer.query_std * layer.key_std * layer.input_std**2 > _LARGEST_SCORE:
-            layer = layer.replace(query_std=1.0, key_std=1.0, input_std=1.0)
+        changes = {"head_dim": None, "score_scaling": "1/sqrt(n)", "attention_map": bounded, "tied_query_key": False}
+        layer = layer.replace(**changes)
+        if layer.query_std * layer.key_std * layer.hidden_std**2 > _LARGEST_SCORE:
+            layer = layer.replace(query_std=1.0, key_std=1.0, input_std=1.0, position_std=min(1.0, layer.position_std))
     if layer.attention_map == "linear":
         deepest = max(least, min(deepest, _DEEPEST_LINEAR))
     depth = draw(st.integers(least, deepest))

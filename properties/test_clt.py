@@ -51,7 +51,7 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int) -> None:
     Five exact tests of level 1e-9 a layer. Rejected: coordinates of different variance, and W^Q = W^K, where the
     p_11 of all heads have E[X_α | G] = σ_Q² H G_11 instead: an amount that is tried too, at that level.
     """
-    layer = layer.replace(width=_NARROW, head_dim=None)
+    layer = layer.replace(width=_NARROW, head_dim=None, tied_query_key=False)
     weights = _combination(layer, run_seed)
     gram, queries, keys = _literal(layer, stream(run_seed, "clt literal", layer.to_dict()))
     of_head = np.repeat(keys, layer.group_size, axis=1)
@@ -87,7 +87,7 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(layer: Attentio
     as far as means of 1,500 draws are Gaussian. Rejected: a limit that is off by 5%, a distance of 30% at width 64
     that falls as n^{-1/2}, and σ⁴ as the limit for X_β = X_α in place of independent ones.
     """
-    layer = layer.replace(head_dim=None)
+    layer = layer.replace(head_dim=None, tied_query_key=False)
     weights = _combination(layer, run_seed)
     grams = {
         width: _grams(layer.replace(width=width), size, stream(run_seed, "clt moments", layer.to_dict(), width))
@@ -256,8 +256,8 @@ def _mean_gram(layer: AttentionLayer) -> FloatArray:
     count, shape = np.arange(24.0), layer.width / 2 - 1
     off = np.sqrt(count[1:] * (count[1:] + shape))
     nodes, vectors = linalg.eigh_tridiagonal(2 * count + 1 + shape, off)
-    phi, covariance = nonlinearity.from_layer(layer), input_covariance(layer)
-    kernels = [image_kernel(phi, 2 * node / layer.width * covariance).matrix for node in nodes]
+    phi = nonlinearity.from_layer(layer)
+    kernels = [image_kernel(phi, input_covariance(layer, 2 * node / layer.width)).matrix for node in nodes]
     return np.asarray(np.tensordot(vectors[0] ** 2, np.array(kernels), axes=1))
 
 

@@ -16,7 +16,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.cli import app, main
 from attncheck.exit_codes import ExitCode
-from attncheck.profiles import ANCHORS
+from attncheck.profiles import ANCHORS, Profile
 
 COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report")
 
@@ -142,7 +142,7 @@ def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> No
 
 
 def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("attncheck.power.ANCHORS", ANCHORS[1:2])
+    monkeypatch.setattr(Profile, "layers", property(lambda profile: ANCHORS[1:2]))
     arguments = ["power", "scores_over_n", "--quick", "--profile", "smoke", "--out", str(tmp_path / "p.json")]
     assert main(arguments) == ExitCode.CONSISTENT
     lines = capsys.readouterr().out.splitlines()

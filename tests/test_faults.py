@@ -11,15 +11,18 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError
-from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_regimes
 from attncheck.faults.literal import Literal
+from attncheck.faults.wrong_scales import Misread
 from attncheck.power import level_of
-from attncheck.profiles import ANCHORS, PROFILES
+from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.records import Result
+from attncheck.regimes import REGIMES
 from attncheck.subject import Subject, collapsed, direct, matrix_free
 from attncheck.unit import Cost, Unit, run_unit, violated
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
+RIGHT = {"direct": direct, "matrix-free": matrix_free, "collapsed": collapsed, "literal": Literal()}
 
 # An anchor in which each fault shows, and a check whose hint says what it is.
 NAMED_BY = {
@@ -51,6 +54,17 @@ NAMED_BY = {
     "bartlett_freedom": (NARROW, "scores.key_scale"),
     "student_weights": (ONE, "scores.key_law"),
     "repeated_stream": (PAPER, "draws.repeats"),
+    "ignored_over_n": (REGIMES["1/n scaling"].layer, "scores.scale"),
+    "full_rank_heads": (REGIMES["low rank"].layer, "scores.key_law"),
+    "linear_as_softmax": (REGIMES["linear attention"].layer, "conditional.scale"),
+    "repeated_heads": (REGIMES["many heads"].layer, "scores.key_copies"),
+    "untied_query_key": (REGIMES["tied queries and keys"].layer, "exactness.score"),
+    "centred_relu": (REGIMES["relu inputs"].layer, "exactness.input_overlap"),
+    "forgotten_positions": (REGIMES["positions"].layer, "inputs.law"),
+    "positions_apart": (REGIMES["positions"].layer, "scores.key_law"),
+    "skipped_values": (ONE, "independence.output_inputs"),
+    "ignored_mask": (GROUPED, "conditional.scale"),
+    "unscaled_uniform_weights": (PAPER, "outputs.limit"),
 }
 
 
@@ -77,15 +91,22 @@ def test_fault_is_caught_and_named(name: str) -> None:
 
 def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     for name, fault in FAULTS.items():
-        assert not all(fault.reason_hidden(layer) for layer in ANCHORS), name
+        assert not all(fault.reason_hidden(layer) for layer in PROFILES["default"].layers), name
     assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional", "smoke")) == []
     assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
 
 
 # `Literal` with nothing replaced shows that what the faults are made of has no fault of its own.
-@pytest.mark.parametrize("layer", ANCHORS[:4], ids=AttentionLayer.describe)
 @pytest.mark.parametrize(
-    "subject", [direct, matrix_free, collapsed, Literal()], ids=["direct", "matrix-free", "collapsed", "literal"]
+    ("subject", "layer"),
+    [
+        *(
+            pytest.param(subject, layer, id=f"{name}-{layer.describe()}")
+            for name, subject in RIGHT.items()
+            for layer in ANCHORS[:4]
+        ),
+        *(pytest.param(Literal(), layer, id=f"literal-{layer.describe()}") for layer in REGIME_ANCHORS),
+    ],
 )
 def test_right_simulators_are_not_violated(subject: object, layer: AttentionLayer) -> None:
     results = [result for name in PROPERTIES for result in examine(subject, layer, name, "smoke")]
@@ -101,6 +122,51 @@ def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
     again, other = draw(np.random.default_rng(0)), draw(np.random.default_rng(1))
     assert np.array_equal(sample.outputs, again["outputs"])
     assert not np.array_equal(sample.outputs, other["outputs"])
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_every_regime_has_a_fault_that_only_such_layers_show(name: str) -> None:
+    regime = REGIMES[name]
+    fault = FAULTS[regime.fault]
+    assert regime.name == name
+    assert fault.reason_hidden(regime.layer) == ""
+    assert regime.layer in PROFILES["default"].layers
+    if fault in wrong_regimes.FAULTS and regime.weights == "gaussian":
+        kin = {other for other in REGIMES if not fault.reason_hidden(REGIMES[other].layer)}
+        assert kin == {name}
+
+
+def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
+    """Where it is hidden, a fault of a regime draws what a right simulator draws."""
+    for fault in wrong_regimes.FAULTS:
+        if isinstance(fault.subject, Misread):
+            others = [layer for layer in PROFILES["default"].layers if fault.reason_hidden(layer)]
+            assert others
+            assert all(layer.replace(**fault.subject.changes(layer)) == layer for layer in others), fault.name
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "properties"),
+    [
+        ("repeated_heads", NARROW, ("scores", "conditional")),
+        ("centred_relu", NARROW, ("inputs", "scores")),
+        ("positions_apart", NARROW, ("scores", "independence")),
+        ("skipped_values", NARROW, ("conditional", "independence")),
+    ],
+)
+def test_a_fault_of_one_regime_is_not_seen_elsewhere(
+    name: str, layer: AttentionLayer, properties: tuple[str, ...]
+) -> None:
+    assert FAULTS[name].reason_hidden(layer)
+    results = [result for each in properties for result in examine(FAULTS[name].subject, layer, each, "smoke")]
+    assert violated(results) == []
+    assert any(result.verdict == "consistent" for result in results)
+
+
+def test_exposing_keeps_the_declared_law_of_weights() -> None:
+    blind = exposing(FAULTS["unscaled_uniform_weights"], EXPOSURES["outputs"])
+    assert Subject.of(blind).weights == "uniform"
+    assert Subject.of(exposing(collapsed, EXPOSURES["outputs"])).weights == "gaussian"
 
 
 @pytest.mark.parametrize("exposure", EXPOSURES)

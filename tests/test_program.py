@@ -181,7 +181,7 @@ def test_a_layer_expands_to_its_matrices_scores_and_positions(layer: AttentionLa
         query, key = score.parents
         assert isinstance(query, MatMul)
         assert isinstance(key, MatMul)
-        assert query.weight.name == f"Q{a + 1}"
+        assert query.weight.name == (f"K{a + 1}" if layer.tied_query_key else f"Q{a + 1}")
         assert key.weight.name == f"K{a // layer.group_size + 1}"
         assert query.parents == (expansion.inputs[i],)
         assert key.parents == (expansion.inputs[j],)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from attncheck.diagnosis import Estimate, diagnose
 from attncheck.errors import InputError
 from attncheck.examples import draw_examples
 from attncheck.messages import explain
-from attncheck.profiles import ANCHORS, PROFILES
+from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.records import Closing, Result, read
+from attncheck.regimes import REGIMES
 from attncheck.run import Run, RunReport
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
@@ -94,9 +96,9 @@ class TestPlan:
         for name, profile in PROFILES.items():
             units = made(profile=name).units("scores", layers(max_entries=500))
             found = [unit.layer for unit in units]
-            assert found[: profile.anchors] == list(ANCHORS[: profile.anchors])
-            assert len(found) == len(set(found)) <= profile.anchors + profile.examples
-            assert len(found) > profile.anchors
+            visited = ANCHORS[: profile.anchors] + REGIME_ANCHORS[: profile.regimes]
+            assert found[: len(visited)] == list(visited) == list(profile.layers)
+            assert len(visited) < len(found) == len(set(found)) <= len(visited) + profile.examples
 
     def test_level_comes_from_what_is_planned(self) -> None:
         run = planned("scores", "draws")
@@ -291,6 +293,25 @@ class TestDiagnosis:
         sentences = diagnose(Unit("scores", LAYER), Subject.of(blind), 0)
         assert sentences[0].startswith("score variance 0.1")
         assert "all of it fits a layer with score_scaling='1/n'" in sentences
+
+    @pytest.mark.parametrize(
+        ("regime", "sentence"),
+        [
+            ("causal", "all of it fits a layer with mask='none'"),
+            ("1/n scaling", r"all of it fits a layer with score_scaling='1/sqrt\(n\)'"),
+            ("linear attention", "all of it fits a layer with attention_map='softmax'"),
+            ("tied queries and keys", "all of it fits a layer with tied_query_key=False"),
+            ("many heads", r"output variance given scores and values (1\.9|2\.0)\S* .* times the declared"),
+            ("relu inputs", r"mean product of inputs at two positions -?0\.00\S* .*, declared 0\.1[56]"),
+            ("positions", r"mean square of the inputs (0\.9|1\.0)\S* .*, declared (1\.9|2\.0)"),
+            ("non-Gaussian weights", r"value variance 0\.33\S* .* times the declared"),
+        ],
+    )
+    def test_what_is_wrong_in_a_regime_is_said(self, regime: str, sentence: str) -> None:
+        chosen = REGIMES[regime]
+        subject = Subject.of(faults.FAULTS[chosen.fault].subject)
+        sentences = diagnose(Unit("exactness", chosen.layer), subject, 0)
+        assert any(re.match(sentence, said) for said in sentences), sentences
 
     def test_estimate_reads_as_a_sentence(self) -> None:
         estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)

@@ -78,6 +78,10 @@ REACHED: dict[str, Callable[[AttentionLayer], bool]] = {
     "a clip that clips": lambda x: x.clip == 1.0,
     "the paper's clip": lambda x: x.activation == "clip" and x.clip == 100.0,
     "full heads": lambda x: x.head_dim is None,
+    "positions": lambda x: x.position_std > 0.0,
+    "positions that reach far": lambda x: x.position_reach == 2.0,
+    "positions of equal tokens": lambda x: x.position_std > 0.0 and x.input_correlation == 1.0,
+    "queries tied to keys": lambda x: x.tied_query_key,
 }
 
 

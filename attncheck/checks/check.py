@@ -53,7 +53,7 @@ class Setting:
     @property
     def input_rank(self) -> int:
         """The rank that X has with probability one, or nearly so."""
-        return 1 if self.layer.input_correlation == 1.0 else min(self.layer.seq_len, self.layer.width)
+        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, self.layer.width)
 
     @property
     def head_rank(self) -> int:

@@ -132,7 +132,7 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
 def _three_positions(layer: AttentionLayer, coordinates: int) -> str:
     if layer.seq_len < 3:
         return "there are fewer than three positions"
-    return _EQUAL if layer.input_correlation == 1.0 else _heads(layer, coordinates)
+    return _EQUAL if layer.equal_inputs else _heads(layer, coordinates)
 
 
 def _one_group(layer: AttentionLayer) -> str:
@@ -165,20 +165,20 @@ def _positions(layer: AttentionLayer, coordinates: int) -> str:
 def _softmax(layer: AttentionLayer, coordinates: int) -> str:
     if layer.attention_map != "softmax":
         return "rows of weights are no probabilities"
-    if layer.input_correlation == 1.0:
+    if layer.equal_inputs:
         return _EQUAL
     return _positions(layer, coordinates)
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether x = h for all that can be seen."""
-    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.input_std
+    """Return whether x = h + e for all that can be seen."""
+    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.hidden_std
     return layer.activation in ("clip", "identity") and not clipped
 
 
 def _regular(layer: AttentionLayer, coordinates: int) -> str:
     """Exclude layers whose score matrices are singular, or nearly so with a chance that matters."""
-    if min(layer.width, layer.head_width) < layer.seq_len or layer.input_correlation == 1.0:
+    if min(layer.width, layer.head_width) < layer.seq_len or layer.equal_inputs:
         return "" if layer.seq_len == 1 else "score matrices are singular"
     return "" if linear(layer) else "score matrices may be singular"
 

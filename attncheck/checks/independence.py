@@ -11,7 +11,7 @@ from attncheck.attention_map import visible
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import factor_entries
+from attncheck.checks.scores import factor_entries, tied
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association
 
@@ -110,6 +110,7 @@ def _tie(
     hint: str,
     per_draw: Callable[[Setting], int] = lambda setting: 1,
     claim: str = "independence",
+    excluded: Callable[[Setting], str] = lambda setting: "",
 ) -> Check:
     """Return the check that a standard normal residual is uncorrelated with what it must not depend on."""
     noise, other = between
@@ -124,6 +125,7 @@ def _tie(
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,
         hint=hint,
+        excluded=excluded,
     )
 
 
@@ -175,6 +177,7 @@ CHECKS = (
         _score_inputs,
         "W_Q depends on the inputs",
         lambda setting: setting.layer.num_heads * setting.input_rank * setting.head_rank,
+        excluded=tied,
     ),
     _tie(
         "score_input_size",
@@ -182,6 +185,7 @@ CHECKS = (
         _KEYS | {"inputs"},
         _score_input_energy,
         "the scores see other inputs than those exposed, or normalised ones",
+        excluded=tied,
     ),
     _tie(
         "score_gram",
@@ -189,6 +193,7 @@ CHECKS = (
         _KEYS,
         _score_gram,
         "the scores see other inputs than those exposed, or normalised ones",
+        excluded=tied,
     ),
     _tie(
         "keys_values",

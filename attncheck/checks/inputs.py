@@ -18,7 +18,7 @@ from attncheck.evidence.families import Count, Uniform
 FloatArray = NDArray[np.float64]
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
-# Standard deviations of h beyond which inputs are counted.
+# Standard deviations of h + e beyond which inputs are counted.
 _FAR = 4.0
 
 
@@ -28,24 +28,28 @@ def _nonlinear(setting: Setting) -> str:
 
 def _correlated(setting: Setting) -> str:
     mixed = 0.0 < setting.layer.input_correlation < 1.0 and setting.layer.seq_len > 1
+    if setting.layer.position_std:
+        return "what says where a position is has a length of its own"
     return _nonlinear(setting) or ("the positions are correlated" if mixed else "")
 
 
 def _far_value(layer: AttentionLayer) -> float:
-    """Return φ(4σ): what x exceeds where h exceeds four standard deviations."""
-    return float(nonlinearity.from_layer(layer)(np.array([_FAR * layer.input_std]))[0])
+    """Return φ(4σ): what x exceeds where h + e exceeds four standard deviations."""
+    return float(nonlinearity.from_layer(layer)(np.array([_FAR * layer.hidden_std]))[0])
 
 
 def _far_probability(setting: Setting) -> float:
-    """Return P(|x| > φ(4σ)): both tails of h where φ is odd, the upper one where it is relu."""
-    upper = float(mixture_uniform(np.array([-_FAR]), np.ones((1, 1)), setting.layer.width)[0])
+    """Return P(|x| > φ(4σ)): both tails of h + e where φ is odd, the upper one where it is relu."""
+    layer = setting.layer
+    lengths, rest = (np.array([[(std / layer.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std))
+    upper = float(mixture_uniform(np.array([-_FAR]), lengths, layer.width, rest.item())[0])
     return upper if setting.layer.activation == "relu" else 2 * upper
 
 
 def _saturated(setting: Setting) -> str:
     layer = setting.layer
     bounded = layer.activation in ("tanh", "erf") and 1.0 - _far_value(layer) < 1e-4
-    if bounded or (layer.activation == "clip" and layer.clip <= _FAR * layer.input_std):
+    if bounded or (layer.activation == "clip" and layer.clip <= _FAR * layer.hidden_std):
         return "the activation hides how far inputs reach"
     return ""
 
@@ -60,14 +64,14 @@ def _one_entry(sample: Sample) -> FloatArray:
 def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     layer = sample.layer
     variances = np.full((len(sample), 1), layer.input_std**2)
-    return (mixture_uniform(_one_entry(sample), variances, layer.width),)
+    return (mixture_uniform(_one_entry(sample), variances, layer.width, layer.position_std**2),)
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n where all positions are equal."""
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)
-    equal = layer.input_correlation == 1.0
+    equal = layer.equal_inputs
     dof = layer.width * (1 if equal else layer.seq_len)
     trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2) * layer.width / layer.input_std**2
     values = trace / layer.seq_len if equal else trace
@@ -87,7 +91,7 @@ CHECKS = (
         claim="inputs",
         kind="exact",
         needs=_INPUTS,
-        null="an input is a normal times √(χ²_n/n)",
+        null="an input is a normal times √(χ²_n/n), plus a normal where there are positions",
         departure=Departure.of(_SUP, 0.05, coarsest=0.2),
         reads="Kolmogorov distance of inputs from their law:",
         family=lambda setting: Uniform(),
@@ -113,7 +117,7 @@ CHECKS = (
         claim="inputs",
         kind="exact",
         needs=_INPUTS,
-        null="inputs come from beyond 4 standard deviations of h as often as a normal times √(χ²_n/n) does",
+        null="inputs come from beyond 4 standard deviations of h + e as often as their law says",
         departure=Departure.of("no input from beyond 4 standard deviations", 0.0),
         reads="share of inputs from beyond 4 standard deviations:",
         family=lambda setting: Count(_far_probability(setting), tail="two-sided"),

@@ -235,8 +235,8 @@ def _empirical_distance(layer: AttentionLayer, marginal: Marginal, weights: str,
     return distance + float(np.sqrt(np.log(2.0 / _BAND_ERROR) / (2.0 * size)))
 
 
-def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int) -> FloatArray:
-    """Return P(√(Σ_h weight_h χ²_h) N ≤ value), χ²_h independent χ²_dof/dof: uniform under the null.
+def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:
+    """Return P(√(constant + Σ_h weight_h χ²_h) N ≤ value), χ²_h independent χ²_dof/dof: uniform under the null.
 
     Parameters
     ----------
@@ -245,13 +245,15 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int) -> FloatA
         Non-negative, with a positive one per draw.
     dof : int
         ν.
+    constant : float
+        A variance that does not fluctuate.
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))
     step = max(1, 2**20 // len(nodes))
     for start in range(0, len(values), step):
         part = slice(start, start + step)
-        scale = np.sqrt(weights[part] @ nodes.T)
+        scale = np.sqrt(weights[part] @ nodes.T + constant)
         result[part] = special.ndtr(values[part, None] / scale) @ node_weights
     return result
 

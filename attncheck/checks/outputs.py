@@ -14,7 +14,7 @@ from attncheck.checks.laws import LAW_ERROR, Marginal, limit_distance, marginal_
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import two_neurons
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import one_position
+from attncheck.checks.scores import one_position, tied
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.evidence.streams import stream
 
@@ -165,9 +165,10 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
         measure=measure,
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        excluded=tied,
         fewest_draws=FEWEST_NUMBERS,
     )
-    return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, values=values)
+    return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, excluded=tied, values=values)
 
 
 # Beyond this the limit says too little about the law at the width.
@@ -244,5 +245,5 @@ CHECKS = (
     _limit_check(
         "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, excluded=one_position
     ),
-    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores"}), one_score),
+    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores"}), one_score, excluded=tied),
 )

@@ -291,7 +291,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
 def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]) -> bool:
     """Return whether what stands behind the mask cannot be scores: far too low, or one and the same number."""
     behind = scores[..., hidden]
-    reach = min(layer.input_std, layer.clip) if layer.activation == "clip" else layer.input_std
+    reach = min(layer.hidden_std, layer.clip) if layer.activation == "clip" else layer.hidden_std
     typical = layer.query_std * layer.key_std * layer.score_factor * reach**2
     if (behind < -_FILLED * max(1.0, typical)).all():
         return True

@@ -136,6 +136,11 @@ def one_head(setting: Setting) -> str:
     return "there is one head only" if setting.layer.num_heads == 1 else ""
 
 
+def tied(setting: Setting) -> str:
+    """Exclude layers whose scores are no more than a function of the keys."""
+    return "W_Q is W_K in this layer, which Assumption 1 excludes" if setting.layer.tied_query_key else ""
+
+
 def ungrouped(setting: Setting) -> str:
     """Exclude layers whose heads share neither keys nor values."""
     return "no heads share their keys and values" if setting.layer.group_size == 1 else ""
@@ -167,6 +172,7 @@ CHECKS = (
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
         picture=portraits.whitened_scores,
+        excluded=tied,
     ),
     Check(
         name="scores.law",
@@ -179,6 +185,7 @@ CHECKS = (
         family=lambda setting: Uniform(per_draw=entries(setting)),
         measure=_law,
         hint="the scores are not Gaussian given the keys, or their covariance is not σ_Q² G ⊗ K Kᵀ/ν",
+        excluded=tied,
     ),
     Check(
         name="scores.tied",
@@ -191,6 +198,7 @@ CHECKS = (
         family=lambda setting: Association(entries(setting)),
         measure=_tied,
         hint="K and Q look tied: W_Q and W_K are not independent",
+        excluded=tied,
     ),
     Check(
         name="scores.heads",
@@ -203,7 +211,7 @@ CHECKS = (
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.input_rank * setting.head_rank),
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
         hint="heads share W_Q, or a stream of random numbers",
-        excluded=one_head,
+        excluded=lambda setting: tied(setting) or one_head(setting),
     ),
     Check(
         name="scores.heads_energy",
@@ -216,7 +224,7 @@ CHECKS = (
         family=lambda setting: Association(setting.layer.num_heads // 2),
         measure=_heads_energy,
         hint="something random is shared between heads beyond inputs and declared groups",
-        excluded=one_head,
+        excluded=lambda setting: tied(setting) or one_head(setting),
     ),
     Check(
         name="scores.marginal",
@@ -229,6 +237,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_marginal,
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        excluded=tied,
     ),
     Check(
         name="scores.size",
@@ -241,6 +250,7 @@ CHECKS = (
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads),
         measure=_sizes,
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        excluded=tied,
     ),
     Check(
         name="scores.spread",
@@ -254,6 +264,7 @@ CHECKS = (
         measure=_marginal,
         hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
         picture=portraits.score_covariances,
+        excluded=tied,
     ),
     Check(
         name="scores.kurtosis",
@@ -266,6 +277,7 @@ CHECKS = (
         family=lambda setting: Smooth(4),
         measure=_marginal,
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
+        excluded=tied,
     ),
     Check(
         name="scores.key_scale",

@@ -11,14 +11,18 @@ from typing import Any
 
 from attncheck.checks.sample import FIELDS
 from attncheck.errors import check_choice
-from attncheck.faults import wrong_laws, wrong_scales, wrong_wirings
+from attncheck.faults import wrong_laws, wrong_regimes, wrong_scales, wrong_wirings
 from attncheck.faults.fault import Exposing, Fault, Simulator
 
 __all__ = ["EXPOSURES", "FAULTS", "Exposing", "Fault", "Simulator", "exposing"]
 
-#: Every fault by name, scales first.
+#: Every fault by name, scales first, and last those that show in the layers of one regime only.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
-    {fault.name: fault for fault in (*wrong_scales.FAULTS, *wrong_wirings.FAULTS, *wrong_laws.FAULTS)}
+    {
+        fault.name: fault
+        for module in (wrong_scales, wrong_wirings, wrong_laws, wrong_regimes)
+        for fault in module.FAULTS
+    }
 )
 
 #: What a subject may let others see, from all to the least.

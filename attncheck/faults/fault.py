@@ -59,6 +59,11 @@ class Exposing:
     subject: Simulator
     fields: frozenset[str]
 
+    @property
+    def weights(self) -> str:
+        """The law of the weights that it declares."""
+        return str(getattr(self.subject, "weights", "gaussian"))
+
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw, and return some of what was drawn."""
         drawn = self.subject(layer, size, rng)

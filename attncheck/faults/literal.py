@@ -46,8 +46,9 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 
 
 def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    """Return the scores, (draws, heads, s, s)."""
-    return np.asarray(layer.score_factor * layer.head_width**-0.5 * (made.queries @ made.keys.swapaxes(-1, -2)))
+    """Return the scores, (draws, heads, s, s); tied queries are the keys."""
+    queries = made.keys if layer.tied_query_key else made.queries
+    return np.asarray(layer.score_factor * layer.head_width**-0.5 * (queries @ made.keys.swapaxes(-1, -2)))
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
@@ -80,7 +81,10 @@ class Literal:
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw inputs, and everything that the layer makes of them."""
-        made = self.project(layer, draw_inputs(layer, size, rng), rng)
+        return self.after(layer, self.project(layer, draw_inputs(layer, size, rng), rng), rng)
+
+    def after(self, layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw what the layer makes of projections."""
         scores = self.score(layer, made, rng)
         coordinates = min(layer.width, 2)
         return {

@@ -46,6 +46,11 @@ def shared_groups(layer: AttentionLayer) -> bool | str:
     return layer.group_size > 1 or "no heads share their keys"
 
 
+def separate(layer: AttentionLayer) -> bool | str:
+    """See it where queries and keys have matrices of their own."""
+    return not layer.tied_query_key or "the layer declares one matrix"
+
+
 def causal(layer: AttentionLayer) -> bool | str:
     """See it where a mask hides some position."""
     return (layer.mask == "causal" and layer.seq_len > 1) or "nothing is masked"

@@ -36,7 +36,15 @@ def _visible_scaling(layer: AttentionLayer) -> bool | str:
 
 
 def _visible_positions_scaling(layer: AttentionLayer) -> bool | str:
+    if layer.tied_query_key:
+        return "the layer declares 1/n"
     return layer.seq_len != layer.head_width or "√s is √n in this layer"
+
+
+def _over_root_s(layer: AttentionLayer) -> dict[str, Any]:
+    if layer.tied_query_key:
+        return {}
+    return {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}
 
 
 def _visible_head_scaling(layer: AttentionLayer) -> bool | str:
@@ -48,7 +56,7 @@ def _visible_head_scaling(layer: AttentionLayer) -> bool | str:
 def _visible_clip(layer: AttentionLayer) -> bool | str:
     if layer.activation != "clip":
         return "the inputs of this layer are not clipped ones"
-    if layer.clip <= _CLIPPED_AT * layer.input_std:
+    if layer.clip <= _CLIPPED_AT * layer.hidden_std:
         return "the layer declares a smaller bound"
     return seen.small_width(layer)
 
@@ -56,11 +64,18 @@ def _visible_clip(layer: AttentionLayer) -> bool | str:
 def _std(matrix: str, percent: int) -> Fault:
     factor = 1 + percent / 100
     field = f"{matrix}_std"
+
+    def changes(layer: AttentionLayer) -> dict[str, Any]:
+        """Change the field, and with one matrix for two of them both."""
+        one = ("query_std", "key_std")
+        fields = one if layer.tied_query_key and field in one else (field,)
+        return {name: factor * getattr(layer, name) for name in fields}
+
     return Fault(
         name=f"{field}_{percent}",
         what=f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large",
         visible=seen.everywhere,
-        subject=Misread(lambda layer: {field: factor * getattr(layer, field)}),
+        subject=Misread(changes),
     )
 
 
@@ -75,7 +90,7 @@ FAULTS = (
         "scores_over_root_s",
         "scores are divided by √s, s the number of positions, where √n is declared",
         _visible_positions_scaling,
-        Misread(lambda layer: {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}),
+        Misread(_over_root_s),
     ),
     Fault(
         "missing_head_scaling",
@@ -94,6 +109,6 @@ FAULTS = (
         "clipped_inputs",
         f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations",
         _visible_clip,
-        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.input_std}),
+        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.hidden_std}),
     ),
 )

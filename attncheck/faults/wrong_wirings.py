@@ -103,7 +103,7 @@ def _shifted(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np
 
 
 FAULTS = (
-    Fault("tied_query_key", "W_Q is W_K", seen.everywhere, Literal(project=_tied_query_key)),
+    Fault("tied_query_key", "W_Q is W_K", seen.separate, Literal(project=_tied_query_key)),
     Fault("tied_key_value", "W_V is W_K", seen.everywhere, Literal(project=_tied_key_value)),
     Fault(
         "shared_keys",

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
+import itertools
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights
-from attncheck.limits.kernel import FloatArray, psd_root
-from attncheck.limits.rows import REPLICATES, score_std, scrambled_normals
+from attncheck.attention_map import attention_weights, visible
+from attncheck.errors import check_number, check_whole, refuse
+from attncheck.limits.heads import softmax_means
+from attncheck.limits.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.limits.rows import REPLICATES, mean_scores, score_std, scrambled_normals
 
 # Score entries of one scrambling, and of a block of it.
 _ENTRIES = 2**20
 _MOST_POINTS = 2**14
 _FEWEST_POINTS = 2**4
 _BLOCK = 2**20
+# Relative rounding of sums of products.
+_ROUNDING = 1e-14
 
 
 def output_factor(layer: AttentionLayer) -> float:
@@ -28,15 +36,137 @@ def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: Fl
     return np.asarray(output_factor(layer) * grams.sum(axis=-3))
 
 
-def mean_covariances(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArray:
-    """Return E[S], once for each independent scrambling.
+def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return E[S] and what each entry may be wrong by.
 
-    Heads are independent and alike, so one head's scores F Z Fᵀ are all there is to integrate over.
+    Heads are independent and alike, so that E[S] is that of one head but for the head scaling. Linear and ReLU
+    attention have closed forms; softmax is integrated with control variates, and sigmoid by points alone.
 
     Returns
     -------
-    ndarray, shape (REPLICATES, s, s)
+    mean, error : ndarray, shape (s, s)
     """
+    factor = output_factor(layer) * layer.num_heads
+    mean, error = _one_head(layer, kernel, seed)
+    return factor * mean, factor * error
+
+
+def infinite_heads_kernel(
+    layer: AttentionLayer | None = None,
+    *,
+    kernel: ArrayLike | None = None,
+    score_std: float = 1.0,
+    value_std: float = 1.0,
+    attention_map: str = "softmax",
+    mask: str = "none",
+    scramble: int = 0,
+) -> Kernel:
+    """Return the covariance of the outputs with infinitely many heads, where they are Gaussian.
+
+    κ_ik = σ_V²σ_O² Σ_jl E[A_ij A_kl] K_jl, A the attention weights of scores G with
+    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, with scores divided by √n). With H heads it is the
+    mean of the random covariance S given the scores.
+
+    Parameters
+    ----------
+    layer : AttentionLayer, optional
+        Says everything; its number of heads is ignored.
+    kernel : array_like, shape (s, s), optional
+        K in place of a layer: any positive semi-definite matrix.
+    score_std, value_std : float
+        σ_Qσ_K and σ_Vσ_O, with `kernel`; from 1e-6 to 1e6.
+    attention_map : {"softmax", "linear", "relu", "sigmoid"}
+        With `kernel`.
+    mask : {"none", "causal"}
+        With `kernel`.
+    scramble : int
+        Seed of the integration points; the same seed gives the same digits.
+
+    Returns
+    -------
+    Kernel
+        `error` is that of the worst entry: rounding for linear and ReLU attention, else four standard errors.
+
+    Raises
+    ------
+    InputError
+        Unless there is a layer or a kernel, for a kernel that is no covariance matrix, or without head scaling,
+        where there is no limit.
+
+    Examples
+    --------
+    >>> infinite_heads_kernel(AttentionLayer(width=64, seq_len=2)).matrix.round(4)
+    array([[0.6368, 0.5   ],
+           [0.5   , 0.6368]])
+    >>> infinite_heads_kernel(kernel=[[2.0, 1.0], [1.0, 1.0]], attention_map="linear").matrix
+    array([[14.,  7.],
+           [ 7.,  7.]])
+    """
+    seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
+    if (layer is None) == (kernel is None):
+        refuse("layer", layer, "and kernel must not both be given or both be missing", "pass one of them")
+    if layer is None:
+        matrix = _check_kernel(kernel)
+        stds = {
+            "query_std": check_number("score_std", score_std, "pass σ_Q σ_K", minimum=1e-6, maximum=1e6),
+            "output_std": check_number("value_std", value_std, "pass σ_V σ_O", minimum=1e-6, maximum=1e6),
+        }
+        fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
+        layer = AttentionLayer.from_dict({**fields, **stds})
+    else:
+        if not isinstance(layer, AttentionLayer):
+            refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        given = (score_std, value_std, attention_map, mask)
+        if given != (1.0, 1.0, "softmax", "none"):
+            refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")
+        if not layer.head_scaling:
+            refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
+        matrix = input_kernel(layer).matrix
+    mean, error = mean_covariance(layer, matrix, seed)
+    mean.setflags(write=False)
+    return Kernel(mean, float(error.max()))
+
+
+def _check_kernel(kernel: ArrayLike | None) -> FloatArray:
+    try:
+        matrix = np.asarray(kernel, dtype=np.float64)
+    except (TypeError, ValueError):
+        refuse("kernel", kernel, "must be numbers", "pass a square array")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        refuse("kernel.shape", matrix.shape, "is not square", "pass a covariance matrix of the positions")
+    psd_root(matrix)
+    if np.abs(matrix - matrix.T).max() > 1e-12 * np.abs(matrix).max():
+        refuse("kernel", kernel, "is not symmetric", "pass a covariance matrix")
+    return 0.5 * (matrix + matrix.T)
+
+
+def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return E[A K Aᵀ] and its error."""
+    std, s = score_std(layer), layer.seq_len
+    if std == 0:
+        weights = attention_weights(layer, mean_scores(layer, kernel))
+        mean = weights @ kernel @ weights.T
+        return mean, _ROUNDING * np.abs(mean)
+    if layer.attention_map == "softmax":
+        return softmax_means(kernel, std, layer.mask == "causal", seed)
+    if layer.attention_map == "sigmoid":
+        replicates = _by_points(layer, kernel, seed)
+        return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+    seen = visible(layer)
+    own = std**2 * np.diagonal(kernel)
+    mean = np.empty((s, s))
+    for i, k in itertools.combinations_with_replacement(range(s), 2):
+        shown, covariances = np.outer(seen[i], seen[k]), std**2 * kernel[i, k] * kernel
+        if layer.attention_map == "relu":
+            variances = own[i] * np.diagonal(kernel)[:, None], own[k] * np.diagonal(kernel)[None, :]
+            covariances = nonlinearity.relu().dual(*variances, covariances)[0] / s**2
+        mean[i, k] = mean[k, i] = (covariances * kernel)[shown].sum()
+    scale = np.sqrt(np.outer(np.diagonal(mean), np.diagonal(mean)))
+    return mean, _ROUNDING * s * scale
+
+
+def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArray:
+    """Return E[A K Aᵀ], once for each independent scrambling, (REPLICATES, s, s)."""
     root = psd_root(kernel)
     std, s = score_std(layer), layer.seq_len
 
@@ -44,10 +174,7 @@ def mean_covariances(layer: AttentionLayer, kernel: FloatArray, seed: int) -> Fl
         projected = attention_weights(layer, scores) @ root
         # Σ over points and directions of products of two positions, as one matrix product.
         flat = projected.swapaxes(0, 1).reshape(s, -1)
-        return np.asarray(flat @ flat.T / len(scores) * (output_factor(layer) * layer.num_heads))
-
-    if std == 0:
-        return np.repeat(mean_of(np.zeros((1, s, s)))[None], REPLICATES, axis=0)
+        return np.asarray(flat @ flat.T / len(scores))
 
     def replicate(stream: np.random.SeedSequence) -> FloatArray:
         rng, rank = np.random.default_rng(stream), root.shape[1]

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_whole
+from attncheck.errors import check_whole, refuse
 from attncheck.limits.kernel import FloatArray
 from attncheck.simulators.collapsed import draw_inputs
 
@@ -44,6 +44,11 @@ def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Gene
     -------
     Dependence
 
+    Raises
+    ------
+    InputError
+        If the layer ties queries to keys, where E[P_ij² | X] is another one, or `size` is below 2.
+
     Examples
     --------
     >>> layer = AttentionLayer(width=64)
@@ -51,6 +56,9 @@ def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Gene
     >>> abs(found.value * 64 - 6.4) < 6 * 64 * found.error
     True
     """
+    if layer.tied_query_key:
+        remedy = "pass a layer with matrices of its own for both"
+        refuse("tied_query_key", True, "makes scores that depend on the inputs in the limit too", remedy)
     check_whole("size", size, 2, "pass the number of draws, e.g. size=10000")
     step = max(1, _ENTRIES // (layer.seq_len * layer.width))
     parts = [_norms(layer, min(step, size - start), rng) for start in range(0, size, step)]

@@ -30,13 +30,33 @@ class Kernel:
     error: float
 
 
-def input_covariance(layer: AttentionLayer) -> FloatArray:
+def position_covariance(layer: AttentionLayer) -> FloatArray:
+    """Return the (seq_len, seq_len) covariance of the e^i, over positions, of each coordinate.
+
+    Examples
+    --------
+    >>> position_covariance(AttentionLayer(width=8, seq_len=2, position_std=2.0)).round(3)
+    array([[4.   , 2.426],
+           [2.426, 4.   ]])
+    """
+    distance = np.subtract.outer(np.arange(layer.seq_len), np.arange(layer.seq_len))
+    return np.asarray(layer.position_std**2 * np.exp(-(distance**2) / (2.0 * layer.position_reach**2)))
+
+
+def hidden_covariance(layer: AttentionLayer) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the Z^{h^i}, h^i = W^i h.
 
-    Definition 1 (ii): W^i = √ρ · shared + √(1-ρ) · own, so h^i and h^j have correlation ρ.
+    Definition 1 (ii): W^i = √ρ · shared + √(1-ρ) · own, so h^i and h^j have correlation ρ. At finite width it
+    is the covariance of h^i given h, over ‖h‖²/n.
     """
     rho, s = layer.input_correlation, layer.seq_len
-    return layer.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s)))
+    return np.asarray(layer.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
+
+
+def input_covariance(layer: AttentionLayer, radius: float = 1.0) -> FloatArray:
+    """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`."""
+    covariance = radius * hidden_covariance(layer)
+    return covariance + position_covariance(layer) if layer.position_std else covariance
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
@@ -60,7 +80,7 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
 
 
 def input_kernel(layer: AttentionLayer) -> Kernel:
-    """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}], x^i = φ(h^i).
+    """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}], x^i = φ(h^i + e^i).
 
     Parameters
     ----------

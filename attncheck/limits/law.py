@@ -111,7 +111,7 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     if std > 0:
         scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
     else:
-        scores = np.zeros((*per_head, layer.seq_len, layer.seq_len))
+        scores = np.tile(rows.mean_scores(layer, input_kernel(layer).matrix), (*per_head, 1, 1))
     values = root @ rng.standard_normal((*per_head, rank, coordinates))
     outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
     outputs *= layer.value_std * layer.output_std * layer.head_factor
@@ -127,7 +127,7 @@ class LimitLaw:
     Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is
     Gaussian with Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1 and Example 1 of the
     paper). One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling
-    the scores vanish and y is Gaussian.
+    the scores vanish and y is Gaussian; with tied queries and keys they are σ_Qσ_K K, and y is Gaussian too.
 
     The law of v is integrated over scrambled Sobol points, so results are the same digits each time;
     `scramble` gives other points. Every ``…_error`` is four standard errors of what independent
@@ -235,12 +235,12 @@ class LimitLaw:
         return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
 
     def covariance(self) -> FloatArray:
-        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len)."""
-        return np.asarray(self._mean_covariances.mean(axis=0))
+        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, the kernel of any number of heads."""
+        return self._mean_covariance[0].copy()
 
     def covariance_error(self) -> FloatArray:
         """Return error estimates of `covariance`, shape (seq_len, seq_len)."""
-        return _error(self._mean_covariances)
+        return self._mean_covariance[1].copy()
 
     def score_covariance(self) -> FloatArray:
         """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
@@ -248,7 +248,7 @@ class LimitLaw:
         Returns
         -------
         ndarray, shape (seq_len², seq_len²)
-            Zero with "1/n" scaling.
+            Zero with "1/n" scaling, where scores are constant in the limit.
         """
         kernel = self.kernel.matrix
         return np.asarray(rows.score_std(self.layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
@@ -331,8 +331,8 @@ class LimitLaw:
         return result
 
     @functools.cached_property
-    def _mean_covariances(self) -> FloatArray:
-        return covariance.mean_covariances(self.layer, self.kernel.matrix, self.scramble)
+    def _mean_covariance(self) -> tuple[FloatArray, FloatArray]:
+        return covariance.mean_covariance(self.layer, self.kernel.matrix, self.scramble)
 
     def _check_position(self, position: Any) -> int:
         last = self.layer.seq_len - 1

@@ -30,8 +30,13 @@ _PILOT = 2**9
 
 
 def score_std(layer: AttentionLayer) -> float:
-    """Return σ_Q σ_K, or 0 where "1/n" scaling makes the scores vanish in the limit."""
+    """Return σ_Q σ_K, or 0 where "1/n" scaling makes the scores constant in the limit."""
     return layer.query_std * layer.key_std if layer.score_scaling == "1/sqrt(n)" else 0.0
+
+
+def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return the means of one head's scores in the limit, (s, s): σ_Qσ_K K with tied queries and keys, else 0."""
+    return layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
@@ -86,7 +91,7 @@ def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: in
     root = row_root(layer, kernel, position)
     shown = np.ones(len(root), dtype=bool)
     if root.shape[1] == 0:
-        only = row_variance(layer, kernel_root, np.zeros((1, len(root))), shown)
+        only = row_variance(layer, kernel_root, mean_scores(layer, kernel)[position, seen][None], shown)
         return (condense(only, np.ones(1)),) * REPLICATES
 
     def variance(scores: FloatArray) -> FloatArray:

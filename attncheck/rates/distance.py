@@ -17,7 +17,7 @@ from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.gap import METRICS
 from attncheck.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.rates.inversion import CharacteristicGap
-from attncheck.rates.law import Distance, check_position, gap_of
+from attncheck.rates.law import Distance, check_position, check_separate, gap_of
 from attncheck.rates.marginal import Marginal, OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
 from attncheck.rates.weights import OtherWeights
@@ -83,7 +83,7 @@ def distance(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range.
+        If an argument is unknown or out of range, or the layer ties queries to keys.
 
     Examples
     --------
@@ -164,8 +164,7 @@ def _marginal(
     layer: Any, of: str, position: int, key: int | None, width: float | None
 ) -> tuple[OutputEntry | ScoreEntry, bool]:
     """Return the number whose law is meant, and whether the width is infinite."""
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:
         refuse("width", width, "leaves no gap without a head_dim", "pass a layer with head_dim, or a finite width")

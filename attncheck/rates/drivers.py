@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
@@ -139,9 +140,23 @@ class Fluctuations:
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
         """Return E[G] given ‖h‖²/n, (radii, m, m)."""
-        phi, covariance = nonlinearity.from_layer(self.layer), input_covariance(self.layer)
-        seen = covariance[np.ix_(self.positions, self.positions)]
-        return np.stack([image_kernel(phi, radius * seen).matrix for radius in radii])
+        phi = nonlinearity.from_layer(self.layer)
+        return np.stack([image_kernel(phi, self._covariance(radius)).matrix for radius in radii])
+
+    def _covariance(self, radius: float) -> FloatArray:
+        """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
+        return input_covariance(self.layer, radius)[np.ix_(self.positions, self.positions)]
+
+    def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
+        """Yield points of h^i + e^i at the seen positions given each ‖h‖²/n, (points, m)."""
+        if self.layer.position_std:
+            normals = scrambled_normals(len(self.positions), _POINTS, rng)
+            # Of full size: the rank changes with the radius where that of one part is not full.
+            yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
+        else:
+            root = psd_root(self._covariance(1.0))
+            normals = scrambled_normals(root.shape[1], _POINTS, rng) @ root.T
+            yield from (math.sqrt(radius) * normals for radius in radii)
 
     def mean(self) -> Drivers:
         """Return the means of the deviations, one draw; only that of G is not 0."""
@@ -161,14 +176,11 @@ class Fluctuations:
         if self.infinite:
             return np.zeros((0, m, m))
         phi, limits = nonlinearity.from_layer(self.layer), self.limits
-        covariance = input_covariance(self.layer)[np.ix_(self.positions, self.positions)]
-        root = psd_root(covariance)
-        normals = scrambled_normals(root.shape[1], _POINTS, rng) @ root.T
         above = np.triu_indices(m)
         radii, weights = gamma_rule(0.5 * self.layer.width, _RADII)
         second = np.zeros((len(above[0]), len(above[0])))
-        for radius, weight, kernel in zip(radii, weights, self._kernel(radii), strict=True):
-            second += weight / self.layer.width * _product_covariance(phi(math.sqrt(radius) * normals), kernel)
+        for points, weight, kernel in zip(self._hidden(radii, rng), weights, self._kernel(radii), strict=True):
+            second += weight / self.layer.width * _product_covariance(phi(points), kernel)
             moved = (kernel - limits.gram[0])[above]
             second += weight * np.outer(moved, moved)
         root = psd_root(second, rtol=1e-10)

@@ -49,7 +49,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If `layer` is no layer, or a number is out of range.
+        If `layer` is no layer, ties queries to keys, or a number is out of range.
 
     Examples
     --------
@@ -58,9 +58,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    return FiniteWidthLaw(layer, size, seed)
+    return FiniteWidthLaw(check_separate(layer), size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +221,19 @@ def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: in
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
+
+
+def check_separate(layer: Any) -> AttentionLayer:
+    """Return a layer whose queries and keys have matrices of their own, or raise `InputError`.
+
+    With one matrix the scores are no normals given the keys, which is what the expansion rests on.
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    if layer.tied_query_key:
+        remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
+        refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
+    return layer
 
 
 def check_position(field: str, position: Any, layer: AttentionLayer) -> int:

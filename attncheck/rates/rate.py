@@ -16,7 +16,7 @@ from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.program import Program
 from attncheck.rates.distance import distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
-from attncheck.rates.law import Distance
+from attncheck.rates.law import Distance, check_separate
 from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
@@ -122,7 +122,8 @@ def rate(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range, or a distance is not told apart from 0.
+        If an argument is unknown or out of range, the layer ties queries to keys, or a distance is not told apart
+        from 0.
 
     Examples
     --------
@@ -140,9 +141,9 @@ def rate(
     -0.50
     """
     metric = check_choice("metric", metric, METRICS)
-    if not isinstance(layer, AttentionLayer | Program):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    predicted = None if isinstance(layer, AttentionLayer) else score_sum(layer, of, projection).order
+    predicted = score_sum(layer, of, projection).order if isinstance(layer, Program) else None
+    if not isinstance(layer, Program):
+        layer = check_separate(layer)
     needed, usual = (6, HALF_ORDER_WIDTHS) if predicted == -0.5 else (4, WIDTHS)
     usual = usual if weights == GAUSSIAN else LITERAL_WIDTHS
     widths = usual if widths is None else widths

@@ -7,7 +7,8 @@ came before:
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
-with N_a, N'_a of independent standard normals. This holds jointly with the inputs' coordinates.
+with N_a, N'_a of independent standard normals; with tied queries P_a = B_K B_Kᵀ. This holds
+jointly with the inputs' coordinates.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
+from attncheck.limits.kernel import position_covariance, psd_root
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
 
@@ -47,8 +49,8 @@ def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> t
     return h, lengths
 
 
-def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X: x^i = φ(h^i).
+def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw h^i + e^i, what the inputs are made from.
 
     Returns
     -------
@@ -56,7 +58,39 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     """
     h, lengths = draw_hidden(layer, size, rng)
     h *= (lengths * layer.input_std)[:, None, None]
-    return nonlinearity.from_layer(layer)(h)
+    if layer.position_std:
+        h += draw_positions(layer, size, rng)
+    return h
+
+
+def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw e^i: Gaussian over positions, independent over neurons.
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, width), or (1, 1, 1)
+        One zero where the layer has no positions.
+    """
+    if not layer.position_std:
+        return np.zeros((1, 1, 1))
+    root = psd_root(position_covariance(layer))
+    return np.asarray(root @ rng.standard_normal((size, root.shape[1], layer.width)))
+
+
+def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw X: x^i = φ(h^i + e^i).
+
+    Returns
+    -------
+    ndarray, shape (size, seq_len, width)
+    """
+    return nonlinearity.from_layer(layer)(draw_stream(layer, size, rng))
+
+
+def input_entries(layer: AttentionLayer) -> int:
+    """Bound the float64 entries that drawing X works on, per draw."""
+    arrays = 3 if layer.position_std else 2
+    return arrays * layer.seq_len * layer.width
 
 
 def draw_collapsed(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
@@ -74,7 +108,7 @@ class HeadDraws:
     keys, values : ndarray, shape (size, kv_heads, r, min(r, ν))
         T_K and T_V.
     scores : ndarray, shape (size, num_heads, r, min(r, ν))
-        N.
+        N; empty where queries are tied to keys, and P_a = B_K B_Kᵀ.
     """
 
     keys: FloatArray
@@ -87,15 +121,16 @@ class HeadDraws:
         spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
         keys = spread(layer.key_std * shrink * (root @ self.keys))
         values = spread(layer.value_std * shrink * (root @ self.values))
-        scores = (layer.query_std * layer.score_factor) * ((root @ self.scores) @ keys.swapaxes(-1, -2))
-        return scores, keys, values
+        queries = keys if layer.tied_query_key else (layer.query_std * layer.score_factor) * (root @ self.scores)
+        return queries @ keys.swapaxes(-1, -2), keys, values
 
 
 def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Generator) -> HeadDraws:
     """Draw Bartlett factors and score normals for roots with `rank` columns."""
     batch, nu = (size, layer.kv_heads), layer.head_width
     keys, values = bartlett(rng, batch, rank, nu), bartlett(rng, batch, rank, nu)
-    return HeadDraws(keys, values, rng.standard_normal((size, layer.num_heads, rank, keys.shape[-1])))
+    columns = 0 if layer.tied_query_key else keys.shape[-1]
+    return HeadDraws(keys, values, rng.standard_normal((size, layer.num_heads, rank, columns)))
 
 
 def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:

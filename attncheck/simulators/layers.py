@@ -67,7 +67,8 @@ def _gram(vectors: FloatArray) -> FloatArray:
 
 def program_entries(layer: AttentionLayer) -> int:
     """Bound the float64 entries that the layer's program itself takes: 560 bytes a line."""
-    return 70 * layer.seq_len * (4 + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
+    inputs = 6 if layer.position_std else 4
+    return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
@@ -80,7 +81,8 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
         How many neurons of W^O W^V x^j are drawn.
     """
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
-    vectors = n * (2 + 3 * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
+    inputs = 5 if layer.position_std else 3
+    vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
     return 2 * vectors + 8 * heads * s**2
 
 

@@ -13,7 +13,7 @@ from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.limits.law import draw_limit
 from attncheck.limits.programs import limit_of_program
 from attncheck.program import Program
-from attncheck.simulators.collapsed import draw_collapsed
+from attncheck.simulators.collapsed import draw_collapsed, input_entries
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Batch, Draws, ProgramDraws, StackDraws
 from attncheck.simulators.layers import (
@@ -60,7 +60,7 @@ READINGS: dict[str, _Reading] = {
     "matrix-free": _Reading(draw_matrix_free, vector_entries, program_entries),
     "collapsed": _Reading(
         draw_collapsed,
-        lambda layer, coordinates: 2 * layer.seq_len * layer.width + _head_entries(layer, coordinates),
+        lambda layer, coordinates: input_entries(layer) + _head_entries(layer, coordinates),
     ),
     "limit": _Reading(draw_limit, _head_entries),
 }

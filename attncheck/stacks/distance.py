@@ -20,7 +20,7 @@ from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_whole, refuse
 from attncheck.evidence.streams import stream
-from attncheck.simulators.collapsed import draw_heads, draw_hidden, output_covariance
+from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.stacks.recursion import Deviations, Recursion, draw_normals, recur
 from attncheck.stacks.stack import AttentionStack
@@ -275,8 +275,9 @@ class _Walk:
         self._stack, self._normals, self._limit, self._position, self._rng = stack, normals, limit, position, rng
         hidden, lengths = draw_hidden(stack.layer, len(normals), rng)
         hidden *= stack.layer.input_std
+        positions = draw_positions(stack.layer, len(normals), rng)
         # The stream, and one with the law of the limit's.
-        self._stream, self._twin = hidden * lengths[:, None, None], hidden
+        self._stream, self._twin = hidden * lengths[:, None, None] + positions, hidden + positions
         self.lengths: FloatArray = lengths**2 - 1.0
 
     def __iter__(self) -> Iterator[_Layer]:

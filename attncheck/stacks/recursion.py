@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.limits.kernel import input_covariance
+from attncheck.limits.kernel import hidden_covariance, input_covariance
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.stacks.kernels import image_kernels
@@ -90,7 +90,7 @@ def recur(
         Its width plays no part.
     normals : ndarray, shape (size, depth, num_heads, s, s)
     lengths : ndarray, shape (size,), optional
-        What finite width adds to the covariance of the first stream, relative to it.
+        What finite width adds to the covariance of the h^i in the first stream, relative to it.
     deviations : tuple of Deviations, optional
         What it adds to each layer.
     share : float
@@ -112,7 +112,7 @@ def recur(
     """
     stream = np.broadcast_to(input_covariance(stack.layer), (len(normals), stack.seq_len, stack.seq_len))
     if lengths is not None:
-        stream = stream * (1.0 + share * lengths)[:, None, None]
+        stream = stream + (share * lengths)[:, None, None] * hidden_covariance(stack.layer)
     found: dict[str, list[FloatArray]] = {name: [] for name in ("streams", "outputs", "roots", "scores")}
     found["streams"].append(stream)
     largest = 0.0
@@ -145,5 +145,5 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviati
             factor + share * deviations.values,
         )
     )
-    # With "1/n" scaling the scores themselves are what finite width adds.
+    # With "1/n" scaling the scores themselves are what finite width adds; tied ones are made of keys alone.
     return HeadDraws(wide * keys, wide * values, normals if layer.score_scaling == "1/sqrt(n)" else share * normals)

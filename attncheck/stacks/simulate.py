@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attncheck import nonlinearity
 from attncheck.limits.kernel import input_covariance
 from attncheck.program import Step
-from attncheck.simulators.collapsed import attend, draw_heads, draw_hidden, output_covariance
+from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
 from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.linalg import gram_root, lower_root
@@ -29,8 +29,7 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
     Scores and values of a layer are drawn given the Gram matrix of all n neurons of its inputs; given these, neurons
     of its outputs are independent N(0, Σ_a A_a B_V B_Vᵀ A_aᵀ σ_O²/H): one draw of s normals each, whatever H.
     """
-    hidden, lengths = draw_hidden(stack.layer, size, rng)
-    stream = hidden * (lengths * stack.layer.input_std)[:, None, None]
+    stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
         inputs = nonlinearity.from_layer(layer)(stream)

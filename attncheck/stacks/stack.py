@@ -23,7 +23,7 @@ _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip',
 class AttentionStack:
     """Multi-head attention layers on top of each other at initialisation, with the law of their inputs.
 
-    The first stream is z^{(1),i} = h^i, the Gaussian vectors that a layer's inputs are made from. Layer l reads
+    The first stream is z^{(1),i} = h^i + e^i, what a layer's inputs are made from. Layer l reads
     x^{(l)} = φ_l(z^{(l)}) and makes y^{(l)} of it, with matrices of its own. The next stream is z^{(l+1)} = y^{(l)}, or
     z^{(l)} + y^{(l)} with `residual`. The output is the last stream. One layer without `residual` is an
     `AttentionLayer`.
@@ -111,8 +111,7 @@ class AttentionStack:
     def weight_entries(self) -> int:
         """The matrix entries of one literal draw: its cost."""
         single = self.layer.weight_entries
-        inputs = single - 2 * self.width * (self.num_heads + self.layer.kv_heads) * self.layer.head_width
-        return inputs + self.depth * (single - inputs)
+        return single + (self.depth - 1) * self.layer.head_entries
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""

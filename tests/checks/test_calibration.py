@@ -28,6 +28,8 @@ LAYERS = (
     AttentionLayer(width=3, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),
     AttentionLayer(width=1, seq_len=2, num_heads=2, attention_map="relu", activation="relu"),
     AttentionLayer(width=2, seq_len=3, num_heads=2, clip=1.0, input_std=2.0, attention_map="linear"),
+    AttentionLayer(width=3, seq_len=3, num_heads=2, position_std=1.5, position_reach=2.0, input_correlation=1.0),
+    AttentionLayer(width=3, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True, position_std=0.5),
 )
 #: Wide enough for the limit to say something; only for checks that say nothing on `LAYERS`.
 WIDE = AttentionLayer(width=64, seq_len=3, num_heads=2)

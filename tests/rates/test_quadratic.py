@@ -79,7 +79,7 @@ def test_the_order_follows_from_the_third_cumulant(
 
 def test_the_third_cumulant_is_that_of_three_gram_entries() -> None:
     total = ScoreSum(_program(_CYCLE), (1.0, 1.0, 1.0))
-    # A sees both tokens, B twice the second, C twice the first: E p1 p2 p3 = n^{-1/2} σ⁶ K_12 K_22 K_11, six times over.
+    # A sees both tokens, B the second twice, C the first twice: six times E p1 p2 p3 = n^{-1/2} σ⁶ K_12 K_22 K_11.
     (first, both), (_, second) = total.kernel
     assert total.skewness * total.std**3 == pytest.approx(6 * 1.5**6 * first * both * second, rel=1e-9)
 

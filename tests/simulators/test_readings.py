@@ -40,6 +40,14 @@ LAYERS = (
     AttentionLayer(width=8, seq_len=12, num_heads=2, num_kv_heads=1, mask="causal", activation="erf", input_std=2.0),
     AttentionLayer(width=24, seq_len=2, num_heads=2, score_scaling="1/n", attention_map="sigmoid", activation="tanh"),
     AttentionLayer(width=24, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
+    AttentionLayer(width=3, seq_len=4, num_heads=2, position_std=1.5, mask="causal", clip=2.0),
+    AttentionLayer(
+        width=8, seq_len=3, num_heads=2, position_std=0.7, position_reach=2.0, input_correlation=1.0, activation="relu"
+    ),
+    AttentionLayer(
+        width=3, seq_len=4, num_heads=2, tied_query_key=True, score_scaling="1/n", query_std=1.5, key_std=1.5
+    ),
+    AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=3, tied_query_key=True, score_scaling="1/n"),
 )
 
 

@@ -1,0 +1,186 @@
+"""Simulators that are wrong in the layers of one regime, and right in all others but where that is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from attncheck import nonlinearity
+from attncheck.attention import AttentionLayer
+from attncheck.faults import visibility as seen
+from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.literal import Literal, Projections, independent
+from attncheck.faults.wrong_scales import Misread
+from attncheck.simulators.collapsed import draw_hidden, draw_positions
+from attncheck.simulators.weights import draw_with_weights
+from attncheck.subject import collapsed
+
+# Heads that have weights of their own.
+_OWN_HEADS = 16
+_STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
+
+
+def _over_root_n(layer: AttentionLayer) -> dict[str, Any]:
+    return {} if layer.tied_query_key else {"score_scaling": "1/sqrt(n)"}
+
+
+def _visible_over_n(layer: AttentionLayer) -> bool | str:
+    if layer.score_scaling != "1/n":
+        return "the layer declares 1/√n"
+    return (layer.head_width > 1 or "1/n is 1/√n at this width") and seen.separate(layer)
+
+
+def _visible_head_dim(layer: AttentionLayer) -> bool | str:
+    return layer.head_width != layer.width or "heads are as wide as the layer"
+
+
+def _visible_linear(layer: AttentionLayer) -> bool | str:
+    return layer.attention_map == "linear" or "the layer declares no linear attention"
+
+
+def _visible_repeats(layer: AttentionLayer) -> bool | str:
+    if layer.group_size > 1:
+        return "groups of heads are dealt with apart"
+    return layer.num_heads > _OWN_HEADS or f"there are no more than {_OWN_HEADS} heads"
+
+
+def _visible_tied(layer: AttentionLayer) -> bool | str:
+    return layer.tied_query_key or "the layer declares matrices of their own"
+
+
+def _visible_relu(layer: AttentionLayer) -> bool | str:
+    return layer.activation == "relu" or "the inputs of this layer are no relu"
+
+
+def _visible_positions(layer: AttentionLayer) -> bool | str:
+    return layer.position_std > 0.0 or "the layer declares no positions"
+
+
+def _one_position(layer: AttentionLayer) -> bool | str:
+    return layer.seq_len == 1 or "there is more than one position"
+
+
+def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
+    """Put the first heads in the places of the others, along the second axis."""
+    repeated = layer.num_heads > _OWN_HEADS and layer.group_size == 1
+    return heads[:, np.arange(layer.num_heads) % _OWN_HEADS] if repeated else heads
+
+
+def _repeated_projections(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    parts = {name: _repeat(layer, getattr(made, name)) for name in ("queries", "keys", "values")}
+    return dataclasses.replace(made, **parts)
+
+
+def _repeated_output_matrices(
+    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
+) -> FloatArray:
+    matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
+    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
+    return np.asarray(std * (mixed @ _repeat(layer, matrices)).sum(axis=1))
+
+
+def _centred(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Take the mean of relu(h + e) off."""
+    mean = layer.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
+    return independent(layer, inputs - mean, rng)
+
+
+def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw the e^i for the scores, and again for the values; exposed are the inputs of the values."""
+    hidden, lengths = draw_hidden(layer, size, rng)
+    hidden *= (lengths * layer.input_std)[:, None, None]
+    phi = nonlinearity.from_layer(layer)
+    values, scores = (independent(layer, phi(hidden + draw_positions(layer, size, rng)), rng) for _ in range(2))
+    return Literal().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
+
+
+def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Hand out the input where there is nothing to attend to but itself."""
+    drawn = collapsed(layer, size, rng)
+    return {**drawn, "outputs": drawn["inputs"].copy()} if layer.seq_len == 1 else drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class _UnscaledUniform:
+    """Literal matrices with entries uniform on ±std/√n, whose standard deviation is std/√(3n)."""
+
+    weights: str = "uniform"
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw with what the forgotten √3 leaves of all standard deviations."""
+        narrower = layer.replace(**{name: getattr(layer, name) / 3.0**0.5 for name in _STDS})
+        return draw_with_weights(narrower, size, min(layer.width, 2), rng, self.weights).as_dict()
+
+
+FAULTS = (
+    Fault(
+        "ignored_over_n",
+        "scores are divided by √n where 1/n is declared",
+        _visible_over_n,
+        Misread(_over_root_n),
+    ),
+    Fault(
+        "full_rank_heads",
+        "head_dim is ignored: heads are as wide as the layer",
+        _visible_head_dim,
+        Misread(lambda layer: {"head_dim": None}),
+    ),
+    Fault(
+        "linear_as_softmax",
+        "softmax is applied where linear attention is declared",
+        _visible_linear,
+        Misread(lambda layer: {"attention_map": "softmax"}),
+    ),
+    Fault(
+        "repeated_heads",
+        f"heads beyond number {_OWN_HEADS} repeat the weights of the first {_OWN_HEADS}",
+        _visible_repeats,
+        Literal(project=_repeated_projections, finish=_repeated_output_matrices),
+    ),
+    Fault(
+        "untied_query_key",
+        "W_Q and W_K are drawn separately where one matrix is declared",
+        _visible_tied,
+        Misread(lambda layer: {"tied_query_key": False}),
+    ),
+    Fault(
+        "centred_relu",
+        "the mean of relu is taken off the inputs",
+        _visible_relu,
+        Literal(project=_centred),
+    ),
+    Fault(
+        "forgotten_positions",
+        "positions are not added to the inputs",
+        _visible_positions,
+        Misread(lambda layer: {"position_std": 0.0, "position_reach": 1.0}),
+    ),
+    Fault(
+        "positions_apart",
+        "the scores see positions drawn apart from those that the values see",
+        _visible_positions,
+        _positions_apart,
+    ),
+    Fault(
+        "skipped_values",
+        "a single position is handed on without W_V and W_O",
+        _one_position,
+        _skipped_values,
+    ),
+    Fault(
+        "ignored_mask",
+        "every position sees all others where a causal mask is declared",
+        seen.causal,
+        Misread(lambda layer: {"mask": "none"}),
+    ),
+    Fault(
+        "unscaled_uniform_weights",
+        "weights that are declared uniform lack the factor √3: the entries lie within one standard deviation",
+        seen.small_width,
+        _UnscaledUniform(),
+    ),
+)

@@ -1,0 +1,149 @@
+"""The kernel of infinitely many heads: against quadrature, brute force and closed forms, with honest errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.attention_map import attention_weights
+from attncheck.errors import InputError
+from attncheck.limits.heads import softmax_means
+from attncheck.limits.kernel import psd_root
+
+FloatArray = NDArray[np.float64]
+
+SMALL = np.array([[1.3, 0.4], [0.4, 0.8]])
+
+
+def smooth(s: int) -> FloatArray:
+    """A kernel with correlations that fall with distance, and with unequal variances up to one."""
+    distance = np.subtract.outer(np.arange(s), np.arange(s))
+    stds = np.sqrt(np.random.default_rng(1).uniform(0.6, 1.0, s))
+    return np.asarray((0.6 * np.exp(-(distance**2) / 8) + 0.4 * np.eye(s)) * np.outer(stds, stds))
+
+
+def by_quadrature(kernel: FloatArray, std: float, causal: bool) -> FloatArray:
+    """Two positions: rows enter by the differences of their scores, which are jointly normal; trapezoidal rule."""
+    nodes = np.linspace(-9.0, 9.0, 601)
+    weights = np.exp(-0.5 * nodes**2)
+    weights /= weights.sum()
+    spread = std * (kernel[0, 0] - 2 * kernel[0, 1] + kernel[1, 1]) ** 0.5
+    result = np.empty((2, 2))
+    for i, k in ((0, 0), (0, 1), (1, 1)):
+        corr = kernel[i, k] / (kernel[i, i] * kernel[k, k]) ** 0.5
+        along = corr * nodes[:, None] + (1 - corr**2) ** 0.5 * nodes[None, :]
+        first = 1 / (1 + np.exp(-spread * kernel[i, i] ** 0.5 * nodes[:, None] + 0.0 * along))
+        second = 1 / (1 + np.exp(-spread * kernel[k, k] ** 0.5 * along))
+        first, second = (np.ones_like(each) if causal and at == 0 else each for each, at in ((first, i), (second, k)))
+        rows = np.stack([first, 1 - first]), np.stack([second, 1 - second])
+        result[i, k] = result[k, i] = np.einsum("jpq,lpq,jl,p,q->", *rows, kernel, weights, weights, optimize=True)
+    return result
+
+
+def by_force(layer: ac.AttentionLayer, kernel: FloatArray, std: float, size: int) -> tuple[FloatArray, FloatArray]:
+    """E[A K Aᵀ] from independent draws, with standard errors."""
+    root = psd_root(kernel)
+    normals = np.random.default_rng(7).standard_normal((size, root.shape[1], root.shape[1]))
+    weights = attention_weights(layer, std * (root @ normals @ root.T))
+    products = weights @ kernel @ weights.swapaxes(-1, -2)
+    return products.mean(axis=0), products.std(axis=0) / size**0.5
+
+
+@pytest.mark.parametrize(
+    ("std", "mask"), [(1e-3, "none"), (0.3, "causal"), (1.0, "none"), (1.0, "causal"), (3.0, "none")]
+)
+def test_two_positions_against_quadrature(std: float, mask: str) -> None:
+    found = ac.infinite_heads_kernel(kernel=SMALL, score_std=std, mask=mask, value_std=1.5)
+    expected = 2.25 * by_quadrature(SMALL, std, mask == "causal")
+    assert np.abs(found.matrix - expected).max() <= found.error + 1e-10
+    assert found.error < 5e-5
+    # The other reading of the mask, and scores of another size, are rejected.
+    other = by_quadrature(SMALL, std, mask == "none")
+    assert np.abs(found.matrix - 2.25 * other).max() > 10 * found.error
+    assert np.abs(found.matrix - 2.25 * by_quadrature(SMALL, 1.1 * std, mask == "causal")).max() > found.error
+
+
+@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
+@pytest.mark.parametrize(("mask", "std"), [("none", 0.7), ("causal", 3.0)])
+def test_against_brute_force(attention_map: Any, mask: Any, std: float) -> None:
+    kernel = smooth(5)
+    layer = ac.AttentionLayer(width=1, seq_len=5, num_heads=1, attention_map=attention_map, mask=mask)
+    expected, standard = by_force(layer, kernel, std, 20_000)
+    found = ac.infinite_heads_kernel(kernel=kernel, score_std=std, attention_map=attention_map, mask=mask)
+    assert np.all(np.abs(found.matrix - expected) < 5 * standard + found.error)
+    assert np.allclose(found.matrix, found.matrix.T)
+    if attention_map in ("linear", "relu"):
+        assert found.error < 1e-10
+    wrong, _ = by_force(layer, kernel, 1.1 * std, 20_000)
+    assert np.abs(found.matrix - wrong).max() > found.error
+
+
+def test_layer_and_law_say_the_same() -> None:
+    layer = ac.AttentionLayer(width=8, seq_len=3, num_heads=5, activation="relu", query_std=1.2, output_std=0.5)
+    found = ac.infinite_heads_kernel(layer)
+    law = ac.limit(layer)
+    given = ac.infinite_heads_kernel(kernel=law.kernel.matrix, score_std=1.2, value_std=0.5)
+    assert np.array_equal(found.matrix, law.covariance())
+    assert np.allclose(found.matrix, given.matrix, rtol=1e-12)
+    assert abs(found.matrix[0, 0] - law.variance()) < 1e-5
+    assert found.error == law.covariance_error().max()
+
+
+def test_long_correlated_sequence_has_small_honest_errors() -> None:
+    kernel = smooth(32)
+    one, error = softmax_means(kernel, 0.7, causal=False, seed=0)
+    other, of_other = softmax_means(kernel, 0.7, causal=False, seed=1)
+    assert (error / one).max() < 2.5e-4
+    assert (np.abs(one - other) / one).max() < 1e-4
+    assert np.all(np.abs(one - other) < np.hypot(error, of_other))
+
+
+def test_errors_at_large_scores_are_honest() -> None:
+    kernel = smooth(8)
+    found = [softmax_means(kernel, 3.0, causal=causal, seed=k) for causal in (False, True) for k in range(2)]
+    for (one, error), (other, of_other) in zip(found[::2], found[1::2], strict=True):
+        assert np.all(np.abs(one - other) <= 1.5 * np.hypot(error, of_other))
+        assert (error / one).max() > 1e-5
+
+
+def test_independent_positions_share_what_they_attend_to() -> None:
+    found = ac.infinite_heads_kernel(kernel=np.eye(6))
+    off = found.matrix[~np.eye(6, dtype=bool)]
+    assert np.abs(off - 1 / 6).max() <= found.error
+    assert np.ptp(off) == 0
+
+
+def test_zero_positions() -> None:
+    kernel = np.diag([1.0, 0.0, 1.0])
+    found = ac.infinite_heads_kernel(kernel=kernel)
+    expected = softmax_means(kernel, 1.0, causal=True, seed=0)[0][0, 0]
+    assert expected == pytest.approx(1.0)
+    assert found.matrix[1, 1] == pytest.approx(2 / 9, abs=found.error + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({}, "layer="),
+        ({"layer": ac.AttentionLayer(width=2), "kernel": np.eye(2)}, "layer="),
+        ({"layer": ac.AttentionLayer(width=2), "score_std": 2.0}, "layer="),
+        ({"layer": ac.AttentionLayer(width=2, head_scaling=False)}, "layer.head_scaling="),
+        ({"layer": "layer"}, "layer="),
+        ({"kernel": np.ones((2, 3))}, "kernel.shape="),
+        ({"kernel": "kernel"}, "kernel="),
+        ({"kernel": [[1.0, 0.9], [0.1, 1.0]]}, "kernel="),
+        ({"kernel": [[1.0, 2.0], [2.0, 1.0]]}, "matrix="),
+        ({"kernel": np.eye(2), "score_std": 0.0}, "score_std="),
+        ({"kernel": np.eye(2), "value_std": np.nan}, "value_std="),
+        ({"kernel": np.eye(2), "mask": "future"}, "mask="),
+        ({"kernel": np.eye(2), "attention_map": "hardmax"}, "attention_map="),
+        ({"kernel": np.eye(2), "scramble": -1}, "scramble="),
+    ],
+)
+def test_bad_input(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        ac.infinite_heads_kernel(**arguments)

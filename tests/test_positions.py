@@ -1,0 +1,208 @@
+"""Positions that are added to the inputs, and queries tied to keys: descriptions, names, limits and what checks say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import attncheck as ac
+from attncheck.checks.check import Setting
+from attncheck.checks.registry import CHECKS
+from attncheck.checks.sample import FIELDS
+from attncheck.errors import InputError
+from attncheck.evidence.streams import digest
+from attncheck.expansion import expand
+from attncheck.limits.dependence import score_input_dependence
+from attncheck.limits.kernel import input_covariance, input_kernel
+from attncheck.rates.drivers import Fluctuations
+from attncheck.simulators.collapsed import draw_inputs
+from attncheck.stacks import AttentionStack
+from attncheck.stacks.rate import rates
+
+PLACED = ac.AttentionLayer(width=64, seq_len=5, position_std=1.5, position_reach=1.2, activation="identity")
+RNG = np.random.default_rng(0)
+TIED = ac.AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
+
+
+def test_names_of_layers_without_them_are_as_they_were() -> None:
+    layer = ac.AttentionLayer(width=16)
+    fields = set(layer.to_dict())
+    assert fields.isdisjoint({"position_std", "position_reach", "tied_query_key"})
+    # As in records that were made before there were such fields.
+    assert digest(layer.to_dict()) == "ce30bb2a5e65"
+    assert ac.AttentionLayer.from_dict({**layer.to_dict(), "position_std": 0.0}) == layer
+
+
+@pytest.mark.parametrize("layer", [PLACED, TIED], ids=["positions", "tied"])
+def test_descriptions_come_back(layer: ac.AttentionLayer) -> None:
+    assert ac.AttentionLayer.from_dict(layer.to_dict()) == layer
+    assert ac.AttentionLayer.from_toml(layer.to_toml()) == layer
+    assert digest(layer.to_dict()) != digest(ac.AttentionLayer(width=64, seq_len=layer.seq_len).to_dict())
+    assert "position_std=1.5" in PLACED.describe()
+    assert "tied_query_key=True" in TIED.describe()
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"position_std": -1.0}, "position_std="),
+        ({"position_std": 1e-9}, "position_std="),
+        ({"position_std": np.nan}, "position_std="),
+        ({"position_reach": 2.0}, "position_reach="),
+        ({"position_std": 1.0, "position_reach": 0.0}, "position_reach="),
+        ({"position_std": 1.0, "position_reach": 3.0, "input_correlation": 1.0}, "position_reach="),
+        ({"tied_query_key": 1}, "tied_query_key="),
+        ({"tied_query_key": True}, "tied_query_key="),
+        ({"tied_query_key": True, "score_scaling": "1/n", "key_std": 2.0}, "key_std="),
+        ({"tied_query_key": True, "score_scaling": "1/n", "num_kv_heads": 1}, "num_kv_heads="),
+    ],
+)
+def test_impossible_ones_are_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        ac.AttentionLayer(width=4, **fields)
+
+
+def test_positions_have_the_declared_covariance() -> None:
+    distance = np.subtract.outer(np.arange(5), np.arange(5))
+    expected = np.eye(5) + 1.5**2 * np.exp(-(distance**2) / (2 * 1.2**2))
+    assert np.allclose(input_covariance(PLACED), expected)
+    assert np.allclose(input_kernel(PLACED).matrix, expected)
+    size = 4_000
+    inputs = draw_inputs(PLACED, size, np.random.default_rng(3))
+    grams = inputs @ inputs.swapaxes(-1, -2) / PLACED.width
+    standard = grams.std(axis=0) / size**0.5
+    assert np.all(np.abs(grams.mean(axis=0) - expected) < 5 * standard)
+    # The reach taken for a variance is told apart.
+    wrong = np.eye(5) + 1.5**2 * np.exp(-(distance**2) / (2 * 1.2))
+    assert np.any(np.abs(grams.mean(axis=0) - wrong) > 8 * standard)
+
+
+def test_positions_do_not_share_the_length_of_h() -> None:
+    """Given no h, what is added is Gaussian: the kurtosis of x is 3 times (1 + 2/n) for the part of h alone."""
+    layer = PLACED.replace(width=2, seq_len=1)
+    x = draw_inputs(layer, 200_000, np.random.default_rng(5))[:, 0, 0]
+    fourth = 3 * (1.0 * (1 + 2 / 2) + 2 * 1.5**2 + 1.5**4)
+    standard = (x**4).std() / len(x) ** 0.5
+    assert abs((x**4).mean() - fourth) < 5 * standard
+    assert abs((x**4).mean() - 3 * (1 + 2 / 2) * (1 + 1.5**2) ** 2) > 5 * standard
+
+
+def test_tied_scores_approach_the_kernel_and_outputs_a_normal() -> None:
+    kernel = input_kernel(TIED).matrix
+    weights = np.exp(kernel) / np.exp(kernel).sum(axis=1, keepdims=True)
+    expected = weights @ kernel @ weights.T
+    law = ac.limit(TIED)
+    assert np.allclose(law.covariance(), expected, rtol=1e-12)
+    assert law.excess_kurtosis(1) == pytest.approx(0.0, abs=1e-12)
+    assert law.variance(1) == pytest.approx(expected[1, 1], rel=1e-9)
+    assert np.allclose(law.cdf(0.7, 2), stats.norm.cdf(0.7, scale=expected[2, 2] ** 0.5), atol=1e-9)
+    assert np.allclose(ac.simulate(TIED, 3, reading="limit").scores, kernel)
+    assert not np.allclose(ac.limit(TIED.replace(tied_query_key=False)).covariance(), expected, rtol=1e-2)
+    wide = ac.simulate(TIED.replace(width=4096), 200, seed=1)
+    assert np.abs(wide.scores - kernel).max() < 8 / 64
+
+
+def test_a_tied_layer_is_outside_the_assumption() -> None:
+    coverage = expand(TIED).program.coverage()
+    assert not coverage.proved
+    assert any("(b)" in str(line) for line in coverage.lines)
+    setting = Setting(TIED, frozenset({*FIELDS, "masked scores"}), 2)
+    reasons = {check.name: check.reason_not_examined(setting) for check in CHECKS}
+    of_separate = {"scale", "law", "tied", "heads", "heads_energy", "marginal", "size", "spread", "kurtosis"}
+    names = {f"scores.{name}" for name in of_separate} | {
+        "independence.score_inputs",
+        "independence.score_input_size",
+        "independence.score_gram",
+        "outputs.limit_scores",
+    }
+    assert {name for name, reason in reasons.items() if "W_Q is W_K" in reason} == names
+    # What does not rest on scores that are Gaussian given keys is examined as ever.
+    assert not any(reasons[name] for name in ("scores.key_law", "exactness.score_off", "conditional.scale"))
+
+
+@pytest.mark.parametrize("layer", [PLACED.replace(width=8), TIED.replace(width=8)], ids=["positions", "tied"])
+def test_checks_find_right_simulators_right_and_others_wrong(layer: ac.AttentionLayer) -> None:
+    properties = ["exactness", "outputs", "inputs", "conditional"]
+    assert ac.check("attncheck.subject:direct", layer, properties=properties, profile="smoke").verdict == "consistent"
+    found = ac.check("attncheck.faults:value_std_10", layer, properties=["conditional"], profile="smoke")
+    assert found.verdict == "violated"
+
+
+_DRAWS = 60_000
+# Two-sided 1e-6 for each comparison.
+_QUANTILE = 4.9
+
+
+@pytest.mark.parametrize("of", ["outputs", "scores"])
+def test_the_gap_of_a_layer_with_positions_falls_as_one_over_n(of: str) -> None:
+    layer = ac.AttentionLayer(width=64, position_std=1.5)
+    found = ac.rate(layer, (64, 128, 256, 512), of=of, size=256)
+    assert found.order.low < -1.0 < found.order.high
+    assert found.order.high < -0.8
+    # Positions have no length to share: as if they had, the gap of a score were that of a layer without them.
+    if of == "scores":
+        assert found.leading < 0.7 * ac.rate(layer.replace(position_std=0.0), (64, 128, 256, 512), of=of).leading
+
+
+def test_gram_matrices_with_positions_have_the_computed_moments() -> None:
+    layer = ac.AttentionLayer(width=6, seq_len=3, activation="relu", position_std=1.5, input_correlation=0.5)
+    fluctuations = Fluctuations(layer, (0, 1, 2), shared=True, groups=2)
+    rng = np.random.default_rng(0)
+    gram = fluctuations.draw(_DRAWS, rng).gram
+    error = gram.std(axis=0) / _DRAWS**0.5
+    assert np.all(np.abs(gram.mean(axis=0) - fluctuations.mean().gram[0]) < _QUANTILE * error)
+    directions = fluctuations.gram_directions(rng)
+    second = np.einsum("kij,kab->ijab", directions, directions)
+    products = np.einsum("bij,bkl->bijkl", gram, gram)
+    error = products.std(axis=0) / _DRAWS**0.5
+    # 4,096 Sobol points leave a percent.
+    off = np.abs(products.mean(axis=0) - second)
+    assert np.all(off < _QUANTILE * error + 0.01 * np.abs(second))
+    # With a length of their own as h has it, moments were larger.
+    shared = Fluctuations(layer.replace(position_std=0.0, input_std=layer.hidden_std), (0, 1, 2), shared=True, groups=2)
+    wrong = np.einsum("kij,kab->ijab", *2 * [shared.gram_directions(rng)])
+    assert np.any(np.abs(products.mean(axis=0) - wrong) > 5 * _QUANTILE * error)
+
+
+@pytest.mark.parametrize(
+    "call", [ac.finite_width_law, ac.distance, ac.rate, lambda layer: score_input_dependence(layer, 9, RNG)]
+)
+def test_rates_of_tied_layers_are_refused(call: Callable[[ac.AttentionLayer], Any]) -> None:
+    with pytest.raises(InputError, match="tied_query_key=True"):
+        call(TIED)
+
+
+def test_stacks_of_layers_with_positions_have_the_covariance_of_the_recursion() -> None:
+    layer = ac.AttentionLayer(width=256, seq_len=3, position_std=1.5, num_heads=1)
+    stack = AttentionStack(layer=layer, depth=2, residual=True)
+    draws, limiting = (ac.simulate(stack, 4_000, seed=2, reading=each) for each in ("collapsed", "limit"))
+    for k in range(2):
+        spread = np.hypot(draws.grams[:, k].std(axis=0), limiting.grams[:, k].std(axis=0)) / 4_000**0.5
+        off = np.abs(draws.grams[:, k].mean(axis=0) - limiting.grams[:, k].mean(axis=0))
+        assert np.all(off < 5 * spread + 4 / 256 * limiting.grams[:, k].mean(axis=0))
+    first = draws.streams[:, 0, :, 0]
+    assert np.allclose(np.cov(first.T), input_covariance(layer), atol=0.4)
+
+
+def test_the_distance_of_a_stack_with_positions_falls_as_one_over_n() -> None:
+    stack = AttentionStack(layer=ac.AttentionLayer(width=16, seq_len=2, position_std=1.0), depth=2)
+    for found in rates(stack, (32, 64, 128, 256), size=1_000):
+        assert abs(found.order + 1.0) < 5 * found.order_error
+        assert found.order_error < 0.1
+
+
+def deaf(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Ignore positions and tying."""
+    draws = ac.simulate(
+        layer.replace(position_std=0.0, position_reach=1.0, tied_query_key=False), size, int(rng.integers(2**31))
+    )
+    return draws.as_dict()
+
+
+@pytest.mark.parametrize("layer", [PLACED.replace(width=8), TIED.replace(width=8)], ids=["positions", "tied"])
+def test_a_simulator_that_ignores_them_is_found(layer: ac.AttentionLayer) -> None:
+    assert ac.check(deaf, layer, properties=["exactness"], profile="smoke").verdict == "violated"
