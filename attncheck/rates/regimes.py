@@ -1,4 +1,4 @@
-"""What regimes predict of one output, as laws: each beside the neighbouring prediction that it must not be taken for."""
+"""What regimes predict of one output, as laws, each beside the prediction that it must not be taken for."""
 
 from __future__ import annotations
 
@@ -74,12 +74,15 @@ class Prediction:
 
         Examples
         --------
-        >>> predictions = prediction("linear attention")
-        >>> round(predictions.separation, 3), predictions.draws()
-        (0.062, 4694)
+        >>> found = prediction("linear attention")
+        >>> round(found.separation, 3), found.draws()
+        (0.062, 4854)
         """
-        separation = check_number("distance", self.separation - distance, "pass less than the separation", minimum=1e-9)
-        return draws_needed(separation, level, power)
+        chances = {"level": level, "1 - power": 1.0 - power}
+        for field, chance in chances.items():
+            check_number(field, chance, "pass a chance between 1e-300 and 1", minimum=1e-300, maximum=1.0)
+        left = check_number("distance", self.separation - distance, "pass less than the separation", minimum=1e-9)
+        return draws_needed(left, level, power)
 
 
 def draws_needed(separation: float, level: float, power: float) -> int:
