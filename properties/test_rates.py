@@ -144,7 +144,8 @@ def _sums_of_scores(draw: st.DrawFn, sides: tuple[str, ...]) -> tuple[Program, t
     inputs = [token if function is None else program.nonlin(function, token) for token in tokens]
     weights = {name: program.weight(name, draw(st.sampled_from(STDS))) for name in dict.fromkeys("".join(sides))}
     for pair in sides:
-        program.score(*(program.matmul(weights[name], draw(st.sampled_from(inputs))) for name in pair))
+        left, right = (program.matmul(weights[name], draw(st.sampled_from(inputs))) for name in pair)
+        program.score(left, right)
     # Of about one size, as the third cumulant is that of a round through all of them.
     sizes = (math.prod(weights[name].std for name in pair) for pair in sides)
     return program, tuple(draw(st.sampled_from((1.0, -1.0, 0.7))) / size for size in sizes)

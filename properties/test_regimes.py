@@ -53,7 +53,7 @@ def _own_distance(name: str, width: int, seed: int, size: int = 256) -> tuple[fl
         width=width,
         seed=seed,
         reference=reference,
-        **literal,  # type: ignore[arg-type]
+        **literal,
     )
     return found.value, found.error
 

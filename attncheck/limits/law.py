@@ -230,7 +230,7 @@ class LimitLaw:
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
         exact = self._exact(self._check_position(position))
-        if exact is not None:
+        if exact:
             return 3 * exact.variance() / exact.mean() ** 2
         head = pool(self._head_laws(position))
         if head.atom == 1:

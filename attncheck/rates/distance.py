@@ -18,7 +18,7 @@ from attncheck.rates.gap import METRICS
 from attncheck.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.rates.inversion import CharacteristicGap
 from attncheck.rates.law import Distance, check_position, check_separate, gap_of
-from attncheck.rates.marginal import Marginal, OutputEntry, ScoreEntry
+from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
 from attncheck.rates.weights import OtherWeights
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
@@ -108,7 +108,7 @@ def distance(
         if isinstance(marginal, ScoreEntry):
             refuse("of", of, f"is not known with weights={weights!r}", 'pass of="outputs"')
         return _of_other_weights(OtherWeights(layer, marginal.position, weights), metric, size, seed)
-    chosen: Marginal = marginal
+    chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
             refuse("width", width, "leaves no distance from infinite width", 'pass a finite one, or reference="limit"')
@@ -118,13 +118,13 @@ def distance(
     return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
 
 
-def score_sum(program: Program, of: str, projection: Sequence[float] | None) -> ScoreSum:
+def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
     """Return the sum of scores that is meant, or raise `InputError`."""
     if of != "scores":
         refuse("of", of, "is not known of programs", 'pass of="scores"')
     count = sum(isinstance(node, Score) for node in program.lines())
     given = [1.0] * count if projection is None else projection
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
         refuse("projection", given, "is no list of numbers", "pass one for each score, e.g. projection=(1, 1)")
     return ScoreSum(program, tuple(check_number("projection", each, "pass numbers") for each in given))
 

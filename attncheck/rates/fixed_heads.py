@@ -59,7 +59,7 @@ class FixedHeads:
         """Return conditional variances, (draws, points); scores are scaled as they are with this head_dim."""
         half = 0.5 * self.marginal.layer.head_width
         upper = special.ndtr(-normals[:, self.marginal.normals :])
-        factors = special.gammainccinv(half, upper) / half
+        factors = np.asarray(special.gammainccinv(half, upper) / half, dtype=np.float64)
         keys, values = factors[None, :, : self._heads], factors[None, :, self._heads :]
         return self.marginal.variances(Drivers(drivers.gram, keys, values), normals[:, : self.marginal.normals])
 

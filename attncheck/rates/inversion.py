@@ -45,7 +45,7 @@ class CharacteristicGap:
     def points(self) -> FloatArray:
         """Where the laws are compared."""
         steps = round(_REACH / _SPACING)
-        return self.std * _SPACING * np.arange(-steps, steps + 1)
+        return np.asarray(self.std * _SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
 
     @functools.cached_property
     def _inverted(self) -> tuple[FloatArray, FloatArray]:

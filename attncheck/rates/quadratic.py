@@ -174,7 +174,7 @@ class ScoreSum:
         def change(z: FloatArray) -> FloatArray:
             known = dict(zip(bases, z, strict=True))
             x = np.stack([np.broadcast_to(value_of(node, known, {}), z.shape[1:]) for node in self._inputs])
-            return np.einsum("ip,jp->pij", x, x) - self.kernel
+            return np.asarray(np.einsum("ip,jp->pij", x, x) - self.kernel)
 
         mean, covariance = self.limit.mean[place], self.limit.covariance[np.ix_(place, place)]
 
@@ -228,8 +228,8 @@ class ScoreSum:
         tau = frequencies(self.std)
         limiting = np.exp(-0.5 * self.variance * tau**2)
         if self.skewness:
-            term = -1j * self.skewness * (self.std * tau) ** 3 / (6.0 * math.sqrt(width)) * limiting
-            return CharacteristicGap(self.std, np.stack([term, term]))
+            skewed = -1j * self.skewness * (self.std * tau) ** 3 / (6.0 * math.sqrt(width)) * limiting
+            return CharacteristicGap(self.std, np.stack([skewed, skewed]).astype(np.complex128))
         if self.moments is None:
             return None
         fourth = 48.0 * float((self.eigenvalues(self.kernel[None]) ** 4).sum())

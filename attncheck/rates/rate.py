@@ -144,14 +144,16 @@ def rate(
     predicted = score_sum(layer, of, projection).order if isinstance(layer, Program) else None
     if not isinstance(layer, Program):
         layer = check_separate(layer)
-    needed, usual = (6, HALF_ORDER_WIDTHS) if predicted == -0.5 else (4, WIDTHS)
-    usual = usual if weights == GAUSSIAN else LITERAL_WIDTHS
+    needed = 6 if predicted == -0.5 else 4
+    usual: Sequence[int] = HALF_ORDER_WIDTHS if predicted == -0.5 else WIDTHS
+    if weights != GAUSSIAN:
+        usual = LITERAL_WIDTHS
     widths = usual if widths is None else widths
     chosen = sorted(
         {check_whole("widths", width, 1, "pass whole numbers, e.g. (64, 128, 256, 512)") for width in widths}
     )
     if len(chosen) < needed:
-        refuse("widths", list(widths), f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {usual}")
+        refuse("widths", list(widths), f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
     arguments: dict[str, Any] = {
         "of": of,
         "position": position,

@@ -45,7 +45,7 @@ _LEADING_DRAWS = 2**14
 
 
 def _sinc(x: FloatArray) -> FloatArray:
-    return np.sinc((3.0**0.5 / np.pi) * x)
+    return np.asarray(np.sinc((3.0**0.5 / np.pi) * x))
 
 
 @functools.lru_cache(maxsize=1)

@@ -28,7 +28,8 @@ def _program(sides: tuple[str, ...], hidden: bool = False) -> Program:
     inputs = [program.nonlin(relu() if hidden else tanh(), vector) for vector in vectors]
     weights = {name: program.weight(name, 1.5) for name in dict.fromkeys("".join(sides))}
     for k, pair in enumerate(sides):
-        program.score(*(program.matmul(weights[name], inputs[(k + j) % 2]) for j, name in enumerate(pair)))
+        left, right = (program.matmul(weights[name], inputs[(k + j) % 2]) for j, name in enumerate(pair))
+        program.score(left, right)
     return program
 
 
