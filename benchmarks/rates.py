@@ -22,7 +22,7 @@ from attncheck.nonlinearity import tanh
 from attncheck.program import Program
 from attncheck.rates.gap import METRICS
 from attncheck.rates.inversion import METRICS as METRICS_OF_PROGRAMS
-from attncheck.rates.rate import HALF_ORDER_WIDTHS, LITERAL_WIDTHS
+from attncheck.rates.rate import HALF_ORDER_WIDTHS, LITERAL_WIDTHS, fit
 from attncheck.rates.regimes import prediction
 from attncheck.regimes import REGIMES
 
@@ -139,6 +139,11 @@ def regimes() -> str:
     return table(("regime", "layer", "neighbour", "KS between them", "draws"), rows)
 
 
+def power(value: float) -> str:
+    """Return a power of ten in words of an axis, e.g. 10⁻³."""
+    return "10" + f"{round(math.log10(value))}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 def picture(quick: bool) -> str:
     """Return a drawing of four distances against the width, as SVG."""
     from matplotlib.axes import Axes
@@ -161,17 +166,16 @@ def picture(quick: bool) -> str:
             widths = [each.width for each in found[metric]]
             values = [each.value for each in found[metric]]
             errors = [min(each.error, 0.9 * each.value) for each in found[metric]]
-            order = ac.rate(layer, tuple(chosen)[:4], metric, size=64 if quick else 1024).order
+            order = fit(metric, found[metric]).order
+            half = 0.5 * (order.high - order.low)
+            text = f"{name}: order \N{MINUS SIGN}{-order.value:.3f} ± {half:.3f}"
+            place = (0.02, 0.285 - 0.075 * list(names).index(metric))
+            axes.annotate(text, place, xycoords="axes fraction", color=colors[metric])
             axes.plot(widths, values, color=colors[metric], linewidth=1.4)
             axes.errorbar(widths, values, yerr=errors, color=colors[metric], fmt="o", markersize=4, linewidth=1.2)
-            half = 0.5 * (order.high - order.low)
-            text = f"{name}: order {order.value:.2f} ± {half:.2f}".replace("-", "\N{MINUS SIGN}", 1)
-            text = text.replace("Wasserstein\N{MINUS SIGN}1", "Wasserstein-1").replace(
-                "order -", "order \N{MINUS SIGN}"
-            )
-            axes.annotate(
-                text, (0.02, 0.3 - 0.075 * list(names).index(metric)), xycoords="axes fraction", color=colors[metric]
-            )
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: power(value))
+            axis.set_minor_formatter(lambda value, _: "")
         axes.set_xlabel("width n")
         axes.set_ylabel("distance of y from the limit")
         axes.grid(visible=True)
