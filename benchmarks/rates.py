@@ -170,7 +170,8 @@ def picture(quick: bool) -> str:
             half = 0.5 * (order.high - order.low)
             text = f"{name}: order \N{MINUS SIGN}{-order.value:.3f} ± {half:.3f}"
             place = (0.02, 0.285 - 0.075 * list(names).index(metric))
-            axes.annotate(text, place, xycoords="axes fraction", color=colors[metric])
+            behind = {"facecolor": svg.PAPER, "edgecolor": "none", "pad": 2.0}
+            axes.annotate(text, place, xycoords="axes fraction", color=colors[metric], bbox=behind)
             axes.plot(widths, values, color=colors[metric], linewidth=1.4)
             axes.errorbar(widths, values, yerr=errors, color=colors[metric], fmt="o", markersize=4, linewidth=1.2)
         for axis in (axes.xaxis, axes.yaxis):
