@@ -151,3 +151,10 @@ def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert table["profile"] == "smoke"
     assert [cell["exposure"] for cell in table["cells"]] == ["grams", "scores", "outputs"]
     assert table["cells"][0]["power"] > 0.99
+
+
+def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["power", "untied_query_key", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    assert all(line.endswith("it changes none of the layers that the profile visits") for line in lines)

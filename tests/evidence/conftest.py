@@ -22,3 +22,9 @@ def bounds() -> Bounds:
         return int(binom.ppf(5e-8, trials, chance)), int(binom.isf(5e-8, trials, chance))
 
     return limits
+
+
+@pytest.fixture(scope="session")
+def refusal() -> Callable[[str], str]:
+    """Return the pattern of a refusal: the field, what was given, what is wrong with it, and a remedy in words."""
+    return lambda field: rf"^{field}=(?!None:).+: (?:[a-z]|NaN).+; [a-z]+ [^X]+$"

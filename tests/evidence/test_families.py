@@ -185,6 +185,41 @@ def test_two_sample_p_values_are_not_below_the_exact_ones(size: int, other: int)
         assert ours.p_value <= 1.5 * exact.pvalue or size < 200 or exact.pvalue < 1e-4
 
 
+def test_the_interval_of_two_samples_is_that_of_both_bands() -> None:
+    rng = stream(5, "two samples")
+    ours, theirs = rng.standard_normal((30, 5)), rng.standard_normal((40, 20)) + 0.5
+    outcome = TwoSample().test(ours, theirs)
+    assert outcome.effect == pytest.approx(stats.ks_2samp(ours.ravel(), theirs.ravel()).statistic)
+    # P(sup |F_n - F| > h) ≤ 2 exp(-2nh²), 0.005 for each of the two.
+    half = sum(math.sqrt(math.log(2.0 / 0.005) / (2.0 * count)) for count in (150, 800))
+    assert (outcome.low, outcome.high) == pytest.approx((max(0.0, outcome.effect - half), outcome.effect + half))
+    assert outcome.null_effect == 0.0
+    assert outcome.count == 150
+
+
+@pytest.mark.parametrize(
+    ("ratio", "count", "alike", "distance"), [(4.0, 500, 800, 0.12), (0.25, 500, 200, 0.3), (3.0, 1_000, 1_500, 0.1)]
+)
+def test_two_samples_are_worth_their_effective_size(ratio: float, count: int, alike: int, distance: float) -> None:
+    power = TwoSample(ratio=ratio).power(distance, count, LEVEL)
+    assert 0.01 < power < 0.99999
+    assert power == pytest.approx(TwoSample().power(distance, alike, LEVEL), rel=1e-12)
+
+
+def test_the_fewest_values_that_are_tested_have_power() -> None:
+    assert TwoSample().power(1.0, 20, 0.01) > 0.5
+    assert TwoSample().power(1.0, 19, 0.01) == 0.0
+    assert Scale(dof=1).power(1e4, 1, 0.01) > 0.5
+    assert Scale(dof=0.5).power(1e4, 1, 0.01) == 0.0
+    assert Scale(dof=1).test([1.0]).count == 1
+
+
+def test_sums_without_degrees_of_freedom_say_nothing() -> None:
+    with_nothing, alone = Scale(dof=1).test([3.0, 0.0], [2.0, 0.0]), Scale(dof=1).test([3.0], [2.0])
+    assert with_nothing == alone
+    assert alone.null_effect == 1.0
+
+
 def test_two_samples_of_ties_are_no_departure() -> None:
     assert TwoSample().test(np.zeros(30), np.zeros(40)).p_value == 1.0
 
@@ -241,6 +276,10 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Scale(dof=1).test([1e308, 1e308]), "squares"),
     (lambda: Scale(dof=1).test([1.0, 1.0], [1.0, 1.0, 1.0]), "dof"),
     (lambda: Scale(dof=0.1).test([1.0]), "dof"),
+    (lambda: Scale(dof=1).test([1.0], [math.nan]), "dof"),
+    (lambda: Scale(dof=1).power(0.0, 10, LEVEL), "departure"),
+    (lambda: Scale(dof=1).power(1.1, 0, LEVEL), "size"),
+    (lambda: Scale(dof=1).power(1.1, 10, 0.0), "level"),
     (lambda: Association(per_draw=0), "per_draw"),
     (lambda: Association().test([1.0], [1.0, 2.0]), "weight"),
     (lambda: Association().test([math.nan], [1.0]), "noise"),
@@ -271,7 +310,18 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: TwoSample().test(np.zeros(19), np.zeros(40)), "sample"),
     (lambda: TwoSample().test(np.zeros(40), np.zeros(19)), "reference"),
     (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
+    (lambda: TwoSample().test(np.zeros(40), np.full(40, math.nan)), "reference"),
+    (lambda: TwoSample(per_draw=0), "per_draw"),
+    (lambda: TwoSample().power(1.1, 40, LEVEL), "departure"),
+    (lambda: TwoSample().power(-0.1, 40, LEVEL), "departure"),
+    (lambda: TwoSample().power(0.5, 0, LEVEL), "size"),
+    (lambda: TwoSample().power(0.5, 40, 1.0), "level"),
     (lambda: Count(1.5), "probability"),
+    (lambda: Count(-0.1), "probability"),
+    (lambda: Count(0.5, per_draw=0), "per_draw"),
+    (lambda: Count(0.5).power(1.5, 10, LEVEL), "departure"),
+    (lambda: Count(0.5).power(0.6, 0, LEVEL), "size"),
+    (lambda: Count(0.5).power(0.6, 10, 0.0), "level"),
     (lambda: Count(0.5, tail="lower"), "tail"),
     (lambda: Count(0.5).test(5, 4), "events"),
     (lambda: Count(0.5).test(-1, 4), "events"),
@@ -284,8 +334,10 @@ BAD: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "field"), BAD)
-def test_bad_input_names_the_field(call: Callable[[], Any], field: str) -> None:
-    with pytest.raises(InputError, match=rf"^{field}="):
+def test_bad_input_names_field_value_and_remedy(
+    call: Callable[[], Any], field: str, refusal: Callable[[str], str]
+) -> None:
+    with pytest.raises(InputError, match=refusal(field)):
         call()
 
 

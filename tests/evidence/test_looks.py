@@ -59,6 +59,7 @@ def test_every_pattern_of_looks(pattern: tuple[bool, ...]) -> None:
     q = max(trail.p_values[:3]) ** 3 if looks >= 3 else 1.0
     assert trail.combined == q
     assert trail.last == trail.outcomes[-1]
+    assert trail.level == LEVEL
 
 
 def test_the_chance_of_a_false_violation_sums_over_all_patterns() -> None:
@@ -91,6 +92,12 @@ def test_statistics_of_a_unit_share_each_look_and_only_the_undecided_return() ->
 def test_a_p_value_at_the_level_is_not_suspicious() -> None:
     trail = examine(lambda look, factor, names: {"a": outcome(LEVEL)}, ["a"], LEVEL)["a"]
     assert (trail.verdict, len(trail.outcomes)) == (Verdict.CONSISTENT, 1)
+
+    def third(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        return {"a": outcome(LEVEL if look == 3 else 0.5 * LEVEL)}
+
+    assert len(examine(third, ["a"], LEVEL)["a"].outcomes) == 4
+    assert examine_blocks(third, ["a"], LEVEL)["a"].verdict is Verdict.INCONCLUSIVE
 
 
 def test_no_statistics_means_no_draws() -> None:
@@ -148,6 +155,11 @@ def test_power_per_look_inverts_detection(target: float, fourth: float) -> None:
     assert detection(per_look_power(target, fourth), fourth) == pytest.approx(target, rel=1e-7)
 
 
+def test_the_fourth_look_is_sure_unless_said_otherwise() -> None:
+    assert detection(0.9) == pytest.approx(0.9**3 + 0.9**2 * 0.1, rel=1e-12)
+    assert detection(per_look_power(0.9)) == pytest.approx(0.9, rel=1e-7)
+
+
 def test_the_level_spends_the_budget_and_no_more() -> None:
     for false_alarm, share, statistics in ((1e-6, 0.1, 2000), (1e-3, 0.5, 1), (0.999, 0.001, 3)):
         budget = Budget(false_alarm, share)
@@ -163,13 +175,13 @@ def test_verdicts_are_strings_and_only_one_passes() -> None:
 
 
 @pytest.mark.parametrize("run", [examine, examine_blocks])
-def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object]) -> None:
+def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object], refusal: Callable[[str], str]) -> None:
     for answer in ({}, {"b": outcome(0.5)}, {"a": outcome(0.5), "b": outcome(0.5)}):
-        with pytest.raises(InputError, match=r"^evaluate="):
+        with pytest.raises(InputError, match=refusal("evaluate")):
             run(lambda look, factor, names, answer=answer: answer, ["a"], LEVEL)
-    with pytest.raises(InputError, match=r"^statistics="):
+    with pytest.raises(InputError, match=refusal("statistics")):
         run(Scripted({"a": PATTERNS[0]}), ["a", "a"], LEVEL)
-    with pytest.raises(InputError, match=r"^level="):
+    with pytest.raises(InputError, match=refusal("level")):
         run(Scripted({"a": PATTERNS[0]}), ["a"], 0.0)
 
 
@@ -189,11 +201,15 @@ def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object]) -> N
         ),
         (lambda: false_violation(1.0), "level"),
         (lambda: detection(1.1), "power_per_look"),
+        (lambda: detection(-0.1), "power_per_look"),
         (lambda: detection(0.5, -0.1), "power_fourth"),
+        (lambda: detection(0.5, 1.1), "power_fourth"),
         (lambda: per_look_power(1.0), "target"),
         (lambda: per_look_power(0.0), "target"),
     ],
 )
-def test_bad_input_names_the_field(call: Callable[[], object], field: str) -> None:
-    with pytest.raises(InputError, match=rf"^{field}="):
+def test_bad_input_names_field_value_and_remedy(
+    call: Callable[[], object], field: str, refusal: Callable[[str], str]
+) -> None:
+    with pytest.raises(InputError, match=refusal(field)):
         call()
