@@ -18,6 +18,7 @@ from attncheck.errors import InputError
 from attncheck.exit_codes import ExitCode
 
 Profile = Literal["smoke", "default", "thorough"]
+PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
 
 _HELP = """Does this attention simulator behave as the infinite-width theorem says?
 
@@ -82,7 +83,7 @@ def check(
     layer: Path,
     samples: Path,
     record: Path | None = None,
-    seed: int = 0,
+    seed: str = "0",
     false_alarm: float = 1e-6,
 ) -> int:
     """Hold samples produced elsewhere to the exact law at their width and to the limit.
@@ -101,9 +102,10 @@ def check(
     false_alarm
         The chance that samples of a right simulator are called violated.
     """
+    from attncheck.commands.arguments import seed_of
     from attncheck.samples.command import check_file
 
-    code, text = check_file(layer, samples, record, seed=seed, false_alarm=false_alarm)
+    code, text = check_file(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
     print(text)
     return code
 
@@ -212,6 +214,7 @@ def report(
     baseline: Path | None = None,
     recipe: str = "validation",
     power: Path | None = None,
+    paper: Path | None = None,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("report.html"),
 ) -> int:
     """Render the record of a run as one HTML page that needs nothing else.
@@ -226,13 +229,43 @@ def report(
         What goes in: validation, gate or paper, or the path of a recipe of your own.
     power
         A table that attncheck power wrote, to show beside the run.
+    paper
+        A folder that attncheck paper wrote, for the section on the paper's experiments.
     out
         Where the page goes.
     """
     from attncheck.report import render_report
 
-    print(f"Report: {render_report(run, baseline, recipe, out, power=power)}")
+    print(f"Report: {render_report(run, baseline, recipe, out, power=power, paper=paper)}")
     return ExitCode.CONSISTENT
+
+
+@app.command
+def paper(
+    *figure: PublishedFigure,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("paper"),
+    scale: float = 1.0,
+    seed: str = "0",
+    workers: str = "auto",
+) -> int:
+    """Repeat the paper's experiments at full size, beside what is computed exactly.
+
+    Parameters
+    ----------
+    figure
+        Which figures of the paper; all by default.
+    out
+        The folder for figures, numbers and a page of all. A run that was interrupted goes on where it was.
+    scale
+        Share of the published draws: 0.01 for a quick look.
+    seed
+        A whole number: the same seed gives the same digits with any number of workers.
+    workers
+        Processes to use, or auto.
+    """
+    from attncheck.commands.paper import print_paper
+
+    return print_paper(figure, out, scale=scale, seed=seed, workers=workers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -384,6 +384,11 @@ def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:
         elif _too_few(best, profile) and best.look_draws < best.size:
             # Draws may differ in what they show, a few of them telling and most not: the mean effect asks for too few.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
+        elif _too_few(best, profile):
+            # Looks of all that is planned: what they showed is the chance, and another layer's may be better.
+            share = best.seen / best.looks
+            chance = min(best.chance, detection(share, share))
+            after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))
         else:
             break
         if after == best:

@@ -272,6 +272,18 @@ def test_quick_run_on_infinite_heads_reports_every_kernel() -> None:
     assert "--quick" in refused.stderr
 
 
+def test_quick_run_on_the_paper_reports_every_figure() -> None:
+    result = script(str(BENCHMARKS / "paper.py"), "--quick")
+    assert result.returncode == 0, result.stderr
+    for figure in (r"fig2 +\| 1/√n", r"fig2 +\| 1/n", r"fig2 +\| H = 1 ", r"fig2 +\| H = 256", "all "):
+        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
+    assert re.search(r"The whole command, [\d,]+ units, takes [\d,]+ s of processor time", result.stdout)
+    assert str(BENCHMARKS.parent) not in result.stdout
+    refused = script(str(BENCHMARKS / "paper.py"), "--quick", "--write")
+    assert refused.returncode == 2
+    assert "--quick" in refused.stderr
+
+
 def test_quick_run_on_rates_reports_every_figure() -> None:
     result = script(str(BENCHMARKS / "rates.py"), "--quick")
     assert result.returncode == 0, result.stderr

@@ -18,7 +18,7 @@ from attncheck.cli import app, main
 from attncheck.exit_codes import ExitCode
 from attncheck.profiles import ANCHORS, Profile
 
-COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report")
+COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report", "paper")
 
 
 def refused(said: str) -> str:
@@ -81,6 +81,14 @@ UNUSABLE = {
     ("explain", "scroes"): "try scores",
     ("power", "no_such_fault"): "use one of",
     ("power", "--seed", "x"): "pass a whole number",
+    ("paper", "fig4"): "attncheck paper --help",
+    ("paper", "--scale", "2"): "must be at most 1",
+    ("paper", "--seed", "-1"): "seed=-1: must be at least 0",
+    ("check", "--layer", "x", "--samples", "x", "--seed", "1.5"): "seed='1.5': must be a whole number",
+    ("paper", "--seed", "1.5"): "seed='1.5': must be a whole number",
+    ("paper", "--workers", "some"): "pass a number of processes, or auto",
+    ("paper", "--workers", "0"): "workers=0: must be at least 1",
+    ("report", "none.jsonl", "--paper", "nowhere"): "pass the path of a run record",
 }
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
 from attncheck.messages import explain
 from attncheck.pytest_plugin import shipped
@@ -102,21 +97,3 @@ class Live:
     def _add(self, texts: list[str], text: str) -> None:
         if text not in texts:
             texts.append(text)
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Return a progress bar on standard error, silent unless that is a terminal.
-
-    pytest captures the streams of this process while it examines, so the bar has a copy of its own.
-    """
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as stream:
-        console = Console(file=stream)
-        columns: tuple[Any, ...] = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            yield progress

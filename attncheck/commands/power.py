@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck.errors import InputError, check_choice, check_whole
+from attncheck.commands.arguments import processes_of, seed_of
+from attncheck.errors import check_choice
 from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
+from attncheck.files import write_whole
 from attncheck.power import Entry, power_table
 from attncheck.power_text import to_json
 
@@ -33,9 +34,7 @@ def print_power(
     InputError
         If an argument cannot be used, or `out` cannot be written.
     """
-    number = check_whole("seed", _number(seed), 0, "pass a whole number")
-    processes = os.cpu_count() if workers == "auto" else _number(workers)
-    processes = check_whole("workers", processes, 1, "pass a number of processes, or auto")
+    number, processes = seed_of(seed), processes_of(workers)
     names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in faults) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
@@ -45,12 +44,8 @@ def print_power(
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:
-        _write(to_json(table, profile), out)
+        write_whole(out, to_json(table, profile) + b"\n")
     return ExitCode.CONSISTENT
-
-
-def _number(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def _line(entry: Entry, profile: str) -> str:
@@ -62,12 +57,3 @@ def _line(entry: Entry, profile: str) -> str:
         return f"{head} {'-':>10} {'-':>9} {'-':>9}  {reason}"
     verified = f"{row.seen}/{row.looks}" if row.looks else "-"
     return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"
-
-
-def _write(table: bytes, out: Path) -> None:
-    """Write the table as a report reads it."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(table + b"\n")
-    except OSError as error:
-        raise InputError(f"out={out}: cannot be written ({error.strerror}); choose another path") from None

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import attncheck
-from attncheck.commands.live import Live, progress_bar
+from attncheck.commands.live import Live
+from attncheck.commands.progress import progress_bar
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
 from attncheck.run import Run

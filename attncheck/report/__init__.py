@@ -17,6 +17,7 @@ def render_report(
     out: Path = Path("report.html"),
     *,
     power: Path | None = None,
+    paper: Path | None = None,
 ) -> Path:
     """Render a run record as a page.
 
@@ -34,6 +35,8 @@ def render_report(
         Where the page goes; its folder is made.
     power : Path, optional
         A power table that `attncheck power` wrote.
+    paper : Path, optional
+        A folder that `attncheck paper` wrote.
 
     Returns
     -------
@@ -43,11 +46,11 @@ def render_report(
     Raises
     ------
     InputError
-        If a record, recipe, template or power table cannot be used, or the page cannot be written.
+        If a record, recipe, template, power table or folder cannot be used, or the page cannot be written.
     """
     from attncheck.report.page import render
 
-    return render(run, baseline, recipe, out, power)
+    return render(run, baseline, recipe, out, power, paper)
 
 
 __all__ = ["DEFAULT_RECIPE", "render_report"]

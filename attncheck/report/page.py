@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from attncheck import words
 from attncheck.errors import InputError
+from attncheck.files import write_whole
 from attncheck.report.compare import LEVEL, compare
 from attncheck.report.gather import gather
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits
 
+if TYPE_CHECKING:
+    from attncheck.report.paper import PaperView
 
-def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None) -> Path:
+
+def render(
+    run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Path | None
+) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     chosen = load(recipe)
     found = gather(Path(run))
     comparison = None if baseline is None else compare(found, gather(Path(baseline)))
-    view = View(found, chosen, comparison, None if power is None else read_power(Path(power)))
-    _write(Path(out), page(view))
-    return Path(out)
+    view = View(
+        found,
+        chosen,
+        comparison,
+        None if power is None else read_power(Path(power)),
+        None if paper is None else _read_paper(Path(paper)),
+    )
+    return write_whole(Path(out), encoded(page(view)))
 
 
 def page(view: View) -> str:
@@ -35,10 +45,14 @@ def page(view: View) -> str:
     InputError
         If a template of the recipe cannot be used.
     """
-    recipe = view.recipe
+    return fill(view.recipe, view=view, run=view.run)
+
+
+def fill(recipe: Recipe, **seen: Any) -> str:
+    """Return the page that a recipe's template makes of what it is shown; as `page` otherwise."""
     try:
         template = _environment(recipe).get_template(recipe.template)
-        return template.render(view=view, recipe=recipe, run=view.run)
+        return template.render(recipe=recipe, **seen)
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename or error.name}, line {error.lineno}"
         raise InputError(f"template={where}: {error.message}; mend the template") from None
@@ -46,6 +60,11 @@ def page(view: View) -> str:
         raise InputError(f"template={error.name}: is not there; add it to templates/ beside the recipe") from None
     except jinja2.TemplateError as error:
         raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); mend the template") from None
+
+
+def encoded(text: str) -> bytes:
+    """Return a page as bytes; half a surrogate pair, which a name in a record may hold, becomes a question mark."""
+    return text.encode("utf-8", errors="replace")
 
 
 def _environment(recipe: Recipe) -> jinja2.Environment:
@@ -62,17 +81,11 @@ def _environment(recipe: Recipe) -> jinja2.Environment:
     return environment
 
 
-def _write(out: Path, text: str) -> None:
-    """Write a file in one step, so that a reader never sees half of it."""
-    fresh = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8", newline="\n", errors="replace")
-        os.replace(fresh, out)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        problem = error.strerror or error
-        raise InputError(f"out={out}: cannot be written ({problem}); choose another path") from None
+def _read_paper(folder: Path) -> PaperView:
+    # Imported here: figures are drawn by more than most reports need, and their page is filled by this module.
+    from attncheck.report.paper import read_paper
+
+    return read_paper(folder)
 
 
 _FILTERS: dict[str, Any] = {

@@ -10,7 +10,8 @@ import base64
 import dataclasses
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
@@ -20,6 +21,8 @@ from matplotlib.figure import Figure
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
+#: Curves of one picture; they differ in lightness too, for those who do not see all colours.
+SERIES = ("#0072b2", "#d55e00", "#007e5c", "#8a3f78")
 _DARK = {
     PAPER: "#161a20",
     INK: "#e6e9ed",
@@ -28,6 +31,7 @@ _DARK = {
     ACCENT: "#6cb0ff",
     BAND: "#22374d",
     BAD: "#ff8a80",
+    **dict(zip(SERIES, ("#62b8ee", "#ff9a4d", "#41d3a6", "#e29bcb"), strict=True)),
 }
 _SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": MUTED,
@@ -57,6 +61,8 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelcolor": INK,
 }
 _NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+#: No word on when and with what a drawing was made.
+METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 _DPI = 72  # an SVG's unit: sizes below are in CSS pixels
 
 
@@ -105,9 +111,7 @@ def draw(
         Left, right, bottom and top, in pixels.
     """
     left, right, bottom, top = margins
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
+    with style():
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
         FigureCanvasSVG(figure)
         axes = figure.add_axes(
@@ -115,8 +119,17 @@ def draw(
         )
         paint(axes)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Format": None, "Type": None})
+        figure.savefig(buffer, format="svg", metadata=METADATA)
     return Drawing(_uri(_with_variables(buffer.getvalue().decode())), alt, caption, width, height)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw as pictures of a page are drawn, whatever the settings of the user."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield
 
 
 def _with_variables(svg: str) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import shlex
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -26,6 +27,9 @@ from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
 from attncheck.statements import STATEMENTS, StatementRow
 from attncheck.words import chance, telling
+
+if TYPE_CHECKING:
+    from attncheck.report.paper import PaperView
 
 # Results of one check that its forest plot shows.
 _SHOWN = 16
@@ -135,12 +139,15 @@ class View:
     recipe : Recipe
     comparison : Comparison or None
     power : PowerTable or None
+    paper : PaperView or None
+        The paper's experiments.
     """
 
     run: Gathered
     recipe: Recipe
     comparison: Comparison | None
     power: PowerTable | None
+    paper: PaperView | None = None
 
     @cached_property
     def headline(self) -> Headline:

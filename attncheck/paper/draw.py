@@ -1,0 +1,150 @@
+"""Draws of one output coordinate or one score, exactly in law at finite width, in O(s n) operations.
+
+With G = X Xᵀ/n = F Fᵀ of the inputs, which are drawn in full, and ν neurons a head, the first row of scores of a head
+has the law of σ_Q σ_K √(G_11 χ²_ν/ν) F N, N of independent standard normals. Given it, y^1 is Gaussian with variance
+σ_V² σ_O² H^{-1} Σ_a (α_aᵀ G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.attention import AttentionLayer
+from attncheck.attention_map import map_scores, visible
+from attncheck.errors import check_whole, refuse
+from attncheck.limits.kernel import input_kernel, psd_root
+from attncheck.limits.rows import score_std
+from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.linalg import gram_root
+
+FloatArray = NDArray[np.float64]
+
+# Normals of a block, 1 MiB: they stay in the cache, and more of them would not make a draw cheaper.
+_BLOCK = 2**17
+
+
+def generator(sequence: np.random.SeedSequence) -> np.random.Generator:
+    """Return the generator of a unit: normals are most of the cost, and SFC64 makes them a sixth cheaper."""
+    return np.random.Generator(np.random.SFC64(sequence))
+
+
+def draw_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw one coordinate of y^1 at finite width.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    size : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray, shape (size,)
+
+    Raises
+    ------
+    InputError
+        If heads share their keys and values, so that they are not independent given G, or `size` is below 1.
+
+    Examples
+    --------
+    >>> draw_outputs(AttentionLayer(width=16), 3, np.random.default_rng(0)).shape
+    (3,)
+    """
+    _refuse_groups(layer)
+    factor = layer.query_std * layer.key_std * layer.score_factor
+
+    def block(count: int) -> FloatArray:
+        inputs = draw_inputs(layer, count, rng)
+        gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
+        lengths = np.sqrt(gram[:, 0, :1] * _stretch(layer, (count, layer.num_heads), rng))
+        return _outputs(layer, gram_root(gram), factor * lengths, _stretch(layer, lengths.shape, rng), rng)
+
+    return _in_blocks(size, layer.seq_len * (layer.width + layer.num_heads), block)
+
+
+def draw_limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw one coordinate of y^1 at infinite width; as `draw_outputs` otherwise.
+
+    Examples
+    --------
+    >>> draw_limit(AttentionLayer(width=16), 3, np.random.default_rng(0)).shape
+    (3,)
+    """
+    kernel = input_kernel(layer).matrix
+    root = psd_root(kernel)
+
+    def block(count: int) -> FloatArray:
+        lengths = np.full((count, layer.num_heads), score_std(layer) * np.sqrt(kernel[0, 0]))
+        return _outputs(layer, root[None], lengths, np.ones_like(lengths), rng)
+
+    return _in_blocks(size, layer.seq_len * layer.num_heads, block)
+
+
+def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw the score p_11 of one head at finite width: σ_Q σ_K G_11 √(χ²_ν/ν) N; as `draw_outputs` otherwise.
+
+    Examples
+    --------
+    >>> draw_scores(AttentionLayer(width=16), 3, np.random.default_rng(0)).shape
+    (3,)
+    """
+    alone = layer.replace(seq_len=1)
+    factor = layer.query_std * layer.key_std * layer.score_factor
+
+    def block(count: int) -> FloatArray:
+        inputs = draw_inputs(alone, count, rng)[:, 0]
+        squares = np.einsum("bn,bn->b", inputs, inputs) / layer.width
+        lengths = np.sqrt(_stretch(layer, (count,), rng))
+        return np.asarray(factor * squares * lengths * rng.standard_normal(count))
+
+    return _in_blocks(size, layer.width, block)
+
+
+#: What draws each law at finite width.
+DRAWN = {"outputs": draw_outputs, "scores": draw_scores}
+
+
+def _stretch(layer: AttentionLayer, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
+    """Draw χ²_ν/ν: by how much a direction's image is longer than expected."""
+    return np.asarray(rng.chisquare(layer.head_width, size=shape) / layer.head_width)
+
+
+def _outputs(
+    layer: AttentionLayer, root: FloatArray, lengths: FloatArray, values: FloatArray, rng: np.random.Generator
+) -> FloatArray:
+    """Draw y^1 of a block.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    root : ndarray, shape (draws or 1, seq_len, r)
+        F.
+    lengths : ndarray, shape (draws, heads)
+        What a row of scores F N is multiplied by.
+    values : ndarray, shape (draws, heads)
+        The χ²_ν/ν of the values.
+    rng : numpy.random.Generator
+    """
+    normals = rng.standard_normal((*lengths.shape, root.shape[-1]))
+    weights = map_scores(layer, lengths[..., None] * (normals @ root.swapaxes(-1, -2)), visible(layer)[0])
+    projected = weights @ root
+    variance = np.einsum("bhr,bhr,bh->b", projected, projected, values)
+    factor = layer.value_std * layer.output_std * layer.head_factor
+    return np.asarray(factor * np.sqrt(variance) * rng.standard_normal(len(variance)))
+
+
+def _in_blocks(size: int, entries: int, block: Callable[[int], FloatArray]) -> FloatArray:
+    """Return `size` draws, made as many at a time as their entries fit into a block."""
+    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    step = max(1, _BLOCK // entries)
+    return np.concatenate([block(min(step, size - start)) for start in range(0, size, step)])
+
+
+def _refuse_groups(layer: AttentionLayer) -> None:
+    if layer.group_size > 1:
+        remedy = "leave num_kv_heads out, or draw with attncheck.simulate"
+        refuse("num_kv_heads", layer.num_kv_heads, "makes heads depend on each other", remedy)

@@ -1,0 +1,182 @@
+"""What is computed in place of being estimated: the one place that asks the rest of attncheck for exact values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.attention import AttentionLayer
+from attncheck.errors import refuse
+from attncheck.limits.kernel import input_kernel
+from attncheck.limits.mixture import ScaleMixture
+from attncheck.paper.experiments import Exact
+from attncheck.rates.drivers import gamma_rule
+from attncheck.rates.law import Distance, default_size
+from attncheck.rates.rate import fit
+
+FloatArray = NDArray[np.float64]
+
+# The numbers of a `Distance`, in its order.
+_FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
+# Fewer draws do not tell a divergence apart from 0.
+_FEWEST_DRAWS = 256
+_ROUNDING = 1e-12
+# Nodes for each of the three chi-squares of a score, and those that say how accurate these are.
+_NODES, _FEWER_NODES = 32, 24
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """KL falls as n^-order (with the ends of its 99% interval), and is about constant/n² at large n.
+
+    ``leading`` is the constant by the expansion in 1/n alone.
+    """
+
+    label: str
+    order: float
+    low: float
+    high: float
+    constant: float
+    leading: float
+
+
+def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
+    """Return the order of computed divergences at several widths.
+
+    Parameters
+    ----------
+    label : str
+    units : sequence of mapping
+        What `compute` returned.
+
+    Raises
+    ------
+    InputError
+        If a divergence is not told apart from 0.
+    """
+    distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
+    found = fit("kl", distances)
+    order = found.order
+    return Fit(label, -order.value, -order.high, -order.low, found.constant.value, found.leading)
+
+
+def compute(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+    """Return what is computed, with the half-widths of its errors.
+
+    Parameters
+    ----------
+    wanted : Exact
+    grid : ndarray, shape (m,)
+        Where a curve is taken.
+    seed : int
+        Of the draws that are integrated over.
+    scale : float
+        Share of the usual number of them, for a quick look.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Of outputs the divergence and what else `fit_order` asks for. Of a curve ``difference`` and
+        ``difference_error``, shape (m,), and ``moments``: variance and excess kurtosis, each with its error.
+    """
+    if wanted.of == "scores":
+        return _of_scores(wanted.layer, grid)
+    usual = default_size(wanted.layer)
+    size = min(usual, max(_FEWEST_DRAWS, round(scale * usual)))
+    if wanted.infinite:
+        found = ac.distance(wanted.layer, "kl", size=size, seed=seed, width=math.inf)
+        return {name: np.array(getattr(found, name)) for name in _FIELDS}
+    law = ac.finite_width_law(wanted.layer, size=size, seed=seed)
+    gap = law.gap()
+    numbers = (*gap.distance("kl"), *gap.leading("kl"), float(wanted.layer.width), gap.deviation.draws)
+    arrays = {name: np.array(number) for name, number in zip(_FIELDS, numbers, strict=True)}
+    if not wanted.curve:
+        return arrays
+    variance, kurtosis = (law.variance(), law.variance_error()), (law.excess_kurtosis(), law.excess_kurtosis_error())
+    curve = {
+        "difference": np.asarray(law.density_difference(grid)),
+        "difference_error": np.asarray(law.pdf_error(grid)),
+    }
+    return {**arrays, **curve, "moments": np.array([*variance, *kurtosis])}
+
+
+def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
+    """Return the curve of a score; its errors are what other nodes say, and rounding."""
+    value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
+    many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
+    return {
+        "difference": value,
+        "difference_error": np.abs(value - fewer) + _ROUNDING,
+        "moments": np.stack([many, np.abs(many - few) + _ROUNDING], axis=1).ravel(),
+    }
+
+
+def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
+    """Return the density of p_11 at finite width less that of the limit, by Gauss–Laguerre quadrature.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    grid : ndarray, shape (m,)
+    nodes : int
+        Of each chi-square.
+
+    Raises
+    ------
+    InputError
+        As for `score_mixture`.
+    """
+    limit_std = layer.query_std * layer.key_std * float(input_kernel(layer).matrix[0, 0])
+    return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
+
+
+def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
+    """Return variance and excess kurtosis of p_11 at finite width; as `score_difference` otherwise."""
+    mixture = score_mixture(layer, nodes)
+    return np.array([mixture.mean(), 3.0 * mixture.variance() / mixture.mean() ** 2])
+
+
+def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
+    """Return the mixture of normals that p_11 is at finite width.
+
+    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N is normal given three chi-squares, the first of which
+    is ‖h‖². A clip at 100 changes this with a chance below 1e-100.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    nodes : int
+        Of each chi-square.
+
+    Raises
+    ------
+    InputError
+        If the inputs are not linear up to rounding.
+
+    Examples
+    --------
+    >>> mixture = score_mixture(AttentionLayer(width=256), 12)
+    >>> round(mixture.mean(), 10) == round((1 + 2 / 256) ** 2, 10)
+    True
+    """
+    if layer.activation != "identity" and (layer.activation != "clip" or layer.clip < 50 * layer.input_std):
+        remedy = "use activation='identity', or 'clip' with a bound that is not reached"
+        refuse("activation", layer.activation, "bends the inputs", remedy)
+    hidden, hidden_mass = gamma_rule(0.5 * layer.width, nodes)
+    keys, keys_mass = gamma_rule(0.5 * layer.head_width, nodes)
+    lengths = np.multiply.outer(hidden, hidden).ravel() * layer.input_std**2
+    scale = layer.query_std * layer.key_std * layer.score_factor
+    variances = scale**2 * np.multiply.outer(lengths**2, keys).ravel()
+    mass = np.multiply.outer(np.multiply.outer(hidden_mass, hidden_mass).ravel(), keys_mass).ravel()
+    kept = mass > 1e-20
+    return ScaleMixture(variances[kept], mass[kept], atom=0.0)
+
+
+def gaussian(t: FloatArray, variance: float) -> FloatArray:
+    """Return the density of N(0, variance)."""
+    return np.asarray(np.exp(-0.5 * t**2 / variance) / math.sqrt(2 * math.pi * variance))

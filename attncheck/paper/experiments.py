@@ -1,0 +1,170 @@
+"""What was published: the layers, the sizes and the panels of the paper's experiments, and nothing that is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from attncheck.attention import AttentionLayer
+
+Of = Literal["outputs", "scores"]
+Kind = Literal["width", "histogram", "low rank"]
+
+WIDTHS = (16, 64, 256, 1024)
+#: Where the exact divergence is computed: far beyond what a sample can tell.
+EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
+HEAD_DIM = 64
+TRIALS = 10
+#: Points at which densities are shown, and the ends of the histogram's bins.
+GRID_END, GRID_POINTS = 3.0, 181
+BIN_END, BINS = 4.0, 160
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """One law that an experiment samples.
+
+    Attributes
+    ----------
+    label : str
+        Its name within the experiment.
+    layer : AttentionLayer
+    of : {"outputs", "scores"}
+        One coordinate of the output at the first position, or the score p_11.
+    limit : bool
+        Whether the infinite-width law is sampled in place of the layer: the floor of the estimator.
+    """
+
+    label: str
+    layer: AttentionLayer
+    of: Of = "outputs"
+    limit: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """What is computed: how far a law at finite width is from the limit.
+
+    Attributes
+    ----------
+    label : str
+        The series of divergences that it belongs to.
+    layer : AttentionLayer
+    of : {"outputs", "scores"}
+    curve : str
+        The name of the difference of densities; empty where none is shown.
+    infinite : bool
+        Whether the width is taken to infinity with the layer's `head_dim` kept.
+    """
+
+    label: str
+    layer: AttentionLayer
+    of: Of = "outputs"
+    curve: str = ""
+    infinite: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A figure of the paper.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    kind : {"width", "histogram", "low rank"}
+        Which panels it has.
+    title : str
+    draws, trials : int
+        Published sizes.
+    configurations : tuple of Configuration
+        What is sampled.
+    exact : tuple of Exact
+        What is computed beside it.
+    """
+
+    name: str
+    kind: Kind
+    title: str
+    draws: int
+    configurations: tuple[Configuration, ...]
+    exact: tuple[Exact, ...]
+    trials: int = TRIALS
+
+    def draws_at(self, scale: float) -> int:
+        """Return the draws of one trial where only a part of the published size is wanted; at least 200."""
+        return max(200, round(self.draws * scale))
+
+
+def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Experiment:
+    """Return an experiment that follows one layer over the width."""
+    at = {n: layer.replace(width=n) for n in EXACT_WIDTHS}
+    return Experiment(
+        name=name,
+        kind="width",
+        title=title,
+        draws=draws,
+        configurations=(
+            *(Configuration(f"n = {n}", at[n]) for n in WIDTHS),
+            Configuration("limit", layer, limit=True),
+        ),
+        exact=tuple(Exact("y", at[n], curve=f"n = {n}" if n in WIDTHS else "") for n in EXACT_WIDTHS),
+    )
+
+
+def _scalings_and_heads() -> Experiment:
+    """Return Fig. 2: scores under both scalings, outputs of one and of many heads."""
+    root, over = (AttentionLayer(width=256, score_scaling=scaling) for scaling in ("1/sqrt(n)", "1/n"))
+    heads = {heads: AttentionLayer(width=256, num_heads=heads) for heads in (1, 256)}
+    return Experiment(
+        name="fig2",
+        kind="histogram",
+        title="Scores under two scalings, and outputs of one and of many heads",
+        draws=50_000,
+        configurations=(
+            Configuration("1/√n", root, of="scores"),
+            Configuration("1/n", over, of="scores"),
+            *(Configuration(f"H = {count}", layer) for count, layer in heads.items()),
+        ),
+        exact=(
+            Exact("1/√n", root, of="scores", curve="1/√n"),
+            Exact("1/n", over, of="scores", curve="1/n"),
+            *(Exact(f"H = {count}", layer, curve=f"H = {count}") for count, layer in heads.items()),
+        ),
+    )
+
+
+def _low_rank() -> Experiment:
+    """Return Fig. 3: heads of 64 neurons, n = 64 H."""
+    series = {heads: AttentionLayer(width=HEAD_DIM * heads, num_heads=heads, head_dim=HEAD_DIM) for heads in (1, 4, 16)}
+    further = (4, 16, 64, 256)
+    return Experiment(
+        name="fig3",
+        kind="low rank",
+        title="Low-rank heads of 64 neurons",
+        draws=50_000,
+        configurations=(
+            *(Configuration(f"H = {heads}", layer) for heads, layer in series.items()),
+            *(Configuration(f"limit, H = {heads}", layer, limit=True) for heads, layer in series.items()),
+        ),
+        exact=(
+            *(Exact(f"H = {heads}", layer, curve=f"H = {heads}") for heads, layer in series.items()),
+            *(
+                Exact(f"H = {heads}", layer.replace(width=layer.width * factor))
+                for heads, layer in series.items()
+                for factor in further
+            ),
+            *(Exact(f"H = {heads}", layer, infinite=True) for heads, layer in series.items()),
+        ),
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    each.name: each
+    for each in (
+        _by_width("fig1", "Standard attention, s = 4 and H = 2", 50_000, AttentionLayer(width=16)),
+        _scalings_and_heads(),
+        _low_rank(),
+        _by_width("fig5", "ReLU inputs, s = 4 and H = 2", 100_000, AttentionLayer(width=16, activation="relu")),
+    )
+}

@@ -1,0 +1,355 @@
+"""The panels of the figures: what the paper shows, and beside it what a sample cannot show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from numpy.typing import NDArray
+
+from attncheck.paper.exact import gaussian
+from attncheck.paper.results import Figure, PanelText, Sampled
+from attncheck.report.svg import BAND, INK, MUTED, SERIES
+from attncheck.words import number
+
+FloatArray = NDArray[np.float64]
+
+_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
+_MARKERS = ("o", "s", "^", "D")
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SMALL = 10.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One pair of axes: how to paint it, and what it is and says."""
+
+    text: PanelText
+    paint: Callable[[Axes], None]
+
+
+def panels_of(figure: Figure) -> list[Panel]:
+    """Return the panels in reading order: each published one is followed by what it could not show."""
+    if figure.kind == "histogram":
+        return [_score_histograms(figure), _score_difference(figure), _output_histograms(figure), _tails(figure)]
+    if figure.kind == "low rank":
+        return [_densities(figure), _differences(figure, scaled=False), _estimates(figure), _gaps(figure)]
+    return [_densities(figure), _differences(figure, scaled=True), _estimates(figure), _divergences(figure)]
+
+
+# Densities and their differences ------------------------------------------------------------------
+
+
+def _densities(figure: Figure) -> Panel:
+    laws = [law for law in figure.sampled if not law.limit]
+    t = np.array(figure.grid)
+    many = "limit laws" if len(figure.limits) > 1 else "limit law"
+
+    def paint(axes: Axes) -> None:
+        for place, limit in enumerate(figure.limits):
+            axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if place == 0 else None)
+        for law, color, line in zip(laws, SERIES, _STYLES, strict=False):
+            axes.plot(t, law.density, color=color, linestyle=line, linewidth=1.4, label=law.label)
+        axes.set(xlim=(-2.5, 2.5), ylim=(0, None), xlabel="y", ylabel="density")
+        axes.legend(loc="upper right", fontsize=_SMALL, frameon=False, handlelength=2.4)
+
+    by = _joined([law.label for law in laws])
+    centre = int(np.argmin(np.abs(t)))
+    heights = _joined([f"{law.density[centre]:.3f}" for law in laws])
+    alt = (
+        f"Kernel density estimates of one output coordinate from {figure.draws:,} draws for {by}, with the density of "
+        f"the limit, on top of each other. At 0 they are {heights}, the limit {figure.limits[0].density[centre]:.3f}: "
+        f"the differences cannot be told from sampling noise for most of them."
+    )
+    title = "Published: density of y, first trial"
+    caption = f"Kernel density estimates from {figure.draws:,} draws against the {many} (black)"
+    return Panel(PanelText(title, caption, alt), paint)
+
+
+def _differences(figure: Figure, *, scaled: bool) -> Panel:
+    t = np.array(figure.grid)
+    factors = [_width(curve.layer) if scaled else 1.0 for curve in figure.curves]
+    values = [factor * np.array(curve.value) for factor, curve in zip(factors, figure.curves, strict=True)]
+    errors = [factor * np.array(curve.error) for factor, curve in zip(factors, figure.curves, strict=True)]
+
+    def paint(axes: Axes) -> None:
+        axes.axhline(0.0, color=MUTED, linewidth=0.8)
+        for value, error, color, line, curve in zip(values, errors, SERIES, _STYLES, figure.curves, strict=False):
+            axes.fill_between(t, value - error, value + error, color=color, alpha=0.2, linewidth=0)
+            axes.plot(t, value, color=color, linestyle=line, linewidth=1.6, label=curve.label)
+        label = "n × (density at width n − limit)" if scaled else "density at n − limit"
+        axes.set(xlim=(-2.5, 2.5), xlabel="y", ylabel=label)
+        _scientific(axes)
+        axes.legend(loc="upper right", fontsize=_SMALL, frameon=False, handlelength=2.4)
+
+    largest = _joined([f"{np.abs(c.value).max():.2g} ({c.label})" for c in figure.curves])
+    spread = max(max(law.spread) for law in figure.sampled if not law.limit)
+    how = "Multiplied by n they nearly agree, as an order of 1/n demands. " if scaled else ""
+    alt = (
+        f"Density at finite width less that of the limit, computed. The largest differences are {largest}. {how}The "
+        f"published kernel estimate varies between trials by up to {spread:.2g} (standard deviation) at a point."
+    )
+    caption = f"Computed difference of densities{', times n' if scaled else ''}; bands: error of the computation"
+    return Panel(PanelText("Computed: how the density differs", caption, alt), paint)
+
+
+# Divergences --------------------------------------------------------------------------------------
+
+
+def _estimates(figure: Figure) -> Panel:
+    laws = [law for law in figure.sampled if not law.limit]
+    floors = [figure.floor(limit.label) for limit in figure.limits]
+    by_heads = figure.kind == "low rank"
+    at = np.array([law.layer["num_heads" if by_heads else "width"] for law in laws], dtype=float)
+    means, deviations = _over_trials(laws)
+
+    def paint(axes: Axes) -> None:
+        _floor_band(axes, np.concatenate(floors), (0.6 * at[0], at[-1] / 0.6))
+        axes.errorbar(at, means, deviations, fmt="o-", color=SERIES[1], linewidth=1.2, markersize=6, capsize=3)
+        axes.set(xscale="log", yscale="log", xlim=(0.6 * at[0], at[-1] / 0.6))
+        axes.set(xlabel="heads H" if by_heads else "width n", ylabel="KL, published estimate")
+        axes.set_ylim(min(1e-4, 0.5 * _lowest(floors)), 2.5 * float((means + deviations).max()))
+        axes.xaxis.set_major_locator(FixedLocator(list(at)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        _powers(axes)
+
+    floor = np.concatenate(floors)
+    read = _joined([f"{m:.2g} ± {d:.1g} ({law.label})" for law, m, d in zip(laws, means, deviations, strict=True)])
+    alt = (
+        f"Published estimate of the divergence from the limit, mean and standard deviation over {figure.trials} trials "
+        f"of {figure.draws:,} draws: {read}. Of the limit from itself the same estimator says {floor.mean():.2g}: "
+        f"below that it sees nothing."
+    )
+    caption = f"Published estimate of KL (mean ± sd of {figure.trials} trials) and its floor: the limit against itself"
+    return Panel(PanelText("Published: KL(finite ‖ limit)", caption, alt), paint)
+
+
+def _divergences(figure: Figure) -> Panel:
+    points, fit = figure.points_of("y"), figure.fits[0]
+    widths, values, errors = (
+        np.array([getattr(p, name) for p in points], dtype=float) for name in ("width", "value", "error")
+    )
+    laws = [law for law in figure.sampled if not law.limit]
+    at = np.array([law.layer["width"] for law in laws], dtype=float)
+    means, deviations = _over_trials(laws)
+    floor = figure.floor("limit")
+
+    def paint(axes: Axes) -> None:
+        ends = (0.5 * widths[0], 2 * widths[-1])
+        _floor_band(axes, floor, ends, at_end=True)
+        line = np.geomspace(4 * widths[0], widths[-1], 20)
+        axes.plot(line, fit.constant / line**2, color=INK, linewidth=1.2)
+        axes.errorbar(widths, values, errors, fmt="o", color=SERIES[0], markersize=6, capsize=3)
+        axes.errorbar(at, means, deviations, fmt="s", color=SERIES[1], markersize=6, capsize=3, markerfacecolor="none")
+        axes.text(widths[4], 6 * values[4], f"computed, fitted slope −{fit.order:.2f}", color=SERIES[0], fontsize=11)
+        axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n", ylabel="KL(finite ‖ limit)")
+        axes.set_ylim(0.2 * values.min(), 8 * max(values.max(), means.max()))
+        axes.text(1.6 * at[0], means[0], "published estimate", color=SERIES[1], fontsize=11, va="center")
+        _powers(axes, both=True)
+
+    alt = (
+        f"Computed divergence from the limit on logarithmic axes, from {values[0]:.3g} at n = {int(widths[0]):,} to "
+        f"{values[-1]:.2g} at n = {int(widths[-1]):,}: a straight line of slope −{fit.order:.3f}, with an interval "
+        f"from −{fit.high:.3f} to −{fit.low:.3f}. The published estimate leaves it and stays at its floor of "
+        f"{floor.mean():.2g}."
+    )
+    caption = "Computed KL (dots), a line of slope −2, the published estimate and its floor (band: range over trials)"
+    return Panel(PanelText("Computed: KL at any width", caption, alt), paint)
+
+
+def _gaps(figure: Figure) -> Panel:
+    laws = [law for law in figure.sampled if not law.limit]
+    means, deviations = _over_trials(laws)
+    floor = np.concatenate([figure.floor(limit.label) for limit in figure.limits])
+
+    def paint(axes: Axes) -> None:
+        ends = (40.0, 4e6)
+        _floor_band(axes, floor, ends, at_end=True)
+        for law, mean, deviation, color, marker in zip(laws, means, deviations, SERIES, _MARKERS, strict=False):
+            points, gap = figure.points_of(law.label), figure.gap_of(law.label)
+            widths = np.array([p.width for p in points], dtype=float)
+            values, errors = (np.array([getattr(p, name) for p in points]) for name in ("value", "error"))
+            axes.errorbar(widths, values, errors, fmt=f"{marker}-", color=color, markersize=5, linewidth=1.2)
+            at = widths[:1]
+            axes.errorbar(at, mean, deviation, fmt=marker, color=color, markersize=7, markerfacecolor="none", capsize=3)
+            if gap is not None:
+                axes.axhline(gap.value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
+                axes.text(ends[1], 1.15 * gap.value, f"{law.label}, n = ∞", color=color, fontsize=_SMALL, ha="right")
+        axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n, 64 neurons a head")
+        axes.set(ylabel="KL(finite ‖ limit)")
+        _powers(axes, both=True)
+
+    gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
+    stay = _joined([f"{gap.value:.2g} ({label})" for label, gap in gaps if gap is not None])
+    alt = (
+        f"Computed divergence from the limit against the width with 64 neurons a head. It does not go to 0: at "
+        f"infinite width {stay} stay. Open marks are the published estimates; their floor is {floor.mean():.2g}."
+    )
+    caption = "Computed KL (filled), what stays at n = ∞ (dashed), the published estimate (open) and its floor (band)"
+    return Panel(PanelText("Computed: a gap that stays", caption, alt), paint)
+
+
+# Histograms ---------------------------------------------------------------------------------------
+
+
+def _score_histograms(figure: Figure) -> Panel:
+    laws = [figure.sampled_as("1/√n"), figure.sampled_as("1/n")]
+    t = np.linspace(-4, 4, 201)
+
+    def paint(axes: Axes) -> None:
+        for law, color in zip(laws, SERIES, strict=False):
+            axes.stairs(_shares(figure, law), figure.edges, color=color, linewidth=1.3)
+        axes.plot(t, gaussian(t, 1.0), color=INK, linewidth=1.6)
+        axes.set(yscale="log", xlim=(-4, 4), ylim=(1e-4, 30), xlabel="score p₁₁ at n = 256", ylabel="density")
+        axes.text(0.35, 4.0, "scores over n", color=SERIES[1], fontsize=11)
+        axes.text(-3.9, 1.1, "scores over √n", color=SERIES[0], fontsize=11)
+        axes.text(-3.9, 3.0, "line: N(0, 1)", color=INK, fontsize=11)
+        _powers(axes, across=False)
+
+    stds = [float(np.sqrt(law.variance[0])) for law in laws]
+    alt = (
+        f"Histograms of {figure.draws:,} scores at n = 256 on a logarithmic axis. Divided by √n they follow the "
+        f"standard normal density, with standard deviation {stds[0]:.3f}. Divided by n they are a narrow peak at 0 "
+        f"with standard deviation {stds[1]:.4f}."
+    )
+    caption = f"{figure.draws:,} scores under both scalings, with the limit N(0, 1)"
+    return Panel(PanelText("Published: scores under two scalings", caption, alt), paint)
+
+
+def _score_difference(figure: Figure) -> Panel:
+    curve, t = figure.curve_of("1/√n"), np.array(figure.grid)
+    value = np.array(curve.value)
+    bins = np.diff(figure.edges)[0]
+    noise = np.sqrt(gaussian(t, 1.0) / (bins * figure.draws))
+
+    def paint(axes: Axes) -> None:
+        axes.fill_between(t, -noise, noise, color=BAND, linewidth=0)
+        axes.axhline(0.0, color=MUTED, linewidth=0.8)
+        axes.plot(t, value, color=SERIES[0], linewidth=1.8)
+        axes.set(xlim=(-3, 3), xlabel="score p₁₁ at n = 256, over √n", ylabel="density − N(0, 1)")
+        axes.text(0.02, 0.03, "band: one sd of a bar of the histogram", transform=axes.transAxes, fontsize=_SMALL)
+        axes.set_ylim(-1.7 * np.abs([*value, *noise]).max(), 1.4 * np.abs([*value, *noise]).max())
+        _scientific(axes)
+
+    alt = (
+        f"Computed density of the score at n = 256 less the standard normal density: it is {value.max():+.2g} at the "
+        f"centre and {value.min():+.2g} beside it. A bar of the published histogram has a standard deviation of up to "
+        f"{noise.max():.2g}."
+    )
+    caption = "Computed difference from N(0, 1) at n = 256, and the noise of the published histogram"
+    return Panel(PanelText("Computed: what is not normal yet", caption, alt), paint)
+
+
+def _output_histograms(figure: Figure) -> Panel:
+    laws, t = _by_heads(figure), np.array(figure.grid)
+
+    def paint(axes: Axes) -> None:
+        for law, color in zip(laws, SERIES, strict=False):
+            axes.stairs(_shares(figure, law), figure.edges, color=color, linewidth=1.0, alpha=0.8)
+            limit = figure.limit_of(law.label)
+            axes.plot(t, limit.density, color=color, linewidth=1.8)
+        axes.plot(t, gaussian(t, figure.limit_of(laws[0].label).variance), color=INK, linewidth=1.2, linestyle="--")
+        axes.set(yscale="log", xlim=(-3, 3), ylim=(1e-5, 4), xlabel="y at n = 256", ylabel="density")
+        axes.text(-2.95, 2e-2, "H = 1", color=SERIES[0], fontsize=11)
+        axes.text(-0.45, 1.5e-4, "H = 256", color=SERIES[1], fontsize=11)
+        axes.text(-0.75, 4e-5, "dashed: Gaussian", color=INK, fontsize=_SMALL)
+        _powers(axes, across=False)
+
+    kurtosis = _joined([f"{np.mean(law.excess_kurtosis):.3f} ({law.label})" for law in laws])
+    alt = (
+        f"Histograms of {figure.draws:,} outputs at n = 256 for 1 and 256 heads on a logarithmic axis, with their "
+        f"limit densities and a Gaussian of the same variance. The tails with one head are heavier: excess kurtosis "
+        f"{kurtosis}."
+    )
+    caption = f"{figure.draws:,} outputs (steps) with the limit laws (lines) and the Gaussian (dashed)"
+    return Panel(PanelText("Published: outputs of 1 and 256 heads", caption, alt), paint)
+
+
+def _tails(figure: Figure) -> Panel:
+    laws, t = _by_heads(figure), np.array(figure.grid)
+    limits = [figure.limit_of(law.label) for law in laws]
+    from_gaussian = [np.array(limit.density) - gaussian(t, limit.variance) for limit in limits]
+    finite = [np.array(figure.curve_of(law.label).value) for law in laws]
+
+    def paint(axes: Axes) -> None:
+        axes.axhline(0.0, color=MUTED, linewidth=0.8)
+        for law, first, second, color in zip(laws, from_gaussian, finite, SERIES, strict=False):
+            axes.plot(t, first, color=color, linewidth=1.8, label=f"{law.label}: limit − Gaussian")
+            axes.plot(t, second, color=color, linewidth=1.4, linestyle="--", label=f"{law.label}: n = 256 − limit")
+        axes.set(xlim=(-2.5, 2.5), xlabel="y", ylabel="difference of densities")
+        axes.legend(loc="upper right", fontsize=_SMALL, frameon=False, handlelength=2.0)
+        axes.set_ylim(None, 1.6 * max(float(each.max()) for each in (*from_gaussian, *finite)))
+        _scientific(axes)
+
+    read = _joined([f"{np.abs(each).max():.2g} ({law.label})" for each, law in zip(from_gaussian, laws, strict=True)])
+    finite_read = _joined([f"{np.abs(each).max():.2g} ({law.label})" for each, law in zip(finite, laws, strict=True)])
+    alt = (
+        f"Computed differences of densities. The limit differs from the Gaussian of its variance by at most {read}, "
+        f"and the law at n = 256 from the limit by at most {finite_read}."
+    )
+    caption = "Computed: limit less the Gaussian of its variance (solid), and n = 256 less the limit (dashed)"
+    return Panel(PanelText("Computed: limit, Gaussian and n = 256", caption, alt), paint)
+
+
+# What panels share --------------------------------------------------------------------------------
+
+
+def _by_heads(figure: Figure) -> list[Sampled]:
+    return [law for law in figure.sampled if law.of == "outputs" and not law.limit]
+
+
+def _width(layer: dict[str, object]) -> float:
+    return float(str(layer["width"]))
+
+
+def _shares(figure: Figure, law: Sampled) -> FloatArray:
+    return np.array(law.counts) / (law.draws * np.diff(figure.edges))
+
+
+def _over_trials(laws: Sequence[Sampled]) -> tuple[FloatArray, FloatArray]:
+    """Return means and standard deviations of the published estimates over the trials."""
+    estimates = np.array([law.kl for law in laws])
+    return estimates.mean(axis=1), estimates.std(axis=1, ddof=1)
+
+
+def _lowest(floors: Sequence[FloatArray]) -> float:
+    return max(1e-12, min(float(floor.min()) for floor in floors))
+
+
+def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_end: bool = False) -> None:
+    """Draw the range of the published estimates of the limit against itself."""
+    low, high = max(1e-12, float(floor.min())), float(floor.max())
+    axes.fill_between(ends, low, high, color=BAND, linewidth=0)
+    place, side = (0.9 * ends[1], "right") if at_end else (1.1 * ends[0], "left")
+    said = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"
+    axes.text(place, float(np.sqrt(low * high)), said, fontsize=_SMALL, ha=side, va="center", color=MUTED)
+
+
+def _power(value: float, _: object = None) -> str:
+    """Return a power of ten with superscripts; empty between them."""
+    exponent = np.log10(value)
+    return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
+
+
+def _powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:
+    """Label logarithmic axes: the vertical one, and with `both` the horizontal one, with powers of ten."""
+    for axis in (axes.yaxis, axes.xaxis) if both else (axes.yaxis,):
+        axis.set_major_formatter(FuncFormatter(_power))
+        axis.set_minor_formatter(NullFormatter())
+    if across:
+        axes.grid(True, axis="y")
+
+
+def _scientific(axes: Axes) -> None:
+    """Label the vertical axis with plain numbers."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
+    axes.grid(True, axis="y")
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return texts as a list in words."""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -1,0 +1,202 @@
+"""The paper's statements in numbers: what its estimator says here, and what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from attncheck.measured import table
+from attncheck.paper.results import Curve, Figure, Point, Sampled, Statement
+from attncheck.words import counted
+
+
+def statements_of(figure: Figure) -> list[Statement]:
+    """Return the statements of the paper that a figure stands for."""
+    if figure.kind == "histogram":
+        return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
+    if figure.kind == "low rank":
+        return [_low_rank(figure), _gap(figure)]
+    return [_decreasing(figure), _small(figure), _beyond(figure), _density(figure)]
+
+
+def markdown(figures: Iterable[Figure]) -> str:
+    """Return all statements as a page of tables; the same figures give the same page."""
+    found = list(figures)
+    header = ("published", "its estimator here", "computed")
+    parts = ["# The paper's experiments in numbers", made_with(found[0])]
+    for figure in found:
+        rows = [(each.published, each.estimated, each.computed) for each in figure.statements]
+        parts += [f"## {named(figure)}", size_of(figure), table(header, rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def named(figure: Figure) -> str:
+    """Return a figure's name with what it is about."""
+    return f"Fig. {figure.name.removeprefix('fig')}: {figure.title}"
+
+
+def size_of(figure: Figure) -> str:
+    """Return how much was sampled, and whether that is what was published."""
+    sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
+    if figure.draws == figure.published_draws:
+        return f"{sampled}, the published size."
+    return f"{sampled}; published were {figure.published_draws:,}, so that this is a quick look only."
+
+
+def made_with(figure: Figure) -> str:
+    """Return what numbers depend on."""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
+    return (
+        f"Seed {figure.seed}, scale {figure.scale:g}, {versions}. Samples are exact in law at finite width. The "
+        f"published estimator of KL compares kernel densities of two samples (Scott's bandwidth, 500 points, 1e-12 "
+        f"added): mean ± standard deviation over the trials. Computed values are given with four standard errors."
+    )
+
+
+# By width -----------------------------------------------------------------------------------------
+
+
+def _decreasing(figure: Figure) -> Statement:
+    laws, fit = _finite(figure), figure.fits[0]
+    widths = [law.layer["width"] for law in laws]
+    points = [point for point in figure.points_of("y") if point.width in widths]
+    slope = f"{fit.constant:.3g}/n² at large n, fitted exponent −{fit.order:.3f} (−{fit.high:.3f} to −{fit.low:.3f})"
+    return Statement(
+        "KL(finite ‖ limit) falls as the width grows",
+        "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
+        "; ".join(f"n = {point.width}: {_value(point)}" for point in points) + f"; {slope}",
+    )
+
+
+def _small(figure: Figure) -> Statement:
+    last, floor = _finite(figure)[-1], figure.sampled_as("limit")
+    point = next(each for each in figure.points_of("y") if each.width == last.layer["width"])
+    excess = float(np.mean(last.kl)) / point.value
+    seen = "cannot be told from" if _within(last, floor) else "lies above"
+    return Statement(
+        f"at {last.label} the law has all but reached the limit",
+        f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
+        f"{_value(point)}: the estimate is {excess:.3g} times that",
+    )
+
+
+def _beyond(figure: Figure) -> Statement:
+    first = _finite(figure)[0]
+    point = figure.points_of("y")[0]
+    return Statement(
+        "the estimate is one of KL where it is far above its floor",
+        f"at {first.label} {_over(first.kl_beyond)} of {_estimate(first)} come from beyond the farthest draw of the "
+        f"limit, where its kernel density is next to 0 and the 1e-12 that is added decides",
+        f"{_value(point)}",
+    )
+
+
+def _density(figure: Figure) -> Statement:
+    spread = max(max(law.spread) for law in _finite(figure))
+    largest = "; ".join(f"{curve.label}: {_largest(curve)}" for curve in figure.curves)
+    return Statement(
+        "the density of y approaches that of the limit",
+        f"kernel densities vary between trials by up to {spread:.2g} (standard deviation) at a point",
+        f"largest difference of densities, {largest}",
+    )
+
+
+# Scores and heads ---------------------------------------------------------------------------------
+
+
+def _scores_normal(figure: Figure) -> Statement:
+    law, curve = figure.sampled_as("1/√n"), figure.curve_of("1/√n")
+    return Statement(
+        "scores over √n follow N(0, 1) at n = 256",
+        f"variance {_over(law.variance)}, excess kurtosis {_over(law.excess_kurtosis)}",
+        f"variance {curve.moments[0]:.5f}, excess kurtosis {curve.moments[2]:.4f}; the density differs from N(0, 1) "
+        f"by up to {_largest(curve)}",
+    )
+
+
+def _scores_collapse(figure: Figure) -> Statement:
+    law, curve = figure.sampled_as("1/n"), figure.curve_of("1/n")
+    return Statement(
+        "scores over n collapse to 0",
+        f"standard deviation {_over(np.sqrt(law.variance).tolist())}",
+        f"standard deviation {np.sqrt(curve.moments[0]):.5f}, which is n^−½ of the one over √n",
+    )
+
+
+def _tails(figure: Figure) -> Statement:
+    laws = [law for law in _finite(figure) if law.of == "outputs"]
+    computed = []
+    for law in laws:
+        moments, limit = figure.curve_of(law.label).moments, figure.limit_of(law.label)
+        at = f"{moments[2]:.4f} ± {moments[3]:.1g} at n = 256"
+        computed.append(f"{law.label}: {at}, {limit.excess_kurtosis:.4f} in the limit")
+    return Statement(
+        "with one head y has heavier tails than a Gaussian, with 256 it does not",
+        "excess kurtosis " + "; ".join(f"{law.label}: {_over(law.excess_kurtosis)}" for law in laws),
+        "excess kurtosis " + "; ".join(computed),
+    )
+
+
+def _heads(figure: Figure) -> Statement:
+    points = [point for label in dict.fromkeys(p.label for p in figure.points) for point in figure.points_of(label)]
+    bars = np.sqrt(0.6 / (np.diff(figure.edges)[0] * figure.draws))
+    return Statement(
+        "at n = 256 histograms of y follow the limit law for one head and for many",
+        f"a bar of the histogram at the centre has a standard deviation of about {bars:.2g}",
+        "KL(finite ‖ limit) " + "; ".join(f"{point.label}: {_value(point)}" for point in points),
+    )
+
+
+# Low rank -----------------------------------------------------------------------------------------
+
+
+def _low_rank(figure: Figure) -> Statement:
+    laws = _finite(figure)
+    computed = [f"{law.label}: {_value(figure.points_of(law.label)[0])}" for law in laws]
+    return Statement(
+        "with 64 neurons a head the law agrees with the limit already",
+        "KL " + "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
+        "KL at n = 64 H, " + "; ".join(computed),
+    )
+
+
+def _gap(figure: Figure) -> Statement:
+    laws = _finite(figure)
+    gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
+    return Statement(
+        "the limit of low-rank heads is that of full ones (which holds as the neurons of a head grow too)",
+        "floor " + "; ".join(f"{law.label}: {_estimate(figure.sampled_as(f'limit, {law.label}'))}" for law in laws),
+        "KL that stays at n = ∞, " + "; ".join(f"{label}: {_value(gap)}" for label, gap in gaps if gap is not None),
+    )
+
+
+# What rows share ----------------------------------------------------------------------------------
+
+
+def _finite(figure: Figure) -> list[Sampled]:
+    return [law for law in figure.sampled if not law.limit]
+
+
+def _estimate(law: Sampled) -> str:
+    return _over(law.kl)
+
+
+def _over(values: Sequence[float]) -> str:
+    """Return mean ± standard deviation over the trials."""
+    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+    return f"{mean:.3g} ± {deviation:.1g}"
+
+
+def _value(point: Point) -> str:
+    return f"{point.value:.3g} ± {point.error:.1g}"
+
+
+def _largest(curve: Curve) -> str:
+    at = int(np.argmax(np.abs(curve.value)))
+    return f"{abs(curve.value[at]):.2g} ± {curve.error[at]:.1g}"
+
+
+def _within(law: Sampled, floor: Sampled) -> bool:
+    """Say whether the mean of the estimates lies within the range of the floor's."""
+    return float(np.mean(law.kl)) <= max(floor.kl)

@@ -1,0 +1,86 @@
+"""The files of a run: each figure as numbers and pictures, a page of numbers, and one HTML page of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from attncheck.files import write_whole
+from attncheck.paper import numbers, plates, results
+from attncheck.paper.experiments import EXPERIMENTS
+from attncheck.paper.figures import Panel, panels_of
+from attncheck.paper.results import Figure
+from attncheck.paper.run import Manifest
+from attncheck.paper.units import save
+
+#: The page of all figures, and that of their numbers.
+PAGE, NUMBERS = "paper.html", "numbers.md"
+
+
+def publish(names: Sequence[str], out: Path, data: Path, manifest: Manifest) -> list[Path]:
+    """Write the figures of a run, and the pages of all figures of the same run that are in the folder.
+
+    The same numbers give the same bytes.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Experiments whose units are all done.
+    out, data : Path
+        The folder, and that of the units.
+    manifest : Manifest
+
+    Returns
+    -------
+    list of Path
+        The files, in the order in which they were written.
+
+    Raises
+    ------
+    InputError
+        If a unit is missing or a file cannot be written.
+    """
+    from attncheck.report.paper import render_paper
+
+    written = [path for name in names for path in _figure(finished(name, data, manifest), out)]
+    figures = [figure for figure in published(out) if belongs(figure, manifest)]
+    page = write_whole(out / NUMBERS, numbers.markdown(figures).encode())
+    return [*written, page, render_paper(out / PAGE, figures)]
+
+
+def finished(name: str, data: Path, manifest: Manifest) -> Figure:
+    """Return a figure with its statements and the words of its panels."""
+    figure = results.gather(name, data, manifest)
+    panels = [panel.text for panel in panels_of(figure)]
+    return msgspec.structs.replace(figure, statements=numbers.statements_of(figure), panels=panels)
+
+
+def published(folder: Path) -> list[Figure]:
+    """Return the figures in a folder, in the paper's order.
+
+    Raises
+    ------
+    InputError
+        If one of them cannot be read.
+    """
+    paths = [folder / f"{name}.json" for name in EXPERIMENTS]
+    return [results.read_figure(path) for path in paths if path.exists()]
+
+
+def belongs(figure: Figure, manifest: Manifest) -> bool:
+    """Say whether a figure is of a run."""
+    theirs = (figure.seed, figure.scale, figure.versions)
+    return theirs == (manifest.seed, manifest.scale, manifest.versions)
+
+
+def _figure(figure: Figure, out: Path) -> list[Path]:
+    panels: list[Panel] = panels_of(figure)
+    title, stem = numbers.named(figure), out / figure.name
+    return [
+        save(stem.with_suffix(".npz"), results.arrays_of(figure)),
+        write_whole(stem.with_suffix(".json"), results.encode(figure)),
+        write_whole(stem.with_suffix(".svg"), plates.svg_of(panels, title)),
+        write_whole(stem.with_suffix(".pdf"), plates.pdf_of(panels, title)),
+    ]

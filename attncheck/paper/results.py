@@ -1,0 +1,290 @@
+"""What a figure shows, as numbers: gathered from the units of an experiment, written and read as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.errors import InputError
+from attncheck.paper import units
+from attncheck.paper.exact import Fit, fit_order
+from attncheck.paper.experiments import EXPERIMENTS, Configuration, Exact, Experiment
+from attncheck.paper.run import Manifest
+from attncheck.paper.units import Arrays, Unit
+
+FloatArray = NDArray[np.float64]
+
+#: Changes when a reader of the files has to change.
+SCHEMA = 1
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """A law that was sampled: statistics of every trial.
+
+    ``density`` is the kernel estimate of the first trial, as published, ``spread`` its standard deviation over the
+    trials, and ``counts`` the histogram of the first trial. ``kl`` is the published estimate against the limit,
+    ``kl_beyond`` the part of it from beyond the farthest draw of the limit.
+    """
+
+    label: str
+    layer: dict[str, Any]
+    of: str
+    limit: bool
+    draws: int
+    mean: list[float]
+    variance: list[float]
+    excess_kurtosis: list[float]
+    kl: list[float]
+    kl_beyond: list[float]
+    density: list[float]
+    spread: list[float]
+    counts: list[int]
+    digests: list[str]
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A density at finite width less that of the limit, computed, with the half-widths of its errors.
+
+    ``moments`` are the variance, its error, the excess kurtosis and its error.
+    """
+
+    label: str
+    layer: dict[str, Any]
+    of: str
+    value: list[float]
+    error: list[float]
+    moments: list[float]
+
+
+class Point(msgspec.Struct, frozen=True):
+    """KL(finite ‖ limit), computed; ``width`` is None where it is infinite."""
+
+    label: str
+    layer: dict[str, Any]
+    of: str
+    width: int | None
+    value: float
+    error: float
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """The density of an infinite-width law."""
+
+    label: str
+    density: list[float]
+    variance: float
+    excess_kurtosis: float
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """A statement of the paper, what its estimator says here, and what is computed."""
+
+    published: str
+    estimated: str
+    computed: str
+
+
+class PanelText(msgspec.Struct, frozen=True):
+    """What a panel is and says, for those who do not see it."""
+
+    title: str
+    caption: str
+    alt: str
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """All that a figure shows, and what it was made with."""
+
+    schema: int
+    name: str
+    kind: str
+    title: str
+    seed: int
+    scale: float
+    versions: dict[str, str]
+    draws: int
+    published_draws: int
+    trials: int
+    grid: list[float]
+    edges: list[float]
+    limits: list[Limit]
+    sampled: list[Sampled]
+    curves: list[Curve]
+    points: list[Point]
+    fits: list[Fit]
+    statements: list[Statement] = []
+    panels: list[PanelText] = []
+
+    def sampled_as(self, label: str) -> Sampled:
+        """Return a sampled law by its name."""
+        return next(each for each in self.sampled if each.label == label)
+
+    def curve_of(self, label: str) -> Curve:
+        """Return a computed curve by its name."""
+        return next(each for each in self.curves if each.label == label)
+
+    def points_of(self, label: str) -> list[Point]:
+        """Return the computed divergences of a series at finite widths, the smallest width first."""
+        found = [each for each in self.points if each.label == label and each.width is not None]
+        return sorted(found, key=lambda each: each.width or 0)
+
+    def gap_of(self, label: str) -> Point | None:
+        """Return the divergence of a series that stays at infinite width, where there is one."""
+        return next((each for each in self.points if each.label == label and each.width is None), None)
+
+    def limit_of(self, label: str) -> Limit:
+        """Return a limit's density by its name."""
+        return next(each for each in self.limits if each.label == label)
+
+    def floor(self, label: str) -> FloatArray:
+        """Return the published estimates of the divergence of the limit from itself."""
+        return np.array(self.sampled_as(label).kl)
+
+
+def gather(name: str, data: Path, manifest: Manifest) -> Figure:
+    """Return what a figure shows, without its statements and panels.
+
+    Parameters
+    ----------
+    name : str
+        Of the experiment.
+    data : Path
+        The folder of its units.
+    manifest : Manifest
+
+    Raises
+    ------
+    InputError
+        If a unit is missing or damaged.
+    """
+    experiment = EXPERIMENTS[name]
+    found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(experiment)}
+    return Figure(
+        schema=SCHEMA,
+        name=name,
+        kind=experiment.kind,
+        title=experiment.title,
+        seed=manifest.seed,
+        scale=manifest.scale,
+        versions=manifest.versions,
+        draws=experiment.draws_at(manifest.scale),
+        published_draws=experiment.draws,
+        trials=experiment.trials,
+        grid=units.grid().tolist(),
+        edges=units.edges().tolist(),
+        limits=[_limit(each) for each in _limits(experiment)],
+        sampled=[_sampled(each, experiment, found, manifest.scale) for each in experiment.configurations],
+        curves=[_curve(each, found[Unit(name, each)]) for each in experiment.exact if each.curve],
+        points=[_point(each, found[Unit(name, each)]) for each in experiment.exact if each.of == "outputs"],
+        fits=_fits(experiment, found),
+    )
+
+
+def _limits(experiment: Experiment) -> list[Configuration]:
+    """Return one configuration for each limit law that the experiment shows."""
+    chosen = [each for each in experiment.configurations if each.limit]
+    return chosen or [each for each in experiment.configurations if each.of == "outputs"]
+
+
+def _limit(configuration: Configuration) -> Limit:
+    law = ac.limit(configuration.layer)
+    density = np.asarray(law.pdf(units.grid())).tolist()
+    return Limit(configuration.label, density, law.variance(), law.excess_kurtosis())
+
+
+def _sampled(
+    configuration: Configuration, experiment: Experiment, found: Mapping[Unit, Arrays], scale: float
+) -> Sampled:
+    trials = [found[Unit(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
+    mean, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
+    densities = np.array([trial["density"] for trial in trials])
+    return Sampled(
+        label=configuration.label,
+        layer=configuration.layer.to_dict(),
+        of=configuration.of,
+        limit=configuration.limit,
+        draws=experiment.draws_at(scale),
+        mean=mean,
+        variance=variance,
+        excess_kurtosis=kurtosis,
+        kl=[float(trial["kl"][0]) for trial in trials if "kl" in trial],
+        kl_beyond=[float(trial["kl"][1]) for trial in trials if "kl" in trial],
+        density=densities[0].tolist(),
+        spread=densities.std(axis=0, ddof=1).tolist(),
+        counts=trials[0]["counts"].tolist(),
+        digests=[str(trial["digest"]) for trial in trials],
+    )
+
+
+def _curve(wanted: Exact, arrays: Arrays) -> Curve:
+    value, error, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
+    return Curve(wanted.curve, wanted.layer.to_dict(), wanted.of, value, error, moments)
+
+
+def _point(wanted: Exact, arrays: Arrays) -> Point:
+    width = None if wanted.infinite else wanted.layer.width
+    value, error = float(arrays["value"]), float(arrays["error"])
+    return Point(wanted.label, wanted.layer.to_dict(), wanted.of, width, value, error)
+
+
+def _fits(experiment: Experiment, found: Mapping[Unit, Arrays]) -> list[Fit]:
+    """Return the order in 1/n of each series that goes to 0."""
+    if experiment.kind != "width":
+        return []
+    series: dict[str, list[Arrays]] = {}
+    for each in experiment.exact:
+        if each.of == "outputs":
+            series.setdefault(each.label, []).append(found[Unit(experiment.name, each)])
+    return [fit_order(label, arrays) for label, arrays in series.items()]
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def arrays_of(figure: Figure) -> dict[str, NDArray[Any]]:
+    """Return the curves of a figure as named arrays, for NumPy's users."""
+    arrays: dict[str, NDArray[Any]] = {"t": np.array(figure.grid), "edges": np.array(figure.edges)}
+    arrays |= {f"limit density: {each.label}": np.array(each.density) for each in figure.limits}
+    for law in figure.sampled:
+        arrays |= {
+            f"kernel density: {law.label}": np.array(law.density),
+            f"counts: {law.label}": np.array(law.counts),
+            f"published KL: {law.label}": np.array(law.kl),
+        }
+    for curve in figure.curves:
+        arrays[f"density difference: {curve.label}"] = np.array([curve.value, curve.error])
+    for label in dict.fromkeys(point.label for point in figure.points):
+        rows = [(each.width or 0, each.value, each.error) for each in figure.points_of(label)]
+        arrays[f"KL: {label}"] = np.array(rows)
+    return arrays
+
+
+def encode(figure: Figure) -> bytes:
+    """Return a figure as JSON; the same figure gives the same bytes."""
+    return msgspec.json.encode(figure, order="deterministic") + b"\n"
+
+
+def read_figure(path: Path) -> Figure:
+    """Read what `encode` made.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is of another schema.
+    """
+    remedy = "pass a folder that attncheck paper wrote"
+    try:
+        figure = msgspec.json.decode(path.read_bytes(), type=Figure)
+    except OSError as error:
+        raise InputError(f"paper={path}: cannot be read ({error.strerror or error}); {remedy}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"paper={path}: is not a figure ({error}); {remedy}") from None
+    if figure.schema != SCHEMA or figure.name not in EXPERIMENTS:
+        raise InputError(f"paper={path}: is of another version; {remedy} of attncheck {ac.__version__}")
+    return figure

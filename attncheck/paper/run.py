@@ -1,0 +1,168 @@
+"""A run: the units that are still to be done, in as many processes as wanted, into one folder."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+from threadpoolctl import threadpool_limits
+
+from attncheck.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck.files import write_whole
+from attncheck.manifest import installed_versions
+from attncheck.paper import units
+from attncheck.paper.experiments import EXPERIMENTS
+from attncheck.paper.units import Unit
+
+#: Versions that digits and bytes rest on.
+_VERSIONED = ("attncheck", "numpy", "scipy")
+_MANIFEST = "run.json"
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What all numbers in a folder have in common."""
+
+    format: int
+    seed: int
+    scale: float
+    versions: dict[str, str]
+
+
+def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the experiments that are wanted, in the paper's order.
+
+    Examples
+    --------
+    >>> names_of("all"), names_of(["fig3", "fig1"])
+    (('fig1', 'fig2', 'fig3', 'fig5'), ('fig1', 'fig3'))
+    """
+    chosen = [wanted] if isinstance(wanted, str) else list(wanted)
+    for name in chosen:
+        check_choice("figure", name, (*EXPERIMENTS, "all"))
+    return tuple(name for name in EXPERIMENTS if "all" in chosen or name in chosen)
+
+
+def manifest_of(seed: int, scale: float) -> Manifest:
+    """Return the manifest of a run with the installed versions.
+
+    Raises
+    ------
+    InputError
+        If the seed is negative, or the scale not above 0 and at most 1.
+    """
+    seed = check_whole("seed", seed, 0, "pass a whole number, e.g. 0")
+    scale = check_number("scale", scale, "pass the share of the published draws, e.g. 0.01", above=0.0, maximum=1.0)
+    versions = {name: version for name, version in installed_versions().items() if name in _VERSIONED}
+    return Manifest(units.FORMAT, seed, scale, versions)
+
+
+def settle_all(
+    names: Sequence[str],
+    out: Path,
+    manifest: Manifest,
+    workers: int = 1,
+    told: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> Path:
+    """Perform what is not in the folder yet.
+
+    Parameters
+    ----------
+    names : sequence of str
+        From `names_of`.
+    out : Path
+    manifest : Manifest
+    workers : int
+        Processes; with 1 this one does the work.
+    told : callable
+        Called with how many units are done, how many there are, and what was done last.
+
+    Returns
+    -------
+    Path
+        The folder with one file for each unit.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be written or holds another run.
+    """
+    workers = check_whole("workers", workers, 1, "pass a number of processes, or auto")
+    data = _claimed(Path(out), manifest)
+    wanted = [unit for name in names for unit in units.units_of(EXPERIMENTS[name])]
+    left = sorted(units.pending(wanted, data, manifest.seed, manifest.scale), key=lambda unit: -unit.cost)
+    done = len(wanted) - len(left)
+    told(done, len(wanted), "kept from before" if done else "starting")
+    for unit in _performed(left, data, manifest, min(workers, len(left))):
+        done += 1
+        told(done, len(wanted), f"{unit.experiment}, {unit.subject.label}")
+    return data
+
+
+def _performed(left: Sequence[Unit], data: Path, manifest: Manifest, workers: int) -> Iterator[Unit]:
+    """Perform units; iterate over them as they are done."""
+    if workers <= 1:
+        with threadpool_limits(1):
+            for unit in left:
+                yield units.settle(unit, data, manifest.seed, manifest.scale)
+        return
+    # Fresh processes: a fork of one that runs threads may hang.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_prepare)
+    try:
+        futures = [pool.submit(units.settle, unit, data, manifest.seed, manifest.scale) for unit in left]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool:
+        remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
+        raise InputError(f"workers={workers}: a process ended before its work; {remedy}") from None
+    finally:
+        # Units in progress are finished and kept, unless Ctrl-C on a terminal ended their processes too; none is begun.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare() -> None:
+    """Set up a process of the pool: one thread, and silence when somebody presses Ctrl-C."""
+    threadpool_limits(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _claimed(out: Path, manifest: Manifest) -> Path:
+    """Return the folder of a run's units, made where there is none.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made, or holds the units of another run.
+    """
+    data, path = out / "data", out / "data" / _MANIFEST
+    try:
+        there = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        there = b""
+    except OSError as error:
+        raise InputError(f"out={out}: cannot be read ({error.strerror or error}); choose another folder") from None
+    if there:
+        _refuse_other(out, there, manifest)
+    else:
+        write_whole(path, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    return data
+
+
+def _refuse_other(out: Path, there: bytes, manifest: Manifest) -> None:
+    remedy = "choose another --out, or delete its folder data"
+    try:
+        before = msgspec.json.decode(there, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise InputError(f"out={out}: data/{_MANIFEST} cannot be read ({error}); {remedy}") from None
+    for field in ("seed", "scale", "versions", "format"):
+        was, now = getattr(before, field), getattr(manifest, field)
+        if was != now:
+            refuse("out", str(out), f"holds a run with {field} {_brief(was)}, not {_brief(now)}", remedy)
+
+
+def _brief(value: object) -> str:
+    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else f"{value}"

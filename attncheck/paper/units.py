@@ -1,0 +1,211 @@
+"""Units of work, each with a stream and a file of its own, so that a run can be interrupted and split at will."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.errors import InputError
+from attncheck.evidence.streams import digest, seed_sequence
+from attncheck.files import write_whole
+from attncheck.paper import draw, exact, kde
+from attncheck.paper.experiments import (
+    BIN_END,
+    BINS,
+    EXPERIMENTS,
+    GRID_END,
+    GRID_POINTS,
+    Configuration,
+    Exact,
+    Experiment,
+)
+
+Arrays = dict[str, NDArray[Any]]
+FloatArray = NDArray[np.float64]
+
+#: Changes when the same unit would hold other numbers.
+FORMAT = 1
+
+
+def grid() -> FloatArray:
+    """Return the points at which densities are shown."""
+    return np.linspace(-GRID_END, GRID_END, GRID_POINTS)
+
+
+def edges() -> FloatArray:
+    """Return the ends of the histogram's bins."""
+    return np.linspace(-BIN_END, BIN_END, BINS + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One trial of a configuration, or one thing that is computed.
+
+    Attributes
+    ----------
+    experiment : str
+    subject : Configuration or Exact
+    trial : int
+        From 1; 0 where something is computed.
+    """
+
+    experiment: str
+    subject: Configuration | Exact
+    trial: int = 0
+
+    def key(self, scale: float) -> dict[str, Any]:
+        """Return what its numbers depend on beside the seed, as built-in types."""
+        return {
+            "format": FORMAT,
+            "experiment": self.experiment,
+            **dataclasses.asdict(self.subject),
+            "trial": self.trial,
+            "scale": scale,
+        }
+
+    def path(self, folder: Path) -> Path:
+        """Return where its numbers are kept."""
+        name = digest([self.experiment, dataclasses.asdict(self.subject)])
+        return folder / f"{self.experiment}-{name}-{self.trial:02d}.npz"
+
+    @property
+    def cost(self) -> float:
+        """About how long it takes, in normals of a trial: the longest come first."""
+        layer = self.subject.layer
+        if isinstance(self.subject, Exact):
+            return 1e12 * layer.width * layer.num_heads
+        inputs = 0 if self.subject.limit else layer.seq_len * layer.width
+        return EXPERIMENTS[self.experiment].draws * (inputs + 8.0 * layer.num_heads * layer.seq_len)
+
+
+def units_of(experiment: Experiment) -> list[Unit]:
+    """Return the units of an experiment."""
+    sampled = [
+        Unit(experiment.name, configuration, trial)
+        for configuration in experiment.configurations
+        for trial in range(1, experiment.trials + 1)
+    ]
+    return [*(Unit(experiment.name, each) for each in experiment.exact), *sampled]
+
+
+def perform(unit: Unit, seed: int, scale: float) -> Arrays:
+    """Return the numbers of a unit, and the processor seconds that they took.
+
+    Parameters
+    ----------
+    unit : Unit
+    seed : int
+        Of the whole run.
+    scale : float
+        Share of the published draws.
+    """
+    started = time.process_time()
+    if isinstance(unit.subject, Exact):
+        arrays = exact.compute(unit.subject, grid(), seed, scale)
+    else:
+        arrays = _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))
+    return {**arrays, "seconds": np.array(time.process_time() - started)}
+
+
+def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) -> Arrays:
+    layer, key = configuration.layer, [unit.experiment, dataclasses.asdict(configuration), unit.trial]
+
+    def drawn(*, limit: bool, role: str) -> FloatArray:
+        rng = draw.generator(seed_sequence(seed, "paper", *key, role=role))
+        if limit:
+            return draw.draw_limit(layer, draws, rng)
+        return draw.DRAWN[configuration.of](layer, draws, rng)
+
+    samples = drawn(limit=configuration.limit, role="draws")
+    centred = samples - samples.mean()
+    variance = float((centred**2).mean())
+    arrays: Arrays = {
+        "digest": np.array(hashlib.sha256(samples.astype("<f8").tobytes()).hexdigest()),
+        "moments": np.array([samples.mean(), variance, float((centred**4).mean()) / variance**2 - 3.0]),
+        "counts": np.histogram(samples, edges())[0],
+        "density": kde.density(samples, grid()),
+    }
+    if EXPERIMENTS[unit.experiment].kind != "histogram":
+        arrays["kl"] = np.array(kde.divergence(samples, drawn(limit=True, role="limit")))
+    return arrays
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] | None = None) -> Path:
+    """Write arrays in one step: a reader sees all of them or none; return the path.
+
+    Parameters
+    ----------
+    path : Path
+    arrays : mapping of str to ndarray
+    key : mapping, optional
+        What they depend on; `load` asks for it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    named: Arrays = {**arrays, **({} if key is None else {"key": np.array(_text(key))})}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **named)
+    return write_whole(path, buffer.getvalue())
+
+
+def load(path: Path, key: Mapping[str, Any]) -> Arrays | None:
+    """Return the arrays of a file, or None where it is not there, damaged, or of another key."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: Arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+        return None
+    if str(arrays.pop("key", "")) != _text(key) or "seconds" not in arrays:
+        return None
+    return arrays
+
+
+def pending(units: Iterable[Unit], folder: Path, seed: int, scale: float) -> Iterator[Unit]:
+    """Iterate over the units that have no readable file yet."""
+    return (unit for unit in units if load(unit.path(folder), _keyed(unit, seed, scale)) is None)
+
+
+def settle(unit: Unit, folder: Path, seed: int, scale: float) -> Unit:
+    """Perform a unit and write its file; return it."""
+    save(unit.path(folder), perform(unit, seed, scale), _keyed(unit, seed, scale))
+    return unit
+
+
+def recall(unit: Unit, folder: Path, seed: int, scale: float) -> Arrays:
+    """Return the arrays of a unit that was performed.
+
+    Raises
+    ------
+    InputError
+        If its file is gone or damaged.
+    """
+    path = unit.path(folder)
+    arrays = load(path, _keyed(unit, seed, scale))
+    if arrays is None:
+        raise InputError(f"data={path}: is missing or damaged; run attncheck paper again with the same --out")
+    return arrays
+
+
+def _keyed(unit: Unit, seed: int, scale: float) -> dict[str, Any]:
+    return {"seed": seed, **unit.key(scale)}
+
+
+def _text(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True)

@@ -1,0 +1,113 @@
+"""The paper's experiments on a page: their panels as pictures, and their numbers as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from attncheck.errors import refuse
+from attncheck.files import write_whole
+from attncheck.paper.figures import panels_of
+from attncheck.paper.numbers import made_with, named, size_of
+from attncheck.paper.publish import published
+from attncheck.paper.results import Figure, Statement
+from attncheck.report.page import encoded, fill
+from attncheck.report.recipe import load
+from attncheck.report.svg import Drawing, draw
+
+_WIDTH, _HEIGHT = 520, 340
+_MARGINS = (78, 14, 50, 14)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExperimentView:
+    """One figure as templates see it."""
+
+    figure: Figure
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return self.figure.name
+
+    @property
+    def title(self) -> str:
+        """Its name in the paper, and what it is about."""
+        return named(self.figure)
+
+    @property
+    def size(self) -> str:
+        """How much was sampled."""
+        return size_of(self.figure)
+
+    @property
+    def statements(self) -> Sequence[Statement]:
+        """What the paper states, with numbers."""
+        return self.figure.statements
+
+    @cached_property
+    def drawings(self) -> list[Drawing]:
+        """The panels; each published one is followed by what it could not show."""
+        return [
+            draw(
+                panel.paint,
+                panel.text.alt,
+                f"{panel.text.title}. {panel.text.caption}.",
+                width=_WIDTH,
+                height=_HEIGHT,
+                margins=_MARGINS,
+            )
+            for panel in panels_of(self.figure)
+        ]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PaperView:
+    """All figures of one run of `attncheck paper`."""
+
+    experiments: tuple[ExperimentView, ...]
+
+    @property
+    def made(self) -> str:
+        """What the numbers depend on."""
+        return made_with(self.experiments[0].figure)
+
+    @property
+    def scale(self) -> float:
+        """Share of the published draws."""
+        return self.experiments[0].figure.scale
+
+
+def view_of(figures: Sequence[Figure]) -> PaperView:
+    """Return figures as templates see them."""
+    return PaperView(tuple(ExperimentView(figure) for figure in figures))
+
+
+def read_paper(folder: Path) -> PaperView:
+    """Read what `attncheck paper` wrote.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no figure, one that cannot be read, or figures of several runs.
+    """
+    figures = published(folder)
+    if not figures:
+        refuse("paper", str(folder), "holds no figure", "pass the folder that attncheck paper --out wrote")
+    if len({(f.seed, f.scale, *sorted(f.versions.items())) for f in figures}) > 1:
+        refuse("paper", str(folder), "holds figures of several runs", "run attncheck paper all into a fresh folder")
+    return view_of(figures)
+
+
+def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
+    """Write a page of figures alone, without the record of a run.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    recipe = dataclasses.replace(load("paper"), template="paper.html.j2")
+    return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))

@@ -1,0 +1,61 @@
+"""Runs of the experiments at a tiny scale, with computed values that cost nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attncheck.paper import exact, units
+from attncheck.paper.experiments import EXPERIMENTS, Exact, Experiment
+from attncheck.paper.run import Manifest, manifest_of, settle_all
+from attncheck.paper.units import Unit
+
+FloatArray = NDArray[np.float64]
+
+#: 200 draws a trial.
+TINY = 1e-3
+NAMES = tuple(EXPERIMENTS)
+
+
+def cheap(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+    """Return values of the right size for what is computed: 11/n², or 1e-4 where a gap stays."""
+    width = float("inf") if wanted.infinite else float(wanted.layer.width)
+    value = 11.0 / width**2 + (1e-4 if wanted.layer.head_dim else 0.0)
+    numbers = (value, 0.01 * value, value, 0.01 * value, width, 256)
+    arrays = {name: np.array(number) for name, number in zip(exact._FIELDS, numbers, strict=True)}
+    curve = np.cos(3 * grid) * np.exp(-(grid**2)) / wanted.layer.width
+    moments = np.array([0.39, 1e-3, 0.2, 1e-3])
+    return {**arrays, "difference": curve, "difference_error": 0.01 * np.abs(curve), "moments": moments}
+
+
+@pytest.fixture
+def computed_cheaply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests of everything else from computing."""
+    monkeypatch.setattr(exact, "compute", cheap)
+
+
+@pytest.fixture
+def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave three trials of what costs least, for processes that a fixture does not reach."""
+    whole = units.units_of
+
+    def few(experiment: Experiment) -> list[Unit]:
+        sampled = [unit for unit in whole(experiment) if 0 < unit.trial <= 3]
+        return [unit for unit in sampled if unit.subject.layer.width * unit.subject.layer.num_heads < 1000]
+
+    monkeypatch.setattr(units, "units_of", few)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Manifest]:
+    """Return the folder of a whole run at a tiny scale, that of its units, and its manifest."""
+    out = tmp_path_factory.mktemp("paper")
+    manifest = manifest_of(3, TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "compute", cheap)
+        data = settle_all(NAMES, out, manifest)
+    return out, data, manifest

@@ -1,0 +1,85 @@
+"""What is computed: scores by quadrature against draws, and outputs against the law that samples follow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import attncheck as ac
+from attncheck.errors import InputError
+from attncheck.evidence.streams import seed_sequence
+from attncheck.paper import draw, exact
+from attncheck.paper.experiments import Exact
+from attncheck.paper.units import grid
+
+FloatArray = NDArray[np.float64]
+Layer = ac.AttentionLayer
+
+
+@pytest.mark.parametrize(
+    "layer", [Layer(width=16), Layer(width=12, head_dim=4, query_std=1.5)], ids=["full", "low rank"]
+)
+def test_scores_follow_the_mixture(layer: Layer) -> None:
+    mixture = exact.score_mixture(layer, 24)
+    drawn = draw.draw_scores(layer, 40_000, draw.generator(seed_sequence(0, "mixture of scores", layer.to_dict())))
+
+    def uniform(scores: FloatArray) -> FloatArray:
+        tail = mixture.upper_tail(np.abs(scores))
+        return np.where(scores < 0, tail, 1 - tail)
+
+    assert stats.kstest(uniform(drawn), "uniform").pvalue > 1e-5
+    wrong = draw.draw_scores(layer.replace(width=64), 40_000, draw.generator(seed_sequence(0, "another width")))
+    assert stats.kstest(uniform(wrong), "uniform").pvalue < 1e-5
+
+
+def test_moments_of_scores_are_those_of_the_paper_set_up() -> None:
+    n = 256
+    variance, kurtosis = exact.score_moments(Layer(width=n), 32)
+    rho2, rho4 = 1 + 2 / n, (1 + 2 / n) * (1 + 4 / n) * (1 + 6 / n)
+    assert variance == pytest.approx(rho2**2, rel=1e-12)
+    assert kurtosis == pytest.approx(3 * (1 + 2 / n) * rho4**2 / rho2**4 - 3, rel=1e-9)
+
+
+def test_score_difference_integrates_to_nothing_and_falls_as_one_over_n() -> None:
+    wide = np.linspace(-12, 12, 1201)
+    at = {n: exact.score_difference(Layer(width=n), wide, 24) for n in (256, 1024)}
+    assert abs(at[256].sum() * (wide[1] - wide[0])) < 1e-9
+    assert np.abs(at[256]).max() / np.abs(at[1024]).max() == pytest.approx(4, rel=0.03)
+
+
+def test_scores_of_bent_inputs_are_refused() -> None:
+    for layer in (Layer(width=8, activation="relu"), Layer(width=8, clip=1.0)):
+        with pytest.raises(InputError, match="bends the inputs"):
+            exact.score_mixture(layer, 8)
+
+
+def test_computed_outputs_agree_with_draws() -> None:
+    layer = Layer(width=16)
+    found = exact.compute(Exact("y", layer, curve="n = 16"), grid(), seed=0, scale=0.25)
+    assert 0.015 < float(found["value"]) < 0.03
+    density = ac.limit(layer).pdf(grid()) + found["difference"]
+    drawn = draw.draw_outputs(layer, 200_000, draw.generator(seed_sequence(0, "computed outputs")))
+    middle = 0.5 * (grid()[1:] + grid()[:-1])
+    expected = np.interp(middle, grid(), density) * np.diff(grid())
+    counts = np.histogram(drawn, grid())[0]
+    kept = expected > 1e-3
+    # Bars are nearly independent; the largest of 120 z-scores exceeds 5.3 once in 70,000 seeds.
+    deviation = counts / len(drawn) - expected
+    noise = np.sqrt(expected / len(drawn)) + 2 * found["difference_error"][1:] * np.diff(grid())
+    assert np.abs(deviation / noise)[kept].max() < 5.3
+    limit_only = np.interp(middle, grid(), ac.limit(layer).pdf(grid())) * np.diff(grid())
+    assert np.abs((counts / len(drawn) - limit_only) / np.sqrt(expected / len(drawn)))[kept].max() > 5.3
+
+
+def test_order_of_a_known_series() -> None:
+    widths = np.array([64.0, 256.0, 1024.0, 4096.0, 16384.0])
+    units = [
+        dict(zip(exact._FIELDS, map(np.array, (11 / n**2, 1e-3 / n**2, 11 / n**2, 1e-3 / n**2, n, 256)), strict=True))
+        for n in widths
+    ]
+    fit = exact.fit_order("y", units)
+    assert fit.low <= 2.0 <= fit.high
+    assert fit.order == pytest.approx(2.0, abs=1e-3)
+    assert fit.constant == pytest.approx(11.0, rel=1e-3)

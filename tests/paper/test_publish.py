@@ -1,0 +1,189 @@
+"""Figures, numbers and pages: complete, the same bytes each time, and readable without seeing."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from attncheck.errors import InputError
+from attncheck.paper.experiments import EXPERIMENTS
+from attncheck.paper.numbers import markdown, named
+from attncheck.paper.publish import finished, publish, published
+from attncheck.paper.results import Figure, encode
+from attncheck.paper.run import Manifest
+from attncheck.records import SCHEMA, Closing, Writer
+from attncheck.records import Manifest as RunManifest
+from attncheck.report import render_report
+from attncheck.report.paper import read_paper, view_of
+
+from .conftest import NAMES
+
+Tiny = tuple[Path, Path, Manifest]
+
+
+@pytest.fixture(scope="module")
+def written(tiny: Tiny) -> Path:
+    out, data, manifest = tiny
+    publish(NAMES, out, data, manifest)
+    return out
+
+
+@pytest.fixture(scope="module")
+def figures(written: Path) -> list[Figure]:
+    return published(written)
+
+
+class Pictures(HTMLParser):
+    """The pictures of a page, and whether it asks for anything."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.pictures: list[dict[str, str | None]] = []
+        self.asked: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        fields = dict(attrs)
+        if tag == "img":
+            self.pictures.append(fields)
+        links = [str(fields[name]) for name in ("src", "href") if fields.get(name)]
+        self.asked += [link for link in links if not link.startswith(("data:", "#"))]
+        if tag == "script":
+            self.asked.append(tag)
+
+
+def test_every_file_is_written(written: Path) -> None:
+    expected = {f"{name}.{kind}" for name in NAMES for kind in ("npz", "json", "svg", "pdf")}
+    assert {path.name for path in written.iterdir() if path.is_file()} == {*expected, "numbers.md", "paper.html"}
+
+
+def test_same_numbers_give_the_same_bytes(written: Path, tiny: Tiny, tmp_path: Path) -> None:
+    _, data, manifest = tiny
+    for path in publish(NAMES, tmp_path, data, manifest):
+        assert path.read_bytes() == (written / path.name).read_bytes(), path.name
+
+
+def test_figures_survive_their_file(figures: list[Figure], tiny: Tiny) -> None:
+    _, data, manifest = tiny
+    assert [figure.name for figure in figures] == list(NAMES)
+    assert figures == [finished(name, data, manifest) for name in NAMES]
+
+
+def test_every_panel_is_told_in_words_and_numbers(figures: list[Figure]) -> None:
+    texts = [panel for figure in figures for panel in figure.panels]
+    assert len(texts) == 16
+    assert len({text.alt for text in texts}) == 16
+    for text in texts:
+        assert len(re.findall(r"\d", text.alt)) >= 3
+        assert 80 < len(text.alt) < 1000
+    assert [text.title.partition(":")[0] for text in texts] == 8 * ["Published", "Computed"]
+
+
+def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
+    first = figures[0]
+    finite = [law for law in first.sampled if not law.limit]
+    assert [len(law.kl) for law in first.sampled] == 5 * [10]
+    said = first.statements[0]
+    for law in finite:
+        assert f"{law.label}: {np.mean(law.kl):.3g} ± " in said.estimated
+    assert "n = 64: 0.00269" in said.computed
+    assert "11/n² at large n, fitted exponent −2.000" in said.computed
+    page = markdown(figures)
+    for figure in figures:
+        assert f"## {named(figure)}" in page
+        for statement in figure.statements:
+            assert statement.estimated in page
+    assert "quick look" in page
+
+
+def test_arrays_are_for_numpy_too(written: Path, figures: list[Figure]) -> None:
+    with np.load(written / "fig1.npz", allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["published KL: n = 16"], figures[0].sampled_as("n = 16").kl)
+        assert file["KL: y"].shape == (9, 3)
+
+
+def test_drawings_hold_no_date_and_no_path(written: Path) -> None:
+    for name in NAMES:
+        svg, pdf = ((written / f"{name}.{kind}").read_bytes() for kind in ("svg", "pdf"))
+        assert b"<dc:date>" not in svg
+        assert b"CreationDate" not in pdf
+        assert str(written).encode() not in svg + pdf
+        assert b">width n<" in svg or b">y<" in svg
+
+
+def test_the_page_needs_nothing_else(written: Path) -> None:
+    html = (written / "paper.html").read_text(encoding="utf-8")
+    page = Pictures(html)
+    assert page.asked == []
+    assert len(page.pictures) == 16
+    assert all(picture["alt"] and len(picture["alt"]) > 80 for picture in page.pictures)
+    assert "quick look at 0.1% of the published draws" in html
+    for name in NAMES:
+        assert f'id="{name}"' in html
+    drawn = base64.b64decode(str(page.pictures[0]["src"]).partition(",")[2]).decode()
+    assert "prefers-color-scheme:dark" in drawn
+    assert "fill:#" not in drawn.partition("</style>")[2].replace("fill:#000000", "")
+
+
+def test_a_report_of_a_run_shows_the_figures(written: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    writer = Writer(record)
+    run: dict[str, Any] = {"versions": {}, "seed": 7, "profile": "smoke", "false_alarm": 1e-6, "level": 5e-4}
+    writer.write(RunManifest(schema=SCHEMA, subject="mine:simulate", planned=[], **run))
+    writer.write(Closing(verdict="consistent", reasons=[], reported=0, seconds=1.0, digest="0"))
+    writer.close()
+    render_report(record, recipe="paper", out=tmp_path / "with.html", paper=written)
+    render_report(record, recipe="paper", out=tmp_path / "without.html")
+    shown, absent = (Pictures((tmp_path / f"{name}.html").read_text(encoding="utf-8")) for name in ("with", "without"))
+    assert len(shown.pictures) == len(absent.pictures) + 16
+    assert "attncheck paper" in (tmp_path / "without.html").read_text(encoding="utf-8")
+
+
+def test_one_figure_at_a_time_makes_one_page(tiny: Tiny, written: Path, tmp_path: Path) -> None:
+    _, data, manifest = tiny
+    publish(["fig3"], tmp_path, data, manifest)
+    assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 1
+    publish(["fig1"], tmp_path, data, manifest)
+    assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 2
+    publish([name for name in NAMES if name not in ("fig1", "fig3")], tmp_path, data, manifest)
+    assert (tmp_path / "paper.html").read_bytes() == (written / "paper.html").read_bytes()
+
+
+def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path) -> None:
+    _, data, manifest = tiny
+    other = msgspec.structs.replace(finished("fig1", data, manifest), seed=99)
+    (tmp_path / "fig1.json").write_bytes(encode(other))
+    publish(["fig2"], tmp_path, data, manifest)
+    assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 1
+    with pytest.raises(InputError, match="figures of several runs"):
+        read_paper(tmp_path)
+
+
+def test_figures_that_cannot_be_read_are_refused(tmp_path: Path, figures: list[Figure]) -> None:
+    with pytest.raises(InputError, match="holds no figure"):
+        read_paper(tmp_path)
+    (tmp_path / "fig1.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="is not a figure"):
+        read_paper(tmp_path)
+    (tmp_path / "fig1.json").write_bytes(encode(msgspec.structs.replace(figures[0], schema=0)))
+    with pytest.raises(InputError, match="of another version"):
+        read_paper(tmp_path)
+
+
+def test_a_missing_unit_is_named(tiny: Tiny, tmp_path: Path) -> None:
+    _, _, manifest = tiny
+    with pytest.raises(InputError, match=r"fig1-.*\.npz: is missing or damaged"):
+        finished("fig1", tmp_path, manifest)
+
+
+def test_a_full_run_says_that_it_is_one(figures: list[Figure]) -> None:
+    full = [msgspec.structs.replace(figure, scale=1.0, draws=EXPERIMENTS[figure.name].draws) for figure in figures]
+    assert "quick look" not in markdown(full)
+    assert view_of(full).scale == 1

@@ -1,0 +1,80 @@
+"""The power table: what is planned is verified, and what is not borne out is not claimed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from attncheck import power
+from attncheck.power import Entry, Row, entries_of
+from attncheck.profiles import Profile, profile_named
+
+SMOKE = profile_named("smoke")
+
+
+@pytest.fixture(scope="module")
+def entry() -> Entry:
+    """Shared keys, seen in most layers, with nothing verified yet."""
+    (found,) = entries_of("shared_keys", ("grams",), ("smoke",), seeds=0, seed=0)
+    assert sum(row.chance > 0.9 for row in found.rows["smoke"]) > 1
+    return found
+
+
+Seen = Callable[[Row], int]
+
+
+def verified(entry: Entry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple[Entry, list[Row]]:
+    """Verify with looks of which `seen` says how many out of 100 are suspicious; return the rows that took them too."""
+    looked: list[Row] = []
+
+    def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
+        looked.append(row)
+        return dataclasses.replace(row, looks=100, seen=seen(row))
+
+    monkeypatch.setattr(power, "verify", verify)
+    return power._verified(entry, SMOKE, 100, 0), looked
+
+
+def test_what_holds_is_verified_once(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    after, looked = verified(entry, lambda row: 100, monkeypatch)
+    best = entry.best("smoke")
+    assert best is not None
+    assert looked == [best]
+    assert after.best("smoke") == dataclasses.replace(best, looks=100, seen=100)
+
+
+def alone(entry: Entry) -> tuple[Entry, Row]:
+    """Return the entry with its best row only, and that row."""
+    best = entry.best("smoke")
+    assert best is not None
+    return dataclasses.replace(entry, rows={"smoke": (best,)}), best
+
+
+def test_draws_are_doubled_until_it_holds(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    only, first = alone(entry)
+    enough = 4 * first.look_draws
+    assert enough <= first.size
+    after, looked = verified(only, lambda row: 100 if row.look_draws >= enough else 50, monkeypatch)
+    assert [row.look_draws for row in looked] == [first.look_draws, 2 * first.look_draws, enough]
+    assert after.rows["smoke"] == (dataclasses.replace(first, needed=enough, looks=100, seen=100),)
+
+
+def test_the_chance_is_what_looks_of_all_that_is_planned_showed(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    only, first = alone(entry)
+    after, looked = verified(only, lambda row: 50, monkeypatch)
+    (left,) = after.rows["smoke"]
+    # Three looks of which half are suspicious: π³ + π²(1 - π)π.
+    assert left.chance == left.least_chance == pytest.approx(0.5**3 + 0.5**4)
+    assert looked[-1].look_draws == first.size
+
+
+def test_another_layer_is_taken_where_it_takes_fewer_draws(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = entry.best("smoke")
+    assert first is not None
+    after, _ = verified(entry, lambda row: 50 if row.layer == first.layer else 100, monkeypatch)
+    best = after.best("smoke")
+    assert best is not None
+    assert best.layer != first.layer
+    assert (best.looks, best.seen) == (100, 100)
