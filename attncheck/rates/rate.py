@@ -27,7 +27,7 @@ WIDTHS = (64, 128, 256, 512, 1024, 2048)
 HALF_ORDER_WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
 #: The same for weights of other laws, whose matrices are literal.
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
-# What the next power of n^{-1/2} adds to a logarithm at these widths, at least: the fit leaves it out.
+# What terms that the fit leaves out add to a logarithm, at least; where -1/2 is predicted the next one is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
 # Two-sided 99%.
@@ -193,7 +193,7 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
         predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))
     bends = [widths**-0.5, 1 / widths] if predicted == -0.5 else [1 / widths]
-    relative = np.maximum(errors / values, _LEAST_ERROR)
+    relative = np.maximum(errors / values, widths**-1.5 if predicted == -0.5 else _LEAST_ERROR)
     order = _least_squares(np.stack([ones, np.log(widths), *bends], axis=1), np.log(values), relative)[1]
     scaled = values * widths**-predicted
     constant, curvature, *_ = _least_squares(np.stack([ones, *bends], axis=1), scaled, relative * scaled)
