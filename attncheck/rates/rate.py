@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float64]
 #: Widths at which a rate is measured where none are given.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
 #: The same where -1/2 is predicted: the next powers of n^{-1/2} are felt for longer.
-HALF_ORDER_WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
+HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
 #: The same for weights of other laws, whose matrices are literal.
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
 # What terms that the fit leaves out add to a logarithm, at least; where -1/2 is predicted the next one is n^{-3/2}.
