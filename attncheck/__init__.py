@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         tanh,
     )
     from attncheck.program import Program
-    from attncheck.rates.law import Distance, FiniteWidthLaw, distance, finite_width_law
+    from attncheck.rates.distance import distance
+    from attncheck.rates.law import Distance, FiniteWidthLaw, finite_width_law
     from attncheck.rates.rate import Rate, rate
     from attncheck.simulators import Draws, ProgramDraws, StackDraws, simulate, simulate_chunks
     from attncheck.stacks import AttentionStack
@@ -58,7 +59,7 @@ _HOMES = {
     "clip": "attncheck.nonlinearity",
     "cos": "attncheck.nonlinearity",
     "declared": "attncheck.nonlinearity",
-    "distance": "attncheck.rates.law",
+    "distance": "attncheck.rates.distance",
     "erf": "attncheck.nonlinearity",
     "finite_width_law": "attncheck.rates.law",
     "gaussian": "attncheck.nonlinearity",

@@ -1,13 +1,15 @@
 """Distances at finite width and their rates: how accurate, how fast, and what they say.
 
 ``python benchmarks/rates.py`` computes the divergence at width 1,024 and the Kolmogorov distance at a million, the
-rates of outputs and scores in four metrics, and the gap that heads of fixed size leave. ``--write`` puts the tables
-into benchmarks/rates.md; ``--quick`` runs everything at a tiny scale.
+rates of outputs and scores in four metrics, of sums of scores that share matrices, of heads of fixed size and of other
+weights, and how many draws tell regimes apart. ``--write`` puts the tables into benchmarks/rates.md and the picture
+into docs/rates.svg; ``--quick`` runs everything at a tiny scale.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +18,13 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
+from attncheck.nonlinearity import tanh
+from attncheck.program import Program
 from attncheck.rates.gap import METRICS
+from attncheck.rates.inversion import METRICS as METRICS_OF_PROGRAMS
+from attncheck.rates.rate import HALF_ORDER_WIDTHS, LITERAL_WIDTHS, fit
+from attncheck.rates.regimes import prediction
+from attncheck.regimes import REGIMES
 
 _LAYERS = {
     "y, s = 4, H = 2": (ac.AttentionLayer(width=64), "outputs", None),
@@ -27,6 +35,19 @@ _LAYERS = {
     "score, i ≠ j": (ac.AttentionLayer(width=64), "scores", 1),
     "score, i = j": (ac.AttentionLayer(width=64), "scores", 0),
 }
+# Matrices of the scores that are added up.
+_SUMS = {
+    "A·B, B·C, C·A": ("AB", "BC", "CA"),
+    "A·B, C·D, E·F": ("AB", "CD", "EF"),
+    "A·B, B·C, C·D, D·A": ("AB", "BC", "CD", "DA"),
+}
+_LOW_RANK = ac.AttentionLayer(width=64, num_heads=1, head_dim=8)
+_WEIGHTS = ("uniform", "rademacher", "truncated normal", "student5")
+_LITERAL_DRAWS, _DRAWS = 32_768, 512
+# Widths of the picture, with the draws of each.
+_PICTURE = {16: 2048, 64: 1024, 256: 512, 1024: 256, 4096: 128, 16_384: 64, 131_072: 32, 1_000_000: 32}
+_QUICK_PICTURE = {16: 64, 64: 64, 256: 64, 1024: 64}
+_SVG = Path(__file__).resolve().parents[1] / "docs" / "rates.svg"
 _WIDTHS, _QUICK_WIDTHS = (64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512)
 
 
@@ -68,15 +89,106 @@ def rates(widths: Sequence[int], size: int | None) -> str:
     for name, (layer, of, key) in _LAYERS.items():
         for metric in METRICS:
             found = ac.rate(layer, widths, metric, of=of, key=key, size=size)
-            leading = f"{found.leading:.4g} ± {found.leading_error:.2g}"
-            row = (name, metric, str(found.order), f"{found.predicted:g}", str(found.constant), leading)
-            rows.append((*row, f"{found.curvature.value:.3g}"))
+            rows.append(row_of(name, found))
     return table(("law", "metric", "order", "predicted", "constant", "by the expansion", "curvature d"), rows)
+
+
+def sum_of_scores(sides: Sequence[str]) -> Program:
+    """Return a program with scores of these matrices, all on tanh of one vector."""
+    program = Program()
+    x = program.nonlin(tanh(), program.initial("h"))
+    weights = {name: program.weight(name) for name in dict.fromkeys("".join(sides))}
+    for pair in sides:
+        left, right = (program.matmul(weights[name], x) for name in pair)
+        program.score(left, right)
+    return program
+
+
+def row_of(name: str, found: ac.Rate) -> tuple[str, ...]:
+    """Return a rate as a row of a table."""
+    leading = f"{found.leading:.4g} ± {found.leading_error:.2g}"
+    numbers = (str(found.order), f"{found.predicted:g}", str(found.constant), leading, f"{found.curvature.value:.3g}")
+    return name, found.metric, *numbers
+
+
+def other_rates(quick: bool) -> str:
+    """Return the table of rates of sums of scores, heads of fixed size and other weights."""
+    rows = []
+    size, literal = (64, 2048) if quick else (_DRAWS, _LITERAL_DRAWS)
+    for name, sides in _SUMS.items():
+        for metric in METRICS_OF_PROGRAMS:
+            found = ac.rate(sum_of_scores(sides), HALF_ORDER_WIDTHS, metric, of="scores", size=size)
+            rows.append(row_of(f"sum of scores {name}", found))
+    for metric in METRICS:
+        widths = _QUICK_WIDTHS if quick else _WIDTHS
+        found = ac.rate(_LOW_RANK, widths, metric, size=size)
+        stays = "" if found.gap is None else f", beside {found.gap.value:.3g} ± {found.gap.error:.1g} that stays"
+        rows.append(row_of(f"y, H = 1, head_dim = 8{stays}", found))
+    for weights in _WEIGHTS:
+        found = ac.rate(ac.AttentionLayer(width=16), (8, *LITERAL_WIDTHS[:3]), weights=weights, size=literal)
+        rows.append(row_of(f"{weights} weights, y", found))
+    return table(("law", "metric", "order", "predicted", "constant", "by the expansion", "curvature d"), rows)
+
+
+def regimes() -> str:
+    """Return the table of what regimes predict and how many draws reject their neighbours."""
+    rows = []
+    for name in REGIMES:
+        found = prediction(name)
+        rows.append((name, found.layer.describe(), found.against, f"{found.separation:.4f}", f"{found.draws():,}"))
+    return table(("regime", "layer", "neighbour", "KS between them", "draws"), rows)
+
+
+def power(value: float) -> str:
+    """Return a power of ten in words of an axis, e.g. 10⁻³."""
+    return "10" + f"{round(math.log10(value))}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def picture(quick: bool) -> str:
+    """Return a drawing of four distances against the width, as SVG."""
+    from matplotlib.axes import Axes
+
+    from attncheck.report import svg
+
+    chosen = _QUICK_PICTURE if quick else _PICTURE
+    layer = ac.AttentionLayer(width=64)
+    found = {
+        metric: [ac.distance(layer, metric, width=width, size=size) for width, size in chosen.items()]
+        for metric in METRICS
+    }
+    names = {"tv": "total variation", "w1": "Wasserstein-1", "ks": "Kolmogorov", "kl": "KL divergence"}
+    colors = dict(zip(names, (svg.MUTED, svg.INK, svg.ACCENT, svg.BAD), strict=True))
+
+    def paint(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for metric, name in names.items():
+            widths = [each.width for each in found[metric]]
+            values = [each.value for each in found[metric]]
+            errors = [min(each.error, 0.9 * each.value) for each in found[metric]]
+            order = fit(metric, found[metric]).order
+            half = 0.5 * (order.high - order.low)
+            text = f"{name}: order \N{MINUS SIGN}{-order.value:.3f} ± {half:.3f}"
+            place = (0.02, 0.285 - 0.075 * list(names).index(metric))
+            behind = {"facecolor": svg.PAPER, "edgecolor": "none", "pad": 2.0}
+            axes.annotate(text, place, xycoords="axes fraction", color=colors[metric], bbox=behind)
+            axes.plot(widths, values, color=colors[metric], linewidth=1.4)
+            axes.errorbar(widths, values, yerr=errors, color=colors[metric], fmt="o", markersize=4, linewidth=1.2)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: power(value))
+            axis.set_minor_formatter(lambda value, _: "")
+        axes.set_xlabel("width n")
+        axes.set_ylabel("distance of y from the limit")
+        axes.grid(visible=True)
+
+    alt = "Four distances of an output's law from the limit against the width, on logarithmic axes: straight lines."
+    drawing = svg.draw(paint, alt, "Distances from the limit", width=640, height=400)
+    return base64.b64decode(drawing.source.partition(",")[2]).decode()
 
 
 def page(quick: bool) -> str:
     """Compute everything, on one thread, and return the page."""
-    widths, size = (_QUICK_WIDTHS, 64) if quick else (_WIDTHS, None)
+    widths, size = (_QUICK_WIDTHS, 64) if quick else (_WIDTHS, _DRAWS)
     with threadpool_limits(1):
         parts = [
             "# Distances from the limit and their rates",
@@ -86,6 +198,14 @@ def page(quick: bool) -> str:
             f"Rates over widths {', '.join(map(str, widths))}, with 99% intervals: the order p of "
             "log D = a + p log n + e/n, and c of D = (c + d/n) n^predicted. The expansion gives c without a fit.",
             rates(widths, size),
+            f"Sums of scores over widths {', '.join(map(str, HALF_ORDER_WIDTHS))}: the order is that of the third "
+            "cumulant, -1/2 where three scores share their matrices cyclically. With a head_dim what falls is the "
+            "distance from the law at infinite width with this head_dim. Other weights: by literal matrices, at small "
+            "widths, where the curvature is large.",
+            other_rates(quick),
+            "Regimes: how far their predictions are from those that they must not be taken for, and how many draws of "
+            "the prediction reject the neighbour by a Kolmogorov–Smirnov test at level 1e-6 with power 0.99 at least.",
+            regimes(),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -102,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+        _SVG.write_text(picture(options.quick), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import math
 
+import pytest
+from hypothesis import strategies as st
+
 from attncheck.attention import AttentionLayer
 from attncheck.evidence.streams import stream
+from attncheck.examples import draw_examples
 from attncheck.limits.dependence import Dependence, score_input_dependence
+from attncheck.nonlinearity import relu, tanh
+from attncheck.program import Program
 from attncheck.pytest_plugin import drawn
+from attncheck.rates.distance import distance
 from attncheck.rates.gap import ERRORS
-from attncheck.rates.law import distance
-from attncheck.strategies import layers
+from attncheck.rates.law import Distance
+from attncheck.rates.rate import Estimate, rate
+from attncheck.strategies import STDS, layers
 
 _NARROW, _WIDE, _DRAWS = 64, 1024, 6_000
 # Two-sided level 1e-9 for each layer and token.
@@ -24,6 +32,11 @@ _CURVATURE = 0.05
 # Widths at which laws are compared, and draws; errors come from 8 repetitions: beyond `_STUDENT` standard errors
 # (7 degrees of freedom) with a chance of 2e-9.
 _LAW_WIDTHS, _LAW_DRAWS, _STUDENT = (1024, 32_768), 64, 30.0
+# Intervals of fits at level 1% are widened to one of about 1e-9.
+_WIDER, _TOLERANCE = 6.1 / 2.576, 0.05
+_LITERAL_DRAWS, _LOW_RANK = 8192, 3
+_FOURTH = {"uniform": -1.2, "rademacher": -2.0, "truncated normal": -0.63, "student5": 6.0}
+_PROGRAMS, _SUM_WIDTHS, _SUM_DRAWS = 3, (256, 512, 1024, 2048, 4096, 8192), 512
 
 
 @drawn(layers(max_entries=800))
@@ -39,12 +52,130 @@ def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_see
         distance(wanted, position=layer.seq_len - 1, size=_LAW_DRAWS, seed=seed + step, width=width)
         for step, width in enumerate(_LAW_WIDTHS)
     )
-    span = math.log(_LAW_WIDTHS[1] / _LAW_WIDTHS[0])
+    _falls_as_one_over_n(narrow, wide)
+
+
+def _falls_as_one_over_n(narrow: Distance, wide: Distance) -> None:
+    span = math.log(wide.width / narrow.width)
     order = math.log(wide.value / narrow.value) / span
     error = math.hypot(narrow.error / narrow.value, wide.error / wide.value) / ERRORS / span
     assert abs(order + 1.0) < _CURVATURE + _STUDENT * error, f"order {order:.3f}, error {error:.3f}"
     # An order of -1/2, that of cyclically shared weights, would have been told apart.
     assert _CURVATURE + _STUDENT * error < 0.45
+
+
+def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(run_seed: int) -> None:
+    for layer in draw_examples(layers(max_entries=200), _LOW_RANK, run_seed, "heads of fixed size"):
+        bounded = "sigmoid" if layer.attention_map == "sigmoid" else "softmax"
+        changes = {"head_dim": layer.head_dim or 2, "num_heads": min(2, layer.num_heads), "num_kv_heads": None}
+        wanted = layer.replace(attention_map=bounded, **changes)
+        seed = int(stream(run_seed, "rates", "heads", wanted.to_dict()).integers(2**32))
+        position = layer.seq_len - 1
+        narrow, wide = (
+            distance(wanted, position=position, size=256, seed=seed + n, width=n, reference="infinite width")
+            for n in (256, 8192)
+        )
+        _falls_as_one_over_n(narrow, wide)
+        gap = distance(wanted, position=position, seed=seed, width=math.inf)
+        # Neither a limit that is reached, nor a head_dim that is forgotten: nearly all that there is stays.
+        assert gap.value > 2.0 * gap.error
+        assert gap.value > 4.0 * wide.value
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("of", ["outputs", "scores"])
+def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int) -> None:
+    """Softmax of one score is 1: v is ‖h‖²/n χ²_n/n times the heads' mean χ²_n/n, of relative variance (4 + 2/H)/n."""
+    layer = AttentionLayer(width=4096, seq_len=1, num_heads=heads)
+    found, other = (
+        distance(each, of=of, size=_LAW_DRAWS, seed=run_seed) for each in (layer, layer.replace(query_std=2.0))
+    )
+    mean, spread = (0.0, 4.0 + 2.0 / heads) if of == "outputs" else (4.0, 18.0)
+    # The largest of the leading term's values (3t - t³) spread/8 - t mean/2, times the density.
+    grid = [0.005 * k for k in range(1, 1000)]
+    expected = max(
+        abs(math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi) * (-0.5 * t * mean + (3 * t - t**3) * spread / 8))
+        for t in grid
+    )
+    assert abs(layer.width * found.value - expected) < 0.01 * expected + layer.width * _STUDENT / ERRORS * found.error
+    assert _STUDENT / ERRORS * found.error < 0.2 * found.value
+    # Outputs do not notice the scores, to the last digit; with another map than softmax they would.
+    same = abs(found.value - other.value) < 1e-9 * found.value
+    assert same
+    if of == "outputs":
+        sigmoid, steeper = (
+            distance(each.replace(attention_map="sigmoid"), size=_LAW_DRAWS, seed=run_seed)
+            for each in (layer, layer.replace(query_std=4.0))
+        )
+        assert abs(steeper.value - sigmoid.value) > steeper.error + sigmoid.error
+
+
+@pytest.mark.parametrize("weights", ["uniform", "rademacher", "truncated normal", "student5"])
+def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(weights: str, run_seed: int) -> None:
+    narrow, wide = (
+        distance(AttentionLayer(width=n), weights=weights, size=_LITERAL_DRAWS, seed=run_seed + n) for n in (8, 24)
+    )
+    order = math.log(wide.value / narrow.value) / math.log(wide.width / narrow.width)
+    # Widths are small: the next order bends the slope by less than 0.15 (0.1 at most was measured).
+    error = math.hypot(narrow.error / narrow.value, wide.error / wide.value) / math.log(wide.width / narrow.width)
+    half = 0.15 + _STUDENT / ERRORS**2 * error
+    assert abs(order + 1.0) < half, f"order {order:.3f}, error {error:.3f}"
+    # Half an order more or less would have been told apart.
+    assert half < 0.5
+    # The constant is its own: fourth cumulants of W^O enter it, and nothing else of the law does.
+    constant, error = wide.width * wide.leading, wide.width * (wide.error + wide.leading_error)
+    bend = 6.0 / wide.width * constant
+    assert abs(wide.width * wide.value - constant) < bend + 2.0 * error
+    gaussian = wide.width * distance(AttentionLayer(width=24), size=1024, seed=run_seed).leading
+    # That of normal weights would have been told apart where the fourth cumulants differ much.
+    own = _FOURTH[weights]
+    assert (constant - gaussian) * own > 0.02 * own**2
+    if abs(own) > 5.0:
+        assert wide.width * wide.value - 2.0 * error > gaussian
+
+
+@st.composite
+def _sums_of_scores(draw: st.DrawFn, sides: tuple[str, ...]) -> tuple[Program, tuple[float, ...]]:
+    """Draw a program with scores of these matrices, on one token or on two, and weights of its scores."""
+    program = Program()
+    correlation = draw(st.sampled_from((1.0, 0.9)))
+    tokens = program.initials(["h1", "h2"], [0.0, 0.0], [[1.0, correlation], [correlation, 1.0]])
+    function = draw(st.sampled_from((None, tanh(), relu())))
+    inputs = [token if function is None else program.nonlin(function, token) for token in tokens]
+    weights = {name: program.weight(name, draw(st.sampled_from(STDS))) for name in dict.fromkeys("".join(sides))}
+    for pair in sides:
+        left, right = (program.matmul(weights[name], draw(st.sampled_from(inputs))) for name in pair)
+        program.score(left, right)
+    # Of about one size, as the third cumulant is that of a round through all of them.
+    sizes = (math.prod(weights[name].std for name in pair) for pair in sides)
+    return program, tuple(draw(st.sampled_from((1.0, -1.0, 0.7))) / size for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("sides", "order"),
+    [
+        (("AB", "BC", "CA"), -0.5),
+        (("AB", "CD", "EF"), -1.0),
+        (("AB", "BC", "CD", "DA"), -1.0),  # nothing goes round in three
+    ],
+)
+def test_sums_of_scores_have_the_order_of_their_third_cumulant(
+    sides: tuple[str, ...], order: float, run_seed: int
+) -> None:
+    strategy = _sums_of_scores(sides)
+    for program, projection in draw_examples(strategy, _PROGRAMS, run_seed, "orders of sums of scores"):
+        seed = int(stream(run_seed, "rates", "scores", program.to_dict()).integers(2**32))
+        found = rate(program, _SUM_WIDTHS, of="scores", projection=projection, size=_SUM_DRAWS, seed=seed)
+        assert found.predicted == order
+        half = _WIDER * _half(found.order)
+        assert abs(found.order.value - order) < max(_TOLERANCE, half), f"{program}: {found}"
+        # The other order would have been told apart.
+        assert max(_TOLERANCE, half) < 0.25, f"{program}: {found}"
+        assert abs(found.constant.value - found.leading) < 0.05 * found.leading + _WIDER * _half(found.constant)
+
+
+def _half(estimate: Estimate) -> float:
+    return 0.5 * (estimate.high - estimate.low)
 
 
 @drawn(layers(max_entries=5_000))

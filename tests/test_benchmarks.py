@@ -290,9 +290,15 @@ def test_quick_run_on_rates_reports_every_figure() -> None:
     for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
         assert f"| {figure} |" in result.stdout
     rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
-    assert len(rows) == 28
+    assert len(rows) == 32
     for metric, order in rows:
         assert abs(float(order) + (2.0 if metric == "kl" else 1.0)) < 0.5
+    sums = re.findall(r"^\| sum of scores (.*?) \| (?:ks|w1|tv) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
+    assert len(sums) == 9
+    for sides, order in sums:
+        assert abs(float(order) + (0.5 if sides == "A·B, B·C, C·A" else 1.0)) < 0.2
+    for name in ("rademacher weights, y", "tied queries and keys", "low rank"):
+        assert f"| {name} |" in result.stdout
     refused = script(str(BENCHMARKS / "rates.py"), "--quick", "--write")
     assert refused.returncode == 2
     assert "--quick" in refused.stderr

@@ -229,6 +229,9 @@ class LimitLaw:
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        exact = self._exact(self._check_position(position))
+        if exact:
+            return 3 * exact.variance() / exact.mean() ** 2
         head = pool(self._head_laws(position))
         if head.atom == 1:
             return 0.0
@@ -351,14 +354,20 @@ class LimitLaw:
         """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
         heads = self._head_laws(position)
         if position not in self._pooled:
-            self._pooled[position] = self._sum_heads(pool(heads))
+            self._pooled[position] = self._exact(position) or self._sum_heads(pool(heads))
         return self._pooled[position]
+
+    def _exact(self, position: int) -> ScaleMixture | None:
+        """Return the law of v where it is a multiple of χ²."""
+        found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
+        return None if found is None else found.scaled(covariance.output_factor(self.layer))
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of v at `position` from each scrambling."""
         heads = self._head_laws(position)
         if position not in self._replicates:
-            self._replicates[position] = tuple(self._sum_heads(head) for head in heads)
+            exact = self._exact(position)
+            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in heads)
         return self._replicates[position]
 
     def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:

@@ -90,7 +90,7 @@ class ProgramLimit:
             By a quadrature over the Gaussian lines that is exact to about 1e-9 for smooth functions of up to
             two of them, and to about 1e-3 of the value beyond.
         """
-        bases = _bases([node])
+        bases = bases_of([node])
         place = [self.lines.index(each) for each in bases]
         points, weights = normal_points(self.covariance[np.ix_(place, place)])
         known = {each: (self.mean[k] + z)[None] for each, k, z in zip(bases, place, points, strict=True)}
@@ -100,7 +100,7 @@ class ProgramLimit:
             columns = scores[start : start + step].T
             given: dict[Node, FloatArray] = dict(zip(self.scores, columns, strict=True))
             spread = {each: np.broadcast_to(z, (columns.shape[1], z.shape[1])) for each, z in known.items()}
-            parts.append(_value(node, spread, given) ** 2 @ weights)
+            parts.append(value_of(node, spread, given) ** 2 @ weights)
         return np.concatenate(parts)
 
     def draw(self, size: int, coordinates: int, rng: np.random.Generator) -> ProgramDraws:
@@ -126,7 +126,7 @@ class ProgramLimit:
         scores = rng.standard_normal((size, self._score_root.shape[1])) @ self._score_root.T
         known = dict(zip(self.lines, np.moveaxis(z, 1, 0), strict=True))
         drawn: dict[Node, FloatArray] = dict(zip(self.scores, scores.T, strict=True))
-        results = [_value(node, known, drawn) for node in results_of(self.program)]
+        results = [value_of(node, known, drawn) for node in results_of(self.program)]
         return ProgramDraws(outputs=np.stack(results, axis=1), scores=scores)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> ProgramDraws:
@@ -159,7 +159,7 @@ class ProgramLimit:
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.scores):
             refuse("scores", scores.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
-        bases = _bases(vectors)
+        bases = bases_of(vectors)
         place = [self.lines.index(node) for node in bases]
 
         def of_one(scores_of_one: FloatArray) -> tuple[float, float]:
@@ -167,7 +167,7 @@ class ProgramLimit:
 
             def value(z: FloatArray) -> FloatArray:
                 known = dict(zip(bases, z[:, None], strict=True))
-                values: FloatArray = np.asarray(psi(*(_value(node, known, given) for node in vectors)))
+                values: FloatArray = np.asarray(psi(*(value_of(node, known, given) for node in vectors)))
                 first: FloatArray = values[0]
                 return first
 
@@ -258,12 +258,12 @@ class _Moments:
             function, a, b = inner
             value, error = function.dual(self._cov(a, a), self._cov(b, b), self._cov(a, b))
             return float(value), float(error)
-        bases = _bases((one, other))
+        bases = bases_of((one, other))
         place = [self.place[node] for node in bases]
 
         def product(z: FloatArray) -> FloatArray:
             known = dict(zip(bases, z, strict=True))
-            return _value(one, known, {}) * _value(other, known, {})
+            return value_of(one, known, {}) * value_of(other, known, {})
 
         mean = np.array([node.mean if isinstance(node, Initial) else 0.0 for node in bases])
         return expectation(product, mean, self.covariance[np.ix_(place, place)])
@@ -326,15 +326,15 @@ def _mean(combination: _Linear) -> float:
 
 def _enters(node: Node, kind: type[Node]) -> bool:
     """Whether a line is made from lines of a kind."""
-    return any(isinstance(each, kind) for each in _ancestors([node]) if each is not node)
+    return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
 
 
-def _bases(nodes: Sequence[Node]) -> list[Node]:
+def bases_of(nodes: Sequence[Node]) -> list[Node]:
     """Return the Gaussian lines that lines are made from, each once, in an order that does not depend on hashes."""
-    return [node for node in _ancestors(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
+    return [node for node in ancestors_of(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
 
 
-def _ancestors(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
+def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
     """Return lines and all that they are made from, each once, without going beyond lines of some kinds."""
     found: dict[Node, None] = {}
     waiting = list(reversed(nodes))
@@ -347,7 +347,7 @@ def _ancestors(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list
     return list(found)
 
 
-def _value(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
+def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
     """Return the value of a line, shaped as those of the Gaussian lines: Definition 1 (iii), Theorem 1."""
     values = dict(known)
 

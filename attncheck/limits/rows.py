@@ -27,6 +27,9 @@ _NORMALS = 2**18
 # Entries of a block of (points, seq_len) scores.
 _BLOCK = 2**20
 _PILOT = 2**9
+# Eigenvalues that differ by less, relatively, are one. Steps of the trapezoidal rule in log χ², and how far they go.
+_ALIKE = 1e-12
+_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
 
 
 def score_std(layer: AttentionLayer) -> float:
@@ -110,6 +113,26 @@ def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: in
         return condense(variance(points @ root.T), weigh(proposals, points))
 
     return tuple(replicate(stream) for stream in streams)
+
+
+def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
+    """Return the law of Σ_a u_a over all heads where it is a multiple of χ²: linear attention over alike positions.
+
+    There u = zᵀ M z with M = Fᵀ K F; where all eigenvalues of M are one number m > 0 the sum is m χ²_{rH}. The
+    trapezoidal rule in the logarithm of χ² is exact to rounding. None elsewhere.
+    """
+    root = row_root(layer, kernel, position)
+    if layer.attention_map != "linear" or layer.tied_query_key or root.shape[1] == 0:
+        return None
+    seen = visible(layer)[position]
+    sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
+    if sizes[-1] - sizes[0] > _ALIKE * sizes[-1]:
+        return None
+    half = 0.5 * root.shape[1] * layer.num_heads
+    logs = np.log(half) + np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
+    weights = np.exp(half * logs - np.exp(logs) - special.gammaln(half))
+    kept = weights > 1e-40
+    return ScaleMixture(2.0 * sizes.mean() * np.exp(logs[kept]), weights[kept] / weights[kept].sum(), 0.0)
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:

@@ -93,6 +93,8 @@ class Fluctuations:
         Independent keys; values in the same number.
     infinite : bool
         Whether the width is infinite, so that only heads of fixed size fluctuate.
+    still_heads : bool
+        Whether keys and values stay at their limits, and only G fluctuates.
     """
 
     layer: AttentionLayer
@@ -100,6 +102,7 @@ class Fluctuations:
     shared: bool
     groups: int
     infinite: bool = False
+    still_heads: bool = False
 
     @property
     def limits(self) -> Drivers:
@@ -113,6 +116,9 @@ class Fluctuations:
         """Draw deviations from the limits, exactly in law."""
         limits = self.limits
         gram = np.zeros((size, *limits.gram.shape[1:])) if self.infinite else self._grams(size, rng) - limits.gram
+        if self.still_heads:
+            still = np.zeros((size, *limits.keys.shape[1:]))
+            return Drivers(gram, still, still)
         heads = [self._head_factors(size, rng) for _ in range(2)]
         return Drivers(gram, heads[0] - limits.keys, heads[1] - limits.values)
 
@@ -195,6 +201,8 @@ class Fluctuations:
             Groups that each of them stands for.
         """
         dof, m = self.layer.head_width, len(self.positions)
+        if self.still_heads:
+            return (), 0.0
         if not self.shared:
             moved = np.zeros((1, points, self.groups))
             which = np.arange(points)

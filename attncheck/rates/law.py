@@ -1,4 +1,4 @@
-"""The law of outputs at finite width, and its distance from the limit."""
+"""The law of outputs at finite width."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice, check_whole, refuse
+from attncheck.errors import check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.mixture import check_points
 from attncheck.rates.deviation import deviation
-from attncheck.rates.gap import ERRORS, METRICS, Gap, standard_error
-from attncheck.rates.marginal import Marginal, OutputEntry, ScoreEntry
+from attncheck.rates.gap import ERRORS, Gap, standard_error
+from attncheck.rates.marginal import Marginal, OutputEntry
 from attncheck.simulators import simulate
 
 FloatArray = NDArray[np.float64]
@@ -164,7 +164,7 @@ class FiniteWidthLaw:
         """Return the law at a position together with its limit."""
         position = check_position("position", position, self.layer)
         if position not in self._gaps:
-            self._gaps[position] = _gap(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
+            self._gaps[position] = gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
         return self._gaps[position]
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
@@ -194,7 +194,8 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        The same by the first term of the expansion in 1/n alone, which takes no draws.
+        The same by the first term of the expansion in 1/n alone, which takes no draws; NaN for programs whose
+        inputs are made by matrices, unless their order is -1/2.
     width : float
         Infinite for the gap that stays at a fixed head_dim.
     draws : int
@@ -212,85 +213,9 @@ class Distance:
         return f"{self.metric} {self.value:.4g} ± {self.error:.2g} at width {self.width:g}"
 
 
-def distance(
-    layer: AttentionLayer,
-    metric: str = "ks",
-    *,
-    of: str = "outputs",
-    position: int = 0,
-    key: int | None = None,
-    size: int | None = None,
-    seed: int = 0,
-    width: float | None = None,
-) -> Distance:
-    """Return how far the law of an output, or of a score, at finite width is from its limit (Corollary 2).
-
-    Nothing is compared by samples: see `FiniteWidthLaw`. Widths of a million are no harder than those of ten.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    metric : {"ks", "w1", "tv", "kl"}
-        Kolmogorov, Wasserstein-1, total variation, or Kullback–Leibler divergence of the law at finite width from
-        the limit.
-    of : {"outputs", "scores"}
-    position : int
-        Of the output, or the row of the score.
-    key : int, optional
-        The column of the score; by default the first position that is another one than the row.
-    size : int, optional
-        Draws of what fluctuates with the width.
-    seed : int
-        The same seed gives the same digits.
-    width : float, optional
-        Another width than the layer's. ``math.inf`` together with a `head_dim`: the gap that stays.
-
-    Returns
-    -------
-    Distance
-
-    Raises
-    ------
-    InputError
-        If an argument is unknown or out of range, or the layer ties queries to keys.
-
-    Examples
-    --------
-    >>> found = distance(AttentionLayer(width=1024), "ks", size=256)
-    >>> print(f"{1024 * found.value:.2f}/n")
-    0.35/n
-    """
-    metric = check_choice("metric", metric, METRICS)
-    marginal, infinite = _marginal(layer, check_choice("of", of, ("outputs", "scores")), position, key, width)
-    if size is not None:
-        size = check_whole("size", size, 16, "pass a number of draws, e.g. size=1024")
-    gap = _gap(marginal, marginal.layer, size, check_whole("seed", seed, 0, "pass a whole number"), infinite)
-    wide = math.inf if infinite else float(marginal.layer.width)
-    return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
-
-
-def _marginal(
-    layer: Any, of: str, position: int, key: int | None, width: float | None
-) -> tuple[OutputEntry | ScoreEntry, bool]:
-    """Return the number whose law is meant, and whether the width is infinite."""
-    layer = check_separate(layer)
-    infinite = width == math.inf
-    if infinite and layer.head_dim is None:
-        refuse("width", width, "leaves no gap without a head_dim", "pass a layer with head_dim, or a finite width")
-    if width is not None and not infinite:
-        layer = layer.replace(width=width)
-    position = check_position("position", position, layer)
-    if of == "outputs":
-        if key is not None:
-            refuse("key", key, "is for scores", 'leave it out, or pass of="scores"')
-        return OutputEntry(layer, position), infinite
-    if key is None:
-        key = 0 if position > 0 or layer.seq_len == 1 else 1
-    return ScoreEntry(layer, position, check_position("key", key, layer)), infinite
-
-
 @functools.lru_cache(maxsize=32)
-def _gap(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+    """Return the law of a marginal and its limit, once for all metrics."""
     if marginal.law().mean() == 0.0:
         what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')

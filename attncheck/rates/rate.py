@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,23 @@ from scipy import special
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
+from attncheck.program import Program
+from attncheck.rates.distance import distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
-from attncheck.rates.law import Distance, check_separate, distance
+from attncheck.rates.law import Distance, check_separate
+from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
 
 #: Widths at which a rate is measured where none are given.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
+#: The same where -1/2 is predicted: the next powers of n^{-1/2} are felt for longer.
+HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
+#: The same for weights of other laws, whose matrices are literal.
+LITERAL_WIDTHS = (12, 16, 24, 32, 48)
+# What terms that the fit leaves out add to a logarithm, at least; where -1/2 is predicted the next one is n^{-3/2}.
+_LEAST_ERROR = 1e-6
+_NUMBERS = {4: "four", 6: "six"}
 # Two-sided 99%.
 _QUANTILE = float(special.ndtri(0.995))
 
@@ -45,13 +56,17 @@ class Rate:
     distances : tuple of Distance
         In the order of the widths.
     order : Estimate
-        The exponent p of the fit log D = a + p log n + e/n, in which e takes up the curvature.
+        The exponent p of the fit log D = a + p log n + e/n, in which e takes up the curvature; where -1/2 is predicted,
+        of log D = a + p log n + e/√n + f/n.
     predicted : float
-        -1, and -2 for "kl".
+        -1, and -2 for "kl"; -1/2 for sums of scores whose third cumulant is of order n^{-1/2}.
     constant, curvature : Estimate
-        c and d of the fit D = (c + d/n) n^predicted.
+        c and d of the fit D = (c + d/n) n^predicted, or D = (c + d/√n + f/n) n^{-1/2}.
     leading, leading_error : float
-        c by the expansion in 1/n, at the largest width; no fit enters.
+        c by the expansion, at the largest width; no fit enters.
+    gap : Distance or None
+        With a head_dim: what stays at infinite width, from the limit of large heads. The distances are from the law
+        at infinite width.
     """
 
     metric: str
@@ -62,6 +77,7 @@ class Rate:
     curvature: Estimate
     leading: float
     leading_error: float
+    gap: Distance | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -69,12 +85,13 @@ class Rate:
         return tuple(int(each.width) for each in self.distances)
 
     def __str__(self) -> str:
-        return f"{self.metric}: order {self.order} (predicted {self.predicted:g}), constant {self.constant}"
+        stays = "" if self.gap is None else f", beside {self.gap.value:.4g} that stays"
+        return f"{self.metric}: order {self.order} (predicted {self.predicted:g}), constant {self.constant}{stays}"
 
 
 def rate(
-    layer: AttentionLayer,
-    widths: Sequence[int] = WIDTHS,
+    layer: AttentionLayer | Program,
+    widths: Sequence[int] | None = None,
     metric: str = "ks",
     *,
     of: str = "outputs",
@@ -82,16 +99,20 @@ def rate(
     key: int | None = None,
     size: int | None = None,
     seed: int = 0,
+    projection: Sequence[float] | None = None,
+    weights: str = GAUSSIAN,
 ) -> Rate:
     """Return how the distance to the limit falls with the width, with its curvature and intervals.
 
     Parameters
     ----------
-    layer : AttentionLayer
-        At any width; without a `head_dim`, at which a gap stays (see `distance`).
-    widths : sequence of int
-        At least four different ones.
-    metric, of, position, key, size, seed
+    layer : AttentionLayer or Program
+        At any width. With a `head_dim` it is the distance to the law at infinite width with that head_dim that
+        falls, and the distance of that law from the limit is `Rate.gap`.
+    widths : sequence of int, optional
+        At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`,
+        `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.
+    metric, of, position, key, size, seed, projection, weights
         As for `distance`; every width has draws of its own.
 
     Returns
@@ -109,38 +130,73 @@ def rate(
     >>> found = rate(AttentionLayer(width=64), widths=(64, 128, 256, 512), of="scores", size=256)
     >>> abs(found.order.value + 1) < 0.1, abs(found.leading - 0.74) < 0.01
     (True, True)
+
+    Three scores that share their matrices cyclically:
+
+    >>> program = Program()
+    >>> x = program.initial("x")
+    >>> a, b, c = (program.matmul(program.weight(name), x) for name in "ABC")
+    >>> scores = program.score(a, b), program.score(b, c), program.score(c, a)
+    >>> print(rate(program, of="scores", size=64).order.value.__format__(".2f"))
+    -0.50
     """
     metric = check_choice("metric", metric, METRICS)
-    layer = check_separate(layer)
-    if layer.head_dim is not None:
-        remedy = "leave head_dim out, or see attncheck.distance(layer, width=math.inf)"
-        refuse("head_dim", layer.head_dim, "leaves a gap at every width", remedy)
+    predicted = score_sum(layer, of, projection).order if isinstance(layer, Program) else None
+    if not isinstance(layer, Program):
+        layer = check_separate(layer)
+    needed = 6 if predicted == -0.5 else 4
+    usual: Sequence[int] = HALF_ORDER_WIDTHS if predicted == -0.5 else WIDTHS
+    if weights != GAUSSIAN:
+        usual = LITERAL_WIDTHS
+    widths = usual if widths is None else widths
     chosen = sorted(
         {check_whole("widths", width, 1, "pass whole numbers, e.g. (64, 128, 256, 512)") for width in widths}
     )
-    if len(chosen) < 4:
-        refuse("widths", list(widths), "are fewer than four different ones", "pass e.g. (64, 128, 256, 512)")
+    if len(chosen) < needed:
+        refuse("widths", list(widths), f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
+    arguments: dict[str, Any] = {
+        "of": of,
+        "position": position,
+        "key": key,
+        "size": size,
+        "projection": projection,
+        "weights": weights,
+    }
+    low_rank = isinstance(layer, AttentionLayer) and layer.head_dim is not None
+    reference = "infinite width" if low_rank else "limit"
     seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
     distances = tuple(
-        distance(layer, metric, of=of, position=position, key=key, size=size, seed=int(own), width=width)
+        distance(layer, metric, **arguments, seed=int(own), width=width, reference=reference)
         for width, own in zip(chosen, seeds, strict=True)
     )
-    return fit(metric, distances)
+    gap = distance(layer, metric, **arguments, seed=seed, width=math.inf) if low_rank else None
+    return dataclasses.replace(fit(metric, distances, predicted), gap=gap)
 
 
-def fit(metric: str, distances: Sequence[Distance]) -> Rate:
-    """Return the rate that distances at several widths follow, by weighted least squares."""
+def fit(metric: str, distances: Sequence[Distance], predicted: float | None = None) -> Rate:
+    """Return the rate that distances at several widths follow, by weighted least squares.
+
+    Parameters
+    ----------
+    metric : str
+    distances : sequence of Distance
+    predicted : float, optional
+        By default -1, and -2 for "kl". With -1/2 the fit is in powers of n^{-1/2}.
+    """
     widths = np.array([each.width for each in distances])
     values = np.array([each.value for each in distances])
     errors = np.array([each.error for each in distances]) / ERRORS
     for each in distances:
         if not each.value > each.error:
             refuse("size", each.draws, f"is too few: {each} is not told apart from 0", "pass a larger size")
-    predicted = -2.0 if metric == "kl" else -1.0
+    if predicted is None:
+        predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))
-    order = _least_squares(np.stack([ones, np.log(widths), 1 / widths], axis=1), np.log(values), errors / values)[1]
+    bends = [widths**-0.5, 1 / widths] if predicted == -0.5 else [1 / widths]
+    relative = np.maximum(errors / values, widths**-1.5 if predicted == -0.5 else _LEAST_ERROR)
+    order = _least_squares(np.stack([ones, np.log(widths), *bends], axis=1), np.log(values), relative)[1]
     scaled = values * widths**-predicted
-    constant, curvature = _least_squares(np.stack([ones, 1 / widths], axis=1), scaled, errors * widths**-predicted)
+    constant, curvature, *_ = _least_squares(np.stack([ones, *bends], axis=1), scaled, relative * scaled)
     widest = distances[int(np.argmax(widths))]
     scale = widest.width**-predicted
     return Rate(

@@ -1,0 +1,214 @@
+"""Regimes: each law at finite width approaches its own prediction at its order, and is not its neighbour's.
+
+Properties of the theory rather than of a subject: laws are computed, and where they are tested it is on attncheck's
+own draws. ``attncheck.rates.regimes`` says what is predicted, and how many draws tell it from what it is not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special, stats
+
+import attncheck as ac
+from attncheck.evidence.streams import digest
+from attncheck.limits.mixture import ScaleMixture, condense
+from attncheck.rates.distance import distance
+from attncheck.rates.gap import ERRORS
+from attncheck.rates.regimes import gaussian, kolmogorov, prediction
+from attncheck.regimes import REGIMES
+from attncheck.simulators.weights import draw_with_weights
+
+FloatArray = NDArray[np.float64]
+
+# A test at this level; what is computed is wrong with about the same chance.
+_LEVEL = 1e-6
+_WIDTHS, _STUDENT, _CURVATURE = (512, 8192), 30.0, 0.05
+# Widths at which regimes are drawn, and the draws beyond which they are not.
+_DRAWN_WIDTH, _LITERAL_WIDTH, _MOST = 512, 16, 120_000
+# Draws of the conditional variances with tied queries and keys.
+_TIED_DRAWS, _TIED_WIDTHS = 40_000, (32, 256)
+_MEASURED = tuple(
+    name for name in REGIMES if name not in ("many heads", "tied queries and keys", "non-Gaussian weights")
+)
+
+
+def _seed(run_seed: int, *parts: str) -> int:
+    return int(digest([run_seed, "regimes", *parts]), 16) % 2**32
+
+
+def _own_distance(name: str, width: int, seed: int, size: int = 256) -> tuple[float, float]:
+    """Return Kolmogorov's distance of the law at a width from its own prediction, and four standard errors."""
+    regime, position = REGIMES[name], prediction(name).position
+    if regime.layer.tied_query_key:
+        return _tied_distance(width, seed)
+    reference = "infinite width" if regime.layer.head_dim is not None else "limit"
+    literal = {"weights": regime.weights, "size": 4096} if regime.weights != "gaussian" else {"size": size}
+    found = distance(
+        regime.layer,
+        position=position,
+        width=width,
+        seed=seed,
+        reference=reference,
+        **literal,
+    )
+    return found.value, found.error
+
+
+def _tied_distance(width: int, seed: int) -> tuple[float, float]:
+    """Return the distance of the average of normals over conditional variances from the prediction."""
+    found = prediction("tied queries and keys")
+    variances = _tied_variances(found.layer.replace(width=width), seed)
+    points = math.sqrt(found.own.mean()) * np.linspace(0.05, 4.0, 80)
+    values = special.ndtr(-points / np.sqrt(variances)[:, None])
+    difference = values.mean(axis=0) - found.own.upper_tail(points)
+    worst = int(np.argmax(np.abs(difference)))
+    return float(abs(difference[worst])), ERRORS * float(values[:, worst].std()) / math.sqrt(len(values))
+
+
+def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
+    from attncheck.checks.laws import conditional_covariance
+    from attncheck.simulators import simulate_chunks
+
+    chunks = simulate_chunks(layer, _TIED_DRAWS, 4_000, seed=seed)
+    return np.concatenate([conditional_covariance(layer, draws)[:, 0, 0] for draws in chunks])
+
+
+def _order(narrow: tuple[float, float], wide: tuple[float, float], ratio: float) -> tuple[float, float]:
+    """Return the order at which a distance falls, and its standard error."""
+    error = math.hypot(narrow[1] / narrow[0], wide[1] / wide[0]) / ERRORS / math.log(ratio)
+    return math.log(wide[0] / narrow[0]) / math.log(ratio), error
+
+
+@pytest.mark.parametrize("name", _MEASURED)
+def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int) -> None:
+    found = prediction(name)
+    narrow, wide = (_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS)
+    order, error = _order(narrow, wide, _WIDTHS[1] / _WIDTHS[0])
+    assert abs(order - found.order) < _CURVATURE + _STUDENT / ERRORS * error, f"order {order:.3f}, error {error:.3f}"
+    # Another order, half as large, would have been told apart.
+    assert _CURVATURE + _STUDENT / ERRORS * error < 0.45
+    # From the neighbour the distance does not fall: it stays at what the predictions differ by.
+    assert wide[0] + wide[1] < 0.5 * found.separation
+
+
+def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int) -> None:
+    narrow, wide = (_tied_distance(n, _seed(run_seed, "tied", str(n))) for n in _TIED_WIDTHS)
+    order, error = _order(narrow, wide, _TIED_WIDTHS[1] / _TIED_WIDTHS[0])
+    assert abs(order + 1.0) < 2.0 * _CURVATURE + 6.1 * error, f"order {order:.3f}, error {error:.3f}"
+    assert 2.0 * _CURVATURE + 6.1 * error < 0.45
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_are_not(name: str, run_seed: int) -> None:
+    found, regime = prediction(name), REGIMES[name]
+    literal = regime.weights != "gaussian"
+    width = _LITERAL_WIDTH if literal else _DRAWN_WIDTH
+    if name == "many heads":
+        value, error = found.separation, 0.0
+        own = kolmogorov(ac.limit(regime.layer).mixture(0), found.own)
+        # Drawing millions would take minutes: 1/H of heads against one is stated, and not drawn.
+        assert own < 0.2 * value
+        return
+    value, error = _own_distance(name, width, _seed(run_seed, name, "own"))
+    size = found.draws(_LEVEL, 1.0 - _LEVEL, value + error)
+    assert (size > _MOST) == (name in ("standard", "positions")), size
+    if size > _MOST:
+        # Stated, and not drawn: it would take minutes.
+        assert value + error < 0.5 * found.separation
+        return
+    seed = _seed(run_seed, name, "draws")
+    drawn = _draws(regime.layer.replace(width=width), size, seed, regime.weights)[:, found.position]
+    p_own, p_neighbour = (
+        _p_value(drawn, law, allowed) for law, allowed in ((found.own, value + error), (found.neighbour, 0))
+    )
+    assert p_neighbour < _LEVEL < p_own, f"{size} draws: {p_neighbour:.2g}, {p_own:.2g}"
+
+
+def _draws(layer: ac.AttentionLayer, size: int, seed: int, weights: str) -> FloatArray:
+    if weights == "gaussian":
+        return ac.simulate(layer, size, seed=seed, reading="collapsed", coordinates=1).outputs[:, :, 0]
+    return draw_with_weights(layer, size, 1, np.random.default_rng(seed), weights).outputs[:, :, 0]
+
+
+def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
+    """Return the chance of draws this far, were their law no further than allowed."""
+    ordered = np.sort(drawn)
+    tail = law.upper_tail(np.abs(ordered))
+    cdf, ranks = np.where(ordered < 0, tail, 1.0 - tail), np.arange(len(ordered) + 1) / len(ordered)
+    far = max(float((ranks[1:] - cdf).max()), float((cdf - ranks[:-1]).max()))
+    return float(stats.kstwo.sf(max(0.0, far - allowed), len(ordered)))
+
+
+@pytest.mark.parametrize(("seq_len", "heads"), [(2, 1), (1, 1), (3, 2), (4, 4)])
+def test_linear_attention_is_a_chi_square_mixture(seq_len: int, heads: int) -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=seq_len, num_heads=heads, attention_map="linear", clip=1e9)
+    law, degrees = ac.limit(layer), seq_len * heads
+    assert kolmogorov(law.mixture(0), _chi_square(degrees, heads)) < 1e-4
+    assert law.excess_kurtosis() == pytest.approx(6.0 / degrees, rel=1e-12)
+    # As many degrees of freedom as one score more would make would have been told apart.
+    assert kolmogorov(law.mixture(0), _chi_square(degrees + 1, heads)) > 3e-4
+    # Softmax has another law.
+    assert kolmogorov(law.mixture(0), ac.limit(layer.replace(attention_map="softmax")).mixture(0)) > 0.01
+
+
+def _chi_square(degrees: int, heads: int) -> ScaleMixture:
+    """Return the law of √(χ²/H) N by evenly spaced quantiles of χ²."""
+    quantiles = (np.arange(20_000) + 0.5) / 20_000
+    return condense(stats.chi2.ppf(quantiles, degrees) / heads, np.ones(len(quantiles)))
+
+
+def test_linear_attention_of_two_positions_and_one_head_is_laplace() -> None:
+    law = ac.limit(ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", clip=1e9))
+    t = np.linspace(0.0, 8.0, 801)
+    assert np.abs(law.sf(t) - 0.5 * np.exp(-t)).max() < 1e-15
+    assert np.abs(law.pdf(t[1:]) - 0.5 * np.exp(-t[1:])).max() < 1e-14
+    assert law.cdf(-30.0) == pytest.approx(0.5 * math.exp(-30.0), rel=1e-12)
+    # Laplace's law of another scale, by one part in a billion, would have been told apart.
+    assert np.abs(law.sf(t) - 0.5 * np.exp(-(1.0 + 1e-9) * t)).max() > 1e-10
+
+
+def test_many_heads_approach_their_gaussian_as_one_over_their_number() -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=1, query_std=2.0)
+    target = gaussian(float(ac.infinite_heads_kernel(layer).matrix[0, 0]))
+    laws = {heads: ac.limit(layer.replace(num_heads=heads)) for heads in (4, 8, 32, 64)}
+    far = {heads: kolmogorov(law.mixture(0), target) for heads, law in laws.items()}
+    for few, many in ((4, 32), (8, 64)):
+        order = math.log(far[many] / far[few]) / math.log(many / few)
+        # Of 1/√H, as a sum of independent terms has where its skewness is not 0, nothing is left.
+        assert abs(order + 1.0) < 0.1, f"order {order:.3f}"
+    kurtosis = [heads * law.excess_kurtosis() for heads, law in laws.items()]
+    assert max(kurtosis) < (1.0 + 1e-6) * min(kurtosis)
+    # Repeated heads are fewer heads: then it stops falling.
+    assert far[4] > 5.0 * far[32]
+
+
+def test_what_the_width_adds_does_not_average_over_heads() -> None:
+    """Inputs are one for all heads: the excess kurtosis keeps a part of order 1/n however many heads there are."""
+    few, many = (
+        ac.finite_width_law(ac.AttentionLayer(width=256, num_heads=heads), size=512).excess_kurtosis()
+        - ac.limit(ac.AttentionLayer(width=256, num_heads=heads)).excess_kurtosis()
+        for heads in (1, 32)
+    )
+    assert 256 * few == pytest.approx(35.0, rel=0.2)
+    assert 256 * many == pytest.approx(19.0, rel=0.2)
+    # Averaging would have left less than half of this at 32 heads.
+    assert many > 0.35 * few
+
+
+def test_predictions_in_closed_form_are_the_limits() -> None:
+    for name in ("1/n scaling", "one position"):
+        law = prediction(name).own
+        assert law.variance() < 1e-9 * law.mean() ** 2
+    layer = ac.AttentionLayer(width=16, seq_len=3, score_scaling="1/n", input_correlation=0.5, value_std=1.5, clip=1e9)
+    mean = 1.5**2 * (3 + 6 * 0.5) / 9
+    for position in range(3):
+        assert ac.limit(layer).variance(position) == pytest.approx(mean, rel=1e-9)
+    tied = prediction("tied queries and keys")
+    assert kolmogorov(tied.own, ac.limit(tied.layer).mixture(tied.position)) < 1e-9
+    relu = ac.limit(REGIMES["relu inputs"].layer).kernel.matrix
+    assert relu[0, 0] == pytest.approx(0.5, rel=1e-12)
+    assert relu[0, 1] == pytest.approx(0.5 / math.pi, rel=1e-9)

@@ -1,0 +1,60 @@
+"""Heads of fixed size: the gap that stays, and what falls beside it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import attncheck as ac
+
+_WIDTHS = (64, 128, 256, 512)
+
+
+def test_what_falls_falls_as_one_over_n_and_the_gap_is_stated() -> None:
+    layer = ac.AttentionLayer(width=64, head_dim=8, num_heads=1)
+    found = ac.rate(layer, _WIDTHS, size=512)
+    assert found.gap is not None
+    assert found.gap == ac.distance(layer, size=512, width=math.inf)
+    assert found.gap.value == pytest.approx(0.0195, abs=0.002)
+    assert found.order.low <= -1.0 <= found.order.high
+    assert found.order.high - found.order.low < 0.2
+    assert found.leading == pytest.approx(0.266, rel=0.02)
+    assert "stays" in str(found)
+    # From the limit of large heads nothing falls: the distance is the gap and a little more.
+    wide = ac.distance(layer, width=10**5, size=512)
+    assert wide.value == pytest.approx(found.gap.value, abs=wide.error + found.gap.error)
+
+
+def test_the_expansion_is_that_of_draws() -> None:
+    layer = ac.AttentionLayer(width=2_000, head_dim=2, num_heads=3, mask="causal", attention_map="sigmoid")
+    for of in ("outputs", "scores"):
+        found = ac.distance(layer, of=of, position=2, reference="infinite width", size=256)
+        assert found.value == pytest.approx(found.leading, abs=found.error + found.leading_error + 0.01 * found.value)
+        assert found.error < 0.3 * found.value
+
+
+def test_distances_from_both_references_differ_by_the_gap() -> None:
+    """All distances between the three laws are of the same sign here, so that they add up."""
+    layer = ac.AttentionLayer(width=256, head_dim=1, num_heads=1, seq_len=1)
+    gap = ac.distance(layer, "w1", width=math.inf)
+    beside = ac.distance(layer, "w1", reference="infinite width")
+    whole = ac.distance(layer, "w1")
+    assert whole.value == pytest.approx(gap.value + beside.value, abs=gap.error + beside.error + whole.error)
+    # head_dim = 1, s = 1: the product of two normals, against one.
+    assert gap.value > 20 * beside.value
+
+
+def test_without_a_head_dim_the_references_are_one() -> None:
+    layer = ac.AttentionLayer(width=32)
+    assert ac.distance(layer, size=64) == ac.distance(layer, size=64, reference="infinite width")
+
+
+def test_bad_arguments_are_named() -> None:
+    layer = ac.AttentionLayer(width=8, head_dim=2)
+    with pytest.raises(ac.InputError, match="reference"):
+        ac.distance(layer, reference="width")
+    with pytest.raises(ac.InputError, match="width"):
+        ac.distance(layer, reference="infinite width", width=math.inf)
+    with pytest.raises(ac.InputError, match="num_kv_heads"):
+        ac.rate(layer.replace(num_kv_heads=1), _WIDTHS)

@@ -1,0 +1,145 @@
+"""Sums of scores of programs: against literal draws, closed forms, and the orders that shared matrices give them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import attncheck as ac
+from attncheck.nonlinearity import relu, tanh
+from attncheck.program import LinearCombination, Program
+from attncheck.rates.distance import score_sum
+from attncheck.rates.quadratic import ScoreSum
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.programs import draw_lines
+
+_CYCLE, _APART = ("AB", "BC", "CA"), ("AB", "CD", "EF")
+
+
+def _program(sides: tuple[str, ...], hidden: bool = False) -> Program:
+    """Return scores of two correlated tokens, with a matrix between tokens and inputs or without."""
+    program = Program()
+    tokens = program.initials(["h1", "h2"], [0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]])
+    made = program.weight("W")
+    vectors = [program.matmul(made, token) for token in tokens] if hidden else tokens
+    inputs = [program.nonlin(relu() if hidden else tanh(), vector) for vector in vectors]
+    weights = {name: program.weight(name, 1.5) for name in dict.fromkeys("".join(sides))}
+    for k, pair in enumerate(sides):
+        left, right = (program.matmul(weights[name], inputs[(k + j) % 2]) for j, name in enumerate(pair))
+        program.score(left, right)
+    return program
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("sides", [_CYCLE, _APART, ("AB", "BA"), ("AB", "AC", "BC")])
+def test_it_is_the_law_of_literal_draws(sides: tuple[str, ...], hidden: bool) -> None:
+    program, width, size = _program(sides, hidden), 8, 20_000
+    weights = tuple(1.0 - 0.25 * k for k in range(len(sides)))
+    total = ScoreSum(program, weights)
+    gap = total.gap(width, 512, np.random.SeedSequence(0).spawn(8))
+    drawn = draw_lines(program, width, size, 1, np.random.default_rng(1), DirectMultiplier).scores @ np.array(weights)
+    cdf = stats.norm.cdf(gap.points / total.std) + gap.cdf.mean(axis=0)
+    error = 4 * gap.cdf.std(axis=0, ddof=1).max() / math.sqrt(8)
+    found = stats.ks_1samp(drawn, lambda t: np.interp(t, gap.points, cdf)).statistic
+    # Beyond with a chance of 1e-6, and the computed law's own error, which must not be what makes it pass.
+    assert error < 0.01
+    assert stats.kstwo.sf(max(0.0, found - error), size) > 1e-6
+
+
+def test_three_matrices_in_a_cycle_give_an_order_of_one_half() -> None:
+    cycle = ac.rate(_program(_CYCLE), of="scores", size=256)
+    assert cycle.predicted == -0.5
+    assert cycle.order.low <= -0.5 <= cycle.order.high
+    assert cycle.order.high - cycle.order.low < 0.1
+    assert cycle.constant.value == pytest.approx(cycle.leading, rel=0.02)
+    apart = ac.rate(_program(_APART), of="scores", size=256)
+    assert apart.predicted == -1.0
+    assert apart.order.low <= -1.0 <= apart.order.high
+    assert apart.order.high - apart.order.low < 0.1
+    assert apart.constant.value == pytest.approx(apart.leading, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("sides", "projection", "skewed"),
+    [
+        (_CYCLE, (1.0, 1.0, 1.0), True),
+        (_CYCLE, (1.0, 1.0, 0.0), False),  # two of three: nothing goes round
+        (("AB", "BC", "CD", "DA"), (1.0, 1.0, 1.0, 1.0), False),  # a third cumulant needs a round of three
+        (("AB", "BC", "CD", "DA", "AC"), (1.0,) * 5, True),
+        (("AB", "AC", "AD"), (1.0, 1.0, 1.0), False),
+    ],
+)
+def test_the_order_follows_from_the_third_cumulant(
+    sides: tuple[str, ...], projection: tuple[float, ...], skewed: bool
+) -> None:
+    assert (ScoreSum(_program(sides), projection).order == -0.5) is skewed
+
+
+def test_the_third_cumulant_is_that_of_three_gram_entries() -> None:
+    total = ScoreSum(_program(_CYCLE), (1.0, 1.0, 1.0))
+    # A sees both tokens, B the second twice, C the first twice: six times E p1 p2 p3 = n^{-1/2} σ⁶ K_12 K_22 K_11.
+    (first, both), (_, second) = total.kernel
+    assert total.skewness * total.std**3 == pytest.approx(6 * 1.5**6 * first * both * second, rel=1e-9)
+
+
+def test_one_score_is_the_score_of_a_layer() -> None:
+    program = Program()
+    h = program.initial("h")
+    tokens = [program.matmul(program.weight(name), h) for name in ("W1", "W2")]
+    program.score(program.matmul(program.weight("Q"), tokens[0]), program.matmul(program.weight("K"), tokens[1]))
+    for metric in ("ks", "w1", "tv"):
+        ours = ac.distance(program, metric, of="scores", width=16, size=16_384)
+        theirs = ac.distance(ac.AttentionLayer(width=16, clip=1e9), metric, of="scores")
+        assert ours.value == pytest.approx(theirs.value, abs=ours.error + theirs.error)
+        assert ours.error < 0.2 * ours.value
+
+
+def test_a_linear_combination_of_tokens_is_an_input_too() -> None:
+    program = Program()
+    one, other = program.initials(["h1", "h2"], [0.5, 0.0], [[1.0, 0.0], [0.0, 2.0]])
+    total = program.nonlin(LinearCombination((1.0, -1.0)), one, other)
+    program.score(program.matmul(program.weight("Q"), total), program.matmul(program.weight("K"), one))
+    found = ac.distance(program, of="scores", width=10**5, size=16)
+    assert found.value == pytest.approx(found.leading, rel=0.02)
+    assert found.error < 0.02 * found.value
+
+
+def test_bad_arguments_are_named() -> None:
+    program = _program(_CYCLE)
+    for arguments, field in [
+        ({"of": "outputs", "width": 64}, "of"),
+        ({"of": "scores"}, "width"),
+        ({"of": "scores", "width": 2}, "width"),
+        ({"of": "scores", "width": 64, "metric": "kl"}, "metric"),
+        ({"of": "scores", "width": 64, "key": 1}, "projection"),
+        ({"of": "scores", "width": 64, "projection": (1.0,)}, "projection"),
+        ({"of": "scores", "width": 64, "projection": (1.0, math.nan, 1.0)}, "projection"),
+        ({"of": "scores", "width": 64, "projection": (0.0, 0.0, 0.0)}, "projection"),
+        ({"of": "scores", "width": 64, "projection": 3.0}, "projection"),
+    ]:
+        with pytest.raises(ac.InputError, match=field):
+            ac.distance(program, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ac.InputError, match="six different"):
+        ac.rate(program, (64, 128, 256, 512), of="scores")
+    with pytest.raises(ac.InputError, match="projection"):
+        ac.distance(ac.AttentionLayer(width=8), projection=(1.0,))
+    without = Program()
+    without.initial("h")
+    with pytest.raises(ac.InputError, match="no scores"):
+        score_sum(without, "scores", None)
+
+
+def test_what_has_no_such_law_is_refused() -> None:
+    program = Program()
+    h, q, k = program.initial("h"), program.weight("Q", rows=4), program.weight("K", rows=4)
+    program.score(program.matmul(q, h), program.matmul(k, h))
+    with pytest.raises(ac.InputError, match="fixed size"):
+        ac.distance(program, of="scores", width=64)
+    again = Program()
+    h, q, k = again.initial("h"), again.weight("Q"), again.weight("K")
+    again.score(again.matmul(q, again.matmul(q, h)), again.matmul(k, h))
+    with pytest.raises(ac.InputError, match="program"):
+        ac.distance(again, of="scores", width=64)
