@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 import attncheck as ac
+from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.gap import ERRORS
 from attncheck.rates.law import Distance
 from attncheck.rates.rate import fit
@@ -17,9 +19,9 @@ def _made(metric: str, exponent: float, curvature: float, noise: float, seed: in
     rng = np.random.default_rng(seed)
     made = []
     for width in (64, 128, 256, 512, 1024, 2048):
-        value = 0.35 * width**exponent * math.exp(curvature / width)
-        error = noise * value
-        value += error * rng.standard_normal()
+        true = 0.35 * width**exponent * math.exp(curvature / width)
+        replicates = true * (1.0 + noise * math.sqrt(REPLICATES) * rng.standard_normal(REPLICATES))
+        value, error = float(replicates.mean()), float(replicates.std(ddof=1)) / math.sqrt(REPLICATES)
         made.append(Distance(metric, value, ERRORS * error, value, ERRORS * error, float(width), 100))
     return made
 
@@ -31,6 +33,20 @@ def test_intervals_hold_the_order_as_often_as_they_say() -> None:
     )
     # 99% of 400, or more where the misfit widens them: fewer than 386 has a chance of 2e-5.
     assert held >= 386
+
+
+def test_narrow_widths_that_bend_too_much_do_not_move_the_order() -> None:
+    """The bend of a divergence of scores, with the next term that no fit has: (1 + 20/n)^{-1} instead of exp(-20/n)."""
+    rng = np.random.default_rng(0)
+    orders = []
+    for _ in range(50):
+        made = []
+        for each in _made("kl", -2.0, 0.0, 0.003, int(rng.integers(2**32))):
+            bend = 1.0 / (1.0 + 20.0 / each.width)
+            made.append(dataclasses.replace(each, value=each.value * bend, error=each.error * bend))
+        orders.append(fit("kl", made).order)
+    assert abs(np.mean([order.value for order in orders]) + 2.0) < 0.01
+    assert sum(order.low <= -2.0 <= order.high for order in orders) >= 45
 
 
 def test_another_order_is_told_apart() -> None:
