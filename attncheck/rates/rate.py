@@ -110,7 +110,7 @@ def rate(
     ----------
     layer : AttentionLayer or Program
         At any width. With a `head_dim` it is the distance to the law at infinite width with that head_dim that
-        falls, and the distance of that law from the limit is `Rate.gap`.
+        falls, and the distance of that law from the limit is the attribute ``gap``.
     widths : sequence of int, optional
         At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`,
         `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.

@@ -92,7 +92,7 @@ def draws_needed(separation: float, level: float, power: float) -> int:
 
 
 def kolmogorov(one: ScaleMixture, other: ScaleMixture) -> float:
-    """Return sup |F - F'| of two scale mixtures.
+    """Return ``sup |F - F'|`` of two scale mixtures.
 
     Examples
     --------

@@ -27,7 +27,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
     By the closed form where φ has one, and for tanh by its Hermite expansion: with a_k(v) = E[φ(√v Z) He_k(Z)]/√k!,
     K_jk is Σ_k a_k(C_jj) a_k(C_kk) ρ^k, one sum for all variances instead of one double integral for each pair. What is
-    left out is at most |ρ|^{64} times the root of what Parseval's identity leaves of both.
+    left out is at most ``|ρ|^64`` times the root of what Parseval's identity leaves of both.
 
     Parameters
     ----------
