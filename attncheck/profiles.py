@@ -39,6 +39,9 @@ class Profile:
         Random layers per property; a hard cap.
     program_anchors, program_examples : int
         The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
+    theory : int
+        Random layers per property of the theory, which is computed and has nothing of the subject; 0 leaves all of
+        these out.
     entries : int
         Weight entries that a look of one property on one layer may draw: the draws are this over
         the layer's `weight_entries`.
@@ -61,6 +64,7 @@ class Profile:
     draws: int | None = None
     program_anchors: int = 9
     program_examples: int = 6
+    theory: int = 6
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
@@ -85,6 +89,7 @@ PROFILES = {
             power=0.9,
             program_anchors=2,
             program_examples=2,
+            theory=0,
         ),
         Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=60_000),
         Profile(
@@ -96,6 +101,7 @@ PROFILES = {
             most_draws=60_000,
             draws=2_000_000,
             program_examples=20,
+            theory=20,
         ),
     )
 }

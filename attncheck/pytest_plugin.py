@@ -150,8 +150,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(parameter, [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
     elif mark := definition.get_closest_marker(_DRAWN):
         (strategy,) = mark.args
-        layers = _collectable(lambda: _run_of(config).layers(strategy, definition.name))
+        layers = _collectable(lambda: _run_of(config).theory_examples(strategy, definition.name))
         metafunc.parametrize(parameter, layers, ids=[layer.describe() for layer in layers])
+
+
+def deselect_theory(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what examines nothing of the subject, where the profile says so; for a conftest of properties."""
+    if _run_of(config).profile.theory:
+        return
+    left_out = [item for item in items if not item.get_closest_marker(_MARK)]
+    items[:] = [item for item in items if item.get_closest_marker(_MARK)]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

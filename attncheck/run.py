@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.diagnosis import diagnose
@@ -112,11 +111,12 @@ class Run:
         if name in PROGRAM_PROPERTIES:
             drawn = draw_examples(strategy, profile.program_examples, self.seed, name)
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
-        return self.units_on(name, [*profile.layers, *self.layers(strategy, name)])
+        return self.units_on(name, [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, name)])
 
-    def layers(self, strategy: Any, key: str) -> list[AttentionLayer]:
-        """Return the run's layers from a strategy, keyed by what they are for."""
-        return draw_examples(strategy, self.profile.examples, self.seed, key)
+    def theory_examples(self, strategy: Any, key: str) -> list[Any]:
+        """Return what a property of the theory is computed on, from a strategy, keyed by what it is for."""
+        count = self.profile.theory
+        return draw_examples(strategy, count, self.seed, key) if count else []
 
     def units_on(self, name: str, layers: Iterable[Case]) -> list[Unit]:
         """Return the units of a property on given layers, each once."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.pytest_plugin import engage
+from attncheck.pytest_plugin import deselect_theory, engage
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     engage(session.config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    deselect_theory(config, items)

@@ -167,3 +167,14 @@ def test_and_mended(place: pytest.Pytester) -> None:
     # The grouped layer is not supported, which is neither a pass nor a failure.
     unsupported = {each.reason for each in results if each.layer["num_kv_heads"]}
     assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}
+
+
+@pytest.mark.parametrize(("profile", "stacks"), [("smoke", 0), ("default", 6)])
+def test_smoke_leaves_out_what_is_not_of_the_subject(place: pytest.Pytester, profile: str, stacks: int) -> None:
+    paths = [str(FOLDER / file) for file in ("test_stacks.py", "test_inputs.py")]
+    options = ["--collect-only", "-q", f"--attncheck-profile={profile}", "-p", "no:cacheprovider"]
+    result = place.runpytest_inprocess(*paths, *options)
+    drawn = [line for line in result.outlines if "test_stacks_approach_the_conjectured_limit[" in line]
+    assert len(drawn) == stacks
+    assert any("test_inputs[" in line for line in result.outlines)
+    assert any("deselected" in line for line in result.outlines) == (stacks == 0)

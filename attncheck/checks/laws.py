@@ -33,7 +33,7 @@ _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
 # What all draws of a law may cost, about in half nanoseconds, and the draws that are taken whatever they cost.
-_LAW_COST, _FEWEST_DRAWS = 4_000_000_000, 100
+_LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Entries of scores, and of inputs, that are held at a time.
 _HELD_ENTRIES = 2**22
 # Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-8 a point.
