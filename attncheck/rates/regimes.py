@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice, check_number
+from attncheck.errors import check_choice, check_number, refuse
 from attncheck.limits.covariance import infinite_heads_kernel
 from attncheck.limits.kernel import input_kernel
 from attncheck.limits.law import limit
@@ -81,8 +81,11 @@ class Prediction:
         chances = {"level": level, "1 - power": 1.0 - power}
         for field, chance in chances.items():
             check_number(field, chance, "pass a chance between 1e-300 and 1", minimum=1e-300, maximum=1.0)
-        left = check_number("distance", self.separation - distance, "pass less than the separation", minimum=1e-9)
-        return draws_needed(left, level, power)
+        remedy = f"pass less than the separation, {self.separation:.3g}"
+        moved = check_number("distance", distance, remedy, minimum=0.0, maximum=self.separation)
+        if moved == self.separation:
+            refuse("distance", distance, "leaves nothing to tell the two predictions apart by", remedy)
+        return draws_needed(self.separation - moved, level, power)
 
 
 def draws_needed(separation: float, level: float, power: float) -> int:
