@@ -39,9 +39,10 @@ class Profile:
         Random layers per property; a hard cap.
     program_anchors, program_examples : int
         The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
-    theory : int
-        Random layers per property of the theory, which is computed and has nothing of the subject; 0 leaves all of
-        these out.
+    drawn : int
+        Random layers or stacks of a test of its own.
+    theory : bool
+        Whether attncheck's properties of the theory are examined, which are computed and have nothing of the subject.
     entries : int
         Weight entries that a look of one property on one layer may draw: the draws are this over
         the layer's `weight_entries`.
@@ -64,7 +65,8 @@ class Profile:
     draws: int | None = None
     program_anchors: int = 9
     program_examples: int = 6
-    theory: int = 6
+    drawn: int = 6
+    theory: bool = True
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
@@ -89,7 +91,8 @@ PROFILES = {
             power=0.9,
             program_anchors=2,
             program_examples=2,
-            theory=0,
+            drawn=4,
+            theory=False,
         ),
         Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=60_000),
         Profile(
@@ -101,7 +104,7 @@ PROFILES = {
             most_draws=60_000,
             draws=2_000_000,
             program_examples=20,
-            theory=20,
+            drawn=20,
         ),
     )
 }

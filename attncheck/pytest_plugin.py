@@ -150,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(parameter, [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
     elif mark := definition.get_closest_marker(_DRAWN):
         (strategy,) = mark.args
-        layers = _collectable(lambda: _run_of(config).theory_examples(strategy, definition.name))
+        layers = _collectable(lambda: _run_of(config).drawn(strategy, definition.name))
         metafunc.parametrize(parameter, layers, ids=[layer.describe() for layer in layers])
 
 

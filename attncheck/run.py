@@ -113,10 +113,9 @@ class Run:
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
         return self.units_on(name, [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, name)])
 
-    def theory_examples(self, strategy: Any, key: str) -> list[Any]:
-        """Return what a property of the theory is computed on, from a strategy, keyed by what it is for."""
-        count = self.profile.theory
-        return draw_examples(strategy, count, self.seed, key) if count else []
+    def drawn(self, strategy: Any, key: str) -> list[Any]:
+        """Return the run's layers or stacks from a strategy for a test of its own, keyed by what they are for."""
+        return draw_examples(strategy, self.profile.drawn, self.seed, key)
 
     def units_on(self, name: str, layers: Iterable[Case]) -> list[Unit]:
         """Return the units of a property on given layers, each once."""

@@ -87,9 +87,9 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Exact at finite width: scores given one side of each are Gaussian with formula (*), and uncorrelated, sizes "
         "included, with what they are given, for programs and for layers. In the limit: their dependence on the "
         "inputs falls as 1/n, from exact moments, and the law of a score of a layer, and of a projection of the scores "
-        "of a program at width 512, is no further from its limit than computed for its width.",
-        _ODD_CYCLE + " The rate n^{-1/2} of a cycle of three matrices is told by `Program.coverage()` and not measured "
-        "here. Independence is examined linearly and in sizes: a dependence that shows in neither is not seen.",
+        "of a program at width 512, is no further from its limit than computed for its width. The computed law of a "
+        "sum of scores approaches its limit as 1/n, and as n^{-1/2} where three matrices go round in a cycle.",
+        _ODD_CYCLE + " Independence is examined linearly and in sizes: a dependence that shows in neither is not seen.",
     ),
     StatementRow(
         "Assumption 1",
@@ -133,11 +133,14 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_conditional_gaussianity.py",
             "test_non_gaussianity.py",
             "test_draws.py",
+            "test_rates.py",
+            "test_regimes.py",
         ),
         "Exact at finite width: results and scores of programs have the joint law of the matrix-free reading, layers "
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
-        "its width, a distance that falls as 1/n.",
+        "its width, a distance that falls as 1/n. So it does in every regime, where the neighbouring prediction is "
+        "rejected.",
         "Every dependence: a handful of numbers of a draw is compared. The distance of outputs of programs that are no "
         "layers to their limit: no exact law at finite width is computed for them.",
     ),

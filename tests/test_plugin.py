@@ -390,7 +390,7 @@ class TestOthers:
             """
         )
         result = smoke(place, "--attncheck-seed=3")
-        result.assert_outcomes(passed=PROFILES["smoke"].examples)
+        result.assert_outcomes(passed=PROFILES["smoke"].drawn)
         assert not (place.path / "record.jsonl").exists()
 
     def test_properties_run_from_another_folder(self, place: pytest.Pytester) -> None:

@@ -56,14 +56,14 @@ def weights_of_row(layer: AttentionLayer, row: Sequence[float], position: int) -
 
 
 def attend_by_definition(
-    layer: AttentionLayer, hidden: FloatArray, matrices: dict[str, FloatArray]
+    layer: AttentionLayer, hidden: FloatArray, positions: FloatArray, matrices: dict[str, FloatArray]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return x, P and y of one draw from h and the matrices W0, W1…, Q1…, K1…, V1…, O1…, in plain loops."""
+    """Return x, P and y of one draw from h, the e^i and the matrices W0, W1…, Q1…, K1…, V1…, O1…, in plain loops."""
     s, heads = layer.seq_len, layer.num_heads
     nu = layer.width if layer.head_dim is None else layer.head_dim
     x = []
     for i in range(s):
-        h = np.zeros(layer.width)
+        h = positions[i].copy()
         for name in ("W0", f"W{i + 1}"):
             if name in matrices:
                 h += matrices[name] @ hidden
@@ -73,7 +73,8 @@ def attend_by_definition(
     for a in range(heads):
         group = a if layer.num_kv_heads is None else a * layer.num_kv_heads // heads
         W_Q, W_K, W_V, W_O = (
-            matrices[f"{letter}{k + 1}"] for letter, k in (("Q", a), ("K", group), ("V", group), ("O", a))
+            matrices[f"{letter}{k + 1}"]
+            for letter, k in (("K" if layer.tied_query_key else "Q", a), ("K", group), ("V", group), ("O", a))
         )
         for i in range(s):
             for j in range(s):

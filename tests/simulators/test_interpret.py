@@ -51,14 +51,19 @@ def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None
     expansion = expand(layer)
     rng = np.random.default_rng(0)
     record = Recorder(layer.width, rng)
-    everything = [*expansion.inputs, *expansion.outputs, expansion.program.nodes[0]]
+    added = [node for node in expansion.program.nodes if node.name in {f"e{i + 1}" for i in range(layer.seq_len)}]
+    assert len(added) == (layer.seq_len if layer.position_std else 0)
+    everything = [*expansion.inputs, *expansion.outputs, expansion.program.nodes[0], *added]
     values = interpret(expansion.program.steps(), layer.width, 2, 1, everything, record, rng)
     hidden = values.get(expansion.program.nodes[0])
+    positions = values.stack(added) if added else np.zeros((2, layer.seq_len, layer.width))
     inputs, outputs = values.stack(expansion.inputs), values.stack(expansion.outputs)
     scores = values.stack(expansion.scores).reshape(2, layer.num_heads, layer.seq_len, layer.seq_len)
     for k in range(2):
-        x, p, y = attend_by_definition(layer, hidden[k], {name: W[k] for name, W in record.matrices.items()})
-        np.testing.assert_allclose(inputs[k], x, rtol=1e-9, atol=1e-9 * layer.input_std)
+        x, p, y = attend_by_definition(
+            layer, hidden[k], positions[k], {name: W[k] for name, W in record.matrices.items()}
+        )
+        np.testing.assert_allclose(inputs[k], x, rtol=1e-9, atol=1e-9 * layer.hidden_std)
         np.testing.assert_allclose(scores[k], p, rtol=1e-9, atol=1e-9 * (1 + np.abs(p).max()))
         np.testing.assert_allclose(outputs[k], y, rtol=1e-8, atol=1e-8 * (1 + np.abs(y).max()))
 

@@ -144,8 +144,10 @@ def draw_matrices(layer: AttentionLayer, rng: np.random.Generator) -> dict[str, 
 
 def draw_by_definition(layer: AttentionLayer, size: int, coordinates: int, seed: int) -> Draws:
     rng = np.random.default_rng(seed)
+    none = np.zeros((layer.seq_len, layer.width))
     drawn = [
-        attend_by_definition(layer, rng.standard_normal(layer.width), draw_matrices(layer, rng)) for _ in range(size)
+        attend_by_definition(layer, rng.standard_normal(layer.width), none, draw_matrices(layer, rng))
+        for _ in range(size)
     ]
     x, scores, y = (np.array(part) for part in zip(*drawn, strict=True))
     gram = np.einsum("dic,djc->dij", x, x) / layer.width
