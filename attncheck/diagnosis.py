@@ -65,6 +65,8 @@ class Estimate:
     value, low, high, declared : float
     ratio : bool
         Whether the unit is what is declared, so that 1 is.
+    positive : bool
+        Whether it is the mean of numbers none of which is negative.
     """
 
     name: str
@@ -73,15 +75,20 @@ class Estimate:
     high: float
     declared: float
     ratio: bool = False
+    positive: bool = False
 
     @property
     def differs(self) -> bool:
-        """Whether the declared value lies outside the interval."""
-        return not self.low <= self.declared <= self.high
+        """Whether the declared value lies outside the interval, and the interval means something.
+
+        One of a positive number that reaches below 0 does not: a few large draws make it, and may be missing.
+        """
+        return not self.low <= self.declared <= self.high and not (self.positive and self.low <= 0.0)
 
     def times(self, unit: float) -> Estimate:
         """Return a ratio as a quantity of which `unit` is declared."""
-        return Estimate(self.name, unit * self.value, unit * self.low, unit * self.high, unit * self.declared)
+        value, low, high, declared = (unit * each for each in (self.value, self.low, self.high, self.declared))
+        return Estimate(self.name, value, low, high, declared, positive=self.positive)
 
     def __str__(self) -> str:
         value, low, high, declared = (
@@ -229,14 +236,14 @@ def _mean_square(values: FloatArray) -> FloatArray:
 def _mean(name: str, values: FloatArray, declared: float) -> Estimate:
     half = _QUANTILE * float(values.std()) / len(values) ** 0.5
     mean = float(values.mean())
-    return Estimate(name, mean, mean - half, mean + half, declared)
+    return Estimate(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Estimate:
     """Compare with the mean over a larger sample of the exact law, whose error widens the interval."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
-    mean = float(ours.mean())
-    return Estimate(name, mean, mean - half, mean + half, float(theirs.mean()))
+    mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
+    return Estimate(name, mean, mean - half, mean + half, float(theirs.mean()), positive=positive)
 
 
 def _ratio(name: str, squares: tuple[FloatArray, FloatArray]) -> Estimate:

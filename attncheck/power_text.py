@@ -87,7 +87,7 @@ def _unseen(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
 
 def _what_it_takes(rows: Sequence[Row]) -> str:
     if not rows:
-        return "it changes none of the layers that are visited"
+        return "it changes none of the fixed layers that are visited"
     told = [row for row in rows if row.needed is not None]
     if told:
         row = min(told, key=lambda row: row.needed or 0)

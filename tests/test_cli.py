@@ -165,4 +165,4 @@ def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.Capt
     assert main(["power", "untied_query_key", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
     lines = capsys.readouterr().out.splitlines()[2:]
     assert len(lines) == 3
-    assert all(line.endswith("it changes none of the layers that the profile visits") for line in lines)
+    assert all(line.endswith("it changes none of the fixed layers that the profile visits") for line in lines)

@@ -323,6 +323,14 @@ class TestDiagnosis:
         )
         assert not Estimate("mean", 0.01, -0.01, 0.03, 0.0).differs
 
+    def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
+        # Few large draws make such a mean: "[-36.6, 37.5], declared 82.7" would be no evidence.
+        estimate = Estimate("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
+        assert not estimate.differs
+        assert not estimate.times(2.0).differs
+        assert dataclasses.replace(estimate, low=0.1).differs
+        assert dataclasses.replace(estimate, positive=False).differs
+
 
 class TestReport:
     def test_results_come_in_any_order(self, tmp_path: Path) -> None:

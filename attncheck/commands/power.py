@@ -53,7 +53,7 @@ def _line(entry: Entry, profile: str) -> str:
     head = f"{entry.fault:26} {entry.exposure:8} {entry.chance(profile):6.1%}"
     if row is None or row.needed is None:
         untold = "no check that is planned tells it from chance"
-        reason = "it changes none of the layers that the profile visits" if row is None else untold
+        reason = "it changes none of the fixed layers that the profile visits" if row is None else untold
         return f"{head} {'-':>10} {'-':>9} {'-':>9}  {reason}"
     verified = f"{row.seen}/{row.looks}" if row.looks else "-"
     return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"

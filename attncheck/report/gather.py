@@ -240,8 +240,9 @@ def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> I
             continue
         yield Entry(line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous)
         _account(found, owed, line.id)
-        layer = found.space.add(line.layer, line.verdict == Verdict.VIOLATED)
+        # A layer on which nothing was examined was not visited.
         if line.p_values:
+            layer = found.space.add(line.layer, line.verdict == Verdict.VIOLATED)
             found.claim_layers.setdefault(line.claim, set()).add(layer)
         if line.check not in found.tallies:
             found.tallies[line.check] = Tally(line.check, line.claim, line.kind)

@@ -133,6 +133,14 @@ def test_unvisited_choices_are_listed(clean_record: Path) -> None:
     assert "relu not visited" in render(clean_record).text
 
 
+def test_layers_on_which_nothing_was_examined_were_not_visited(tmp_path: Path) -> None:
+    tried = [make_result(layer=LAYERS[0])]
+    left = [make_result(layer=layer, p_values=[], verdict="not examined", reason="no") for layer in LAYERS[1:]]
+    path = write_record(tmp_path / "run.jsonl", [*tried, *left])
+    assert "1 configuration" in render(path).text
+    assert f"{len(LAYERS)} configurations" not in render(path).text
+
+
 def test_inconclusive_and_not_uniform_runs_are_not_passes(tmp_path: Path) -> None:
     doubtful = make_result(verdict="inconclusive", p_values=[1e-5, 1e-5, 0.3])
     text = render(write_record(tmp_path / "doubt.jsonl", [doubtful])).text
