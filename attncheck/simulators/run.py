@@ -261,7 +261,8 @@ def _iterate(
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-    chosen: Reading = reading or ("matrix-free" if isinstance(layer, Program) else "collapsed")
+    usual: Reading = "matrix-free" if isinstance(layer, Program) else "collapsed"
+    chosen: Reading = usual if reading is None else reading
     check_choice("reading", chosen, tuple(READINGS))
     root = _seed_sequence(seed)
     work: _Work[Any]
