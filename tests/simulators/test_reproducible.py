@@ -136,5 +136,18 @@ def test_bad_chunks_are_refused_before_the_first_one_is_asked_for(chunk_size: An
         simulate_chunks(LAYER, 5, coordinates=7)
 
 
+@pytest.mark.parametrize("reading", [*READINGS, None])
+def test_no_reading_is_advised_that_is_used(reading: Any) -> None:
+    used = reading or "collapsed"
+    with pytest.raises(InputError, match=r"^memory=1: ") as caught:
+        simulate(LAYER, 5, reading=reading, memory=1)
+    remedy = str(caught.value).partition("; ")[2]
+    assert ('reading="collapsed"' in remedy) == (used in ("direct", "matrix-free"))
+    assert len(remedy) > len("raise memory")
+    assert "coordinates" not in remedy
+    with pytest.raises(InputError, match=r"; raise memory, or ask for fewer coordinates"):
+        simulate(LAYER, 5, reading=reading, memory=1, coordinates=2)
+
+
 def test_the_limit_has_coordinates_beyond_the_width() -> None:
     assert simulate(LAYER, 5, reading="limit", coordinates=50).outputs.shape == (5, 3, 50)
