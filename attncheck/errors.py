@@ -43,7 +43,7 @@ def _shown(value: Any) -> str:
         shown = repr(value)
     except Exception:  # such as of a whole number of more digits than Python prints
         shown = f"<{type(value).__name__}>"
-    if len(shown.splitlines()) > 1:
+    if shown.splitlines() != [shown]:
         shown = " ".join(shown.split())
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
@@ -51,6 +51,10 @@ def _shown(value: Any) -> str:
 def _is_boolean(value: Any) -> bool:
     """Return whether a value is a boolean, of Python or of NumPy."""
     return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
+
+
+# Larger whole numbers are printed by no Python, or are no floats.
+_MOST_BITS = 1_000
 
 
 def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
@@ -66,6 +70,8 @@ def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
         whole = operator.index(value)
     except TypeError:
         refuse(field, value, "must be a whole number", remedy)
+    if whole.bit_length() > _MOST_BITS:
+        refuse(field, value, "is too large", remedy)
     if whole < minimum:
         refuse(field, value, f"must be at least {minimum}", remedy)
     return whole

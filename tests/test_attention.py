@@ -78,6 +78,8 @@ def test_booleans_of_numpy_are_no_numbers() -> None:
 def test_values_that_python_does_not_print_are_named() -> None:
     with pytest.raises(InputError, match=r"^position_std=<int>: is larger than any float; pass"):
         AttentionLayer(width=8, position_std=10**5_000)
+    with pytest.raises(InputError, match=r"^width=<int>: is too large; pass"):
+        AttentionLayer(width=10**5_000)
     with pytest.raises(InputError, match=r"^mask=\[0, 0, .*\.\.\.: is not known"):
         AttentionLayer(width=8, mask=[0] * 500)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^mask=<list>: is not known"):

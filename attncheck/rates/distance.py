@@ -137,7 +137,7 @@ def _check_left_out(**arguments: tuple[Any, Any]) -> None:
     """Refuse arguments, each with its default, that are for layers."""
     for field, (given, usual) in arguments.items():
         if given is not usual and (not isinstance(given, int | str) or given != usual):
-            remedy = "leave it out; projection says which sum of scores is meant"
+            remedy = "leave it out: projection says which sum of scores is meant"
             refuse(field, given, "is for layers, not for programs", remedy)
 
 

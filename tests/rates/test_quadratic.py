@@ -135,6 +135,8 @@ def test_bad_arguments_are_named() -> None:
         ac.rate(program, (64, 128, 256, 512), of="scores")
     with pytest.raises(ac.InputError, match="projection"):
         ac.distance(ac.AttentionLayer(width=8), projection=(1.0,))
+    with pytest.raises(ac.InputError, match=r"^program=<Program of 0 lines and 0 weights>: has no lines"):
+        ac.distance(Program(), of="scores", width=64)
     without = Program()
     without.initial("h")
     with pytest.raises(ac.InputError, match="no scores") as caught:
