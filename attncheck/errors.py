@@ -53,8 +53,8 @@ def _is_boolean(value: Any) -> bool:
     return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
 
 
-# Larger whole numbers are printed by no Python, or are no floats.
-_MOST_BITS = 1_000
+# Of larger whole numbers Python does not print the squares.
+_MOST_BITS = 4_000
 
 
 def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
