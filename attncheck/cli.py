@@ -243,7 +243,7 @@ def report(
 @app.command
 def paper(
     *figure: PublishedFigure,
-    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("paper"),
+    out: Annotated[str, Parameter(name=["--out", "-o"])] = "paper",
     scale: float = 1.0,
     seed: str = "0",
     workers: str = "auto",
@@ -257,7 +257,7 @@ def paper(
     out
         The folder for figures, numbers and a page of all. A run that was interrupted goes on where it was.
     scale
-        Share of the published draws: 0.01 for a quick look.
+        Share of the published draws, at least 0.001: 0.01 for a quick look.
     seed
         A whole number: the same seed gives the same digits with any number of workers.
     workers

@@ -33,6 +33,8 @@ _SIZE = 4_000
 # Entries of a diagnosis' largest array.
 _ENTRIES = 2**21
 _QUANTILE = 3.29
+# Distances of positions whose inputs are compared, where positions decide on them.
+_STEPS = 3
 # Properties whose checks must agree with a layer before it is named, and their level together.
 _CONFIRMING, _CONFIRMING_LEVEL = ("exactness", "scores", "conditional"), 0.01
 # Calls that are compared with each other, their draws, and the level of the comparison.
@@ -130,7 +132,7 @@ def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
         For draws of the exact law to compare with, four times as many.
     """
     found = [str(estimate) for estimate in _estimates(sample, seed) if estimate.differs]
-    return [*found, *_fitting(sample, seed)] if found else []
+    return [*found, *_root_scaling(sample, seed), *_fitting(sample, seed)] if found else []
 
 
 def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
@@ -148,17 +150,41 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
 
 def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
     """Yield what the layer would have to declare, in one field, for estimates and checks to agree with it."""
-    for field, values in _READINGS.items():
-        for value in values:
-            try:
-                layer = sample.layer.replace(**{field: value, **_WITH.get(field, {})})
-            except InputError:  # no such layer
-                continue
-            if layer == sample.layer:
-                continue
-            read = dataclasses.replace(sample, layer=layer)
-            if not any(estimate.differs for estimate in _estimates(read, seed)) and _passes(read, seed):
-                yield f"all of it fits a layer with {field}={value!r}"
+    for field, value in _readings(sample.layer):
+        try:
+            layer = sample.layer.replace(**{field: value, **_WITH.get(field, {})})
+        except InputError:  # no such layer
+            continue
+        if layer == sample.layer:
+            continue
+        read = dataclasses.replace(sample, layer=layer)
+        if not any(estimate.differs for estimate in _estimates(read, seed)) and _passes(read, seed):
+            yield f"all of it fits a layer with {field}={value!r}"
+
+
+def _readings(layer: AttentionLayer) -> Iterator[tuple[str, Any]]:
+    """Yield fields with what a simulator may have read in them."""
+    yield from ((field, value) for field, values in _READINGS.items() for value in values)
+    if layer.position_std:
+        # Left at its default, or an exponent that is off by a factor of 2 or 4.
+        factors = (0.5, 0.5**0.5, 2.0**0.5, 2.0)
+        reaches = dict.fromkeys((1.0, *(round(factor * layer.position_reach, 4) for factor in factors)))
+        yield from (("position_reach", reach) for reach in reaches)
+
+
+def _root_scaling(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
+    """Say if tied scores are divided by √ν: no layer declares that, as it has no limit."""
+    layer = sample.layer
+    if not layer.tied_query_key or sample.scores is None or layer.head_width == 1:
+        return
+    exact = simulate(layer, 4 * len(sample), seed)
+    reference = Sample(layer, exact.outputs, scores=exact.scores)
+    read = dataclasses.replace(sample, scores=sample.scores * layer.head_width**-0.5)
+    off, mended = (
+        any(estimate.differs for estimate in _score_estimates(each, lambda: reference)) for each in (sample, read)
+    )
+    if off and not mended:
+        yield "scores fit 1/√n: they are divided by the root of what score_scaling='1/n' divides tied ones by"
 
 
 def _passes(sample: Sample, seed: np.random.SeedSequence) -> bool:
@@ -201,6 +227,9 @@ def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
     if s > 1:
         apart = ~np.eye(s, dtype=bool)
         yield _compared("mean product of inputs at two positions", *(gram[:, apart].mean(axis=1) for gram in grams))
+    for steps in range(1, min(s, 1 + _STEPS)) if sample.layer.position_std else ():
+        name = f"mean product of inputs at positions {steps} apart (position_std, position_reach)"
+        yield _compared(name, *(np.diagonal(gram, steps, axis1=1, axis2=2).mean(axis=1) for gram in grams))
 
 
 def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:

@@ -17,7 +17,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
     field : str
         Name of the offending field, argument, column or file.
     value : Any
-        What was given; shown by its repr, shortened.
+        What was given; shown by its repr, shortened, in one line.
     problem : str
         Why it cannot be used.
     remedy : str
@@ -35,10 +35,26 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
     ...
     attncheck.errors.InputError: width=-3: must be at least 1; pass the number of neurons, e.g. width=64
     """
-    shown = repr(value)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
-    raise InputError(f"{field}={shown}: {problem}; {remedy}")
+    raise InputError(f"{field}={_shown(value)}: {problem}; {remedy}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # such as of a whole number of more digits than Python prints
+        shown = f"<{type(value).__name__}>"
+    if shown.splitlines() != [shown]:
+        shown = " ".join(shown.split())
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def _is_boolean(value: Any) -> bool:
+    """Return whether a value is a boolean, of Python or of NumPy."""
+    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
+
+
+# Of larger whole numbers Python does not print the squares.
+_MOST_BITS = 4_000
 
 
 def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
@@ -48,15 +64,28 @@ def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
     """
     import operator
 
-    if isinstance(value, bool):
+    if _is_boolean(value):
         refuse(field, value, "must be a whole number, not a boolean", remedy)
     try:
         whole = operator.index(value)
     except TypeError:
         refuse(field, value, "must be a whole number", remedy)
+    if whole.bit_length() > _MOST_BITS:
+        refuse(field, value, "is too large", remedy)
     if whole < minimum:
         refuse(field, value, f"must be at least {minimum}", remedy)
     return whole
+
+
+def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
+    """Return different whole numbers of at least `minimum` in ascending order, or raise `InputError`."""
+    try:
+        listed = None if isinstance(values, str | bytes) else list(values)
+    except TypeError:
+        listed = None
+    if listed is None:
+        refuse(field, values, "is no list of whole numbers", remedy)
+    return sorted({check_whole(field, value, minimum, remedy) for value in listed})
 
 
 def check_number(
@@ -71,11 +100,13 @@ def check_number(
     """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
     import math
 
-    if isinstance(value, bool | str | bytes):
+    if _is_boolean(value) or isinstance(value, str | bytes):
         refuse(field, value, "must be a number", remedy)
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        refuse(field, value, "is larger than any float", remedy)
+    except (TypeError, ValueError):
         refuse(field, value, "must be a number", remedy)
     if not math.isfinite(number):
         refuse(field, value, "must be finite", remedy)
@@ -90,6 +121,6 @@ def check_number(
 
 def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`, or raise `InputError` that lists them."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
     return str(value)

@@ -27,7 +27,7 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
     width = max(len(result.check) for result in shown)
     examined = sum(bool(result.p_values) for result in results)
     lines = [
-        f"VIOLATED: {claim.statement} ({claim.source})",
+        f"VIOLATED: {claim.said_of(worst.layer)} ({claim.source})",
         f"  layer:    {layer_name(worst.layer)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  likely:   {hint}" for hint in likely(shown)),

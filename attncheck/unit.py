@@ -312,7 +312,7 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         combined=trail.combined,
         continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
         text=check.describe(last),
-        hint=check.hint,
+        hint=check.hint_on(planned.setting),
         seconds=seconds,
         picture=None if last.picture is None else dict(last.picture),
     )

@@ -63,6 +63,38 @@ def test_impossible_values_are_refused(field: str, value: Any) -> None:
     assert_names(str(caught.value), field, value)
 
 
+def test_booleans_of_numpy_are_no_numbers() -> None:
+    given: list[tuple[str, Any]] = [
+        ("position_std", np.bool_(True)),
+        ("clip", np.array(True)),
+        ("width", np.bool_(True)),
+    ]
+    for field, value in given:
+        with pytest.raises(InputError, match=f"^{field}="):
+            AttentionLayer(**{"width": 8, field: value})
+    assert AttentionLayer(width=8, position_std=np.float32(2.0)).position_std == 2.0  # type: ignore[arg-type]
+
+
+def test_values_that_python_does_not_print_are_named() -> None:
+    with pytest.raises(InputError, match=r"^position_std=<int>: is larger than any float; pass"):
+        AttentionLayer(width=8, position_std=10**5_000)
+    with pytest.raises(InputError, match=r"^width=<int>: is too large; pass"):
+        AttentionLayer(width=10**5_000)
+    with pytest.raises(InputError, match=r"^mask=\[0, 0, .*\.\.\.: is not known"):
+        AttentionLayer(width=8, mask=[0] * 500)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^mask=<list>: is not known"):
+        AttentionLayer(width=8, mask=[10**5_000])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["score_scaling", "attention_map", "mask", "activation", "head_scaling"])
+def test_arrays_are_no_choices(field: str) -> None:
+    values: list[Any] = [np.array([1, 2]), np.eye(3), np.array(["none", "softmax"])]
+    for value in values:
+        with pytest.raises(InputError, match=f"^{field}=array") as caught:
+            AttentionLayer(**{"width": 8, field: value})
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "value", "said"),
     [

@@ -83,6 +83,8 @@ UNUSABLE = {
     ("power", "--seed", "x"): "pass a whole number",
     ("paper", "fig4"): "attncheck paper --help",
     ("paper", "--scale", "2"): "must be at most 1",
+    ("paper", "fig2", "--scale", "1e-9"): "scale=1e-09: must be at least 0.001",
+    ("paper", "--scale", "0.01", "--out", ""): "out='': names no folder",
     ("paper", "--seed", "-1"): "seed=-1: must be at least 0",
     ("check", "--layer", "x", "--samples", "x", "--seed", "1.5"): "seed='1.5': must be a whole number",
     ("paper", "--seed", "1.5"): "seed='1.5': must be a whole number",

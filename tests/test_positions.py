@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,19 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck.checks.check import Setting
+from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
-from attncheck.checks.sample import FIELDS
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.diagnosis import differences
 from attncheck.errors import InputError
 from attncheck.evidence.streams import digest
 from attncheck.expansion import expand
 from attncheck.limits.dependence import score_input_dependence
-from attncheck.limits.kernel import input_covariance, input_kernel
+from attncheck.limits.kernel import input_covariance, input_kernel, psd_root
 from attncheck.rates.drivers import Fluctuations
 from attncheck.report.causes import common
 from attncheck.report.gather import Space
-from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
 from attncheck.stacks import AttentionStack
 from attncheck.stacks.rate import rates
 
@@ -217,6 +220,78 @@ def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -
     assert space.values["tied_query_key"] == {"no": 2, "yes": 1}
     assert space.values["position_std"] == {"1.5": 1, "0": 2}
     assert common(space) == ["tied query key: yes"]
+
+
+_HELD = ac.AttentionLayer(width=16, seq_len=3, num_heads=1, position_std=1.5, position_reach=1.2)
+
+
+def _covariance(reach: float, power: float) -> Any:
+    distance = np.abs(np.subtract.outer(np.arange(_HELD.seq_len), np.arange(_HELD.seq_len)))
+    return _HELD.position_std**2 * np.exp(-(distance**power) / (2.0 * reach**power))
+
+
+def _added(kind: str, size: int, lengths: Any, rng: np.random.Generator) -> Any:
+    """Return e^i of a wrong kind, (size, positions, neurons)."""
+    noise = rng.standard_normal((size, _HELD.seq_len, _HELD.width))
+    if kind == "exponential":
+        return np.linalg.cholesky(_covariance(_HELD.position_reach / 2, 1.0)) @ noise
+    root = np.linalg.cholesky(_covariance(_HELD.position_reach * (2.0 if kind == "reach" else 1.0), 2.0))
+    if kind == "one neuron":
+        return (root @ noise)[..., :1]
+    return {"apart": _HELD.position_std * noise, "scaled": lengths * (root @ noise)}.get(kind, root @ noise)
+
+
+@pytest.mark.parametrize(
+    ("kind", "observed"),
+    [
+        ("reach", "all of it fits a layer with position_reach=2.4"),
+        ("exponential", "mean product of inputs at positions 1 apart (position_std, position_reach)"),
+        ("apart", "mean product of inputs at positions 2 apart (position_std, position_reach)"),
+        ("one neuron", ""),
+        ("scaled", ""),
+    ],
+)
+def test_messages_on_wrong_positions_speak_of_positions(kind: str, observed: str) -> None:
+    def wrong(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        hidden, lengths = draw_hidden(layer, size, rng)
+        shared = lengths[:, None, None]
+        return attend(layer, hidden * shared + _added(kind, size, shared, rng), 2, rng).as_dict()
+
+    text = next(ac.check(wrong, _HELD, properties=["exactness"], profile="smoke").messages())
+    assert text.startswith("VIOLATED: Inputs are x^i = φ(W^i h + e^i)")
+    assert "position_std² exp(-(i - j)²/(2 position_reach²))" in text
+    (cause,) = (line for line in text.splitlines() if line.startswith("  likely:   the activation"))
+    assert "position_std, position_reach or the law of the e^i" in cause
+    assert observed in text
+    plain = CLAIMS["inputs"].said_of(_HELD.replace(position_std=0.0, position_reach=1.0).to_dict())
+    assert "e^i" not in plain
+
+
+def test_messages_on_tied_layers_claim_what_holds_of_them() -> None:
+    layer = TIED.replace(width=16)
+
+    def rooted(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = ac.simulate(layer, size, int(rng.integers(2**31)), coordinates=2)
+        scores = drawn.scores * layer.width**0.5
+        covariance = output_covariance(layer, scores, psd_root(drawn.as_dict()["value_gram"]))
+        outputs = psd_root(covariance) @ rng.standard_normal((size, layer.seq_len, 2))
+        return {**drawn.as_dict(), "scores": scores, "outputs": outputs}
+
+    text = next(ac.check(rooted, layer, properties=["exactness"], profile="smoke").messages())
+    assert text.startswith("VIOLATED: Scores are K Kᵀ/ν, as W_Q is W_K")
+    assert "scores fit 1/√n" in text
+    assert "observed: all of it fits" not in text
+    for claim in CLAIMS.values():
+        assert "Gaussian given the keys" not in claim.said_of(layer.to_dict())
+    assert "Gaussian given the keys" in CLAIMS["scores"].said_of(layer.replace(tied_query_key=False).to_dict())
+    # Of another scale they fit neither.
+    drawn = rooted(layer, 1_000, np.random.default_rng(1))
+    sample = Sample(layer, drawn["outputs"], scores=drawn["scores"])
+    seed = np.random.SeedSequence(2)
+    assert any("1/√n" in sentence for sentence in differences(sample, seed))
+    found = differences(dataclasses.replace(sample, scores=3.0 * drawn["scores"]), seed)
+    assert found
+    assert not any("1/√n" in sentence for sentence in found)
 
 
 def deaf(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         The data that the family's test takes.
     hint : str
         What usually causes such a departure.
+    also : callable Setting -> str
+        What else may cause it in this setting; empty where nothing does.
     excluded : callable Setting -> str
         Why the check says nothing on this layer; empty where it does.
     draws_per_unit : int
@@ -145,6 +147,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     family: Callable[[_Setting], Family]
     measure: Callable[[_Sample, _Reference], tuple[Any, ...]]
     hint: str = ""
+    also: Callable[[_Setting], str] = _always
     excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
@@ -167,6 +170,10 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         if setting.weights != GAUSSIAN and self.kind == "exact" and not self.any_weights:
             return f"exact for Gaussian weights, and the subject's are {setting.weights}"
         return self.excluded(setting)
+
+    def hint_on(self, setting: _Setting) -> str:
+        """Return what usually causes a departure in this setting."""
+        return ", or ".join(filter(None, (self.hint, self.also(setting))))
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws in which one look catches the departure, or None if more than `cap`."""
@@ -211,6 +218,16 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         """Return the effect in words and numbers."""
         text = f"{self.reads} {outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
         return f"{text}, expected {outcome.null_effect:.4g}"
+
+
+def positions(setting: Setting) -> str:
+    """Return what may be wrong with inputs of a layer with positions only."""
+    if not setting.layer.position_std:
+        return ""
+    return (
+        "position_std, position_reach or the law of the e^i is not the declared one: fresh in every draw and "
+        "neuron, correlated over positions only, whatever the length of h"
+    )
 
 
 Departure = DepartureOf[Setting]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,12 +21,29 @@ class Claim:
         Where the paper states it.
     unseen : str
         What a consistent verdict does not show.
+    variants : tuple of (str, object, str)
+        Fields and values of layers of which something else is claimed, and what; the first that fits counts.
     """
 
     name: str
     statement: str
     source: str
     unseen: str
+    variants: tuple[tuple[str, object, str], ...] = ()
+
+    def said_of(self, layer: Mapping[str, Any]) -> str:
+        """Return what is claimed of a layer, or a program, by its fields; those at their defaults may be left out.
+
+        Examples
+        --------
+        >>> CLAIMS["assumption"].said_of({"width": 8, "tied_query_key": True})
+        'W_V is another matrix than W_K; W_Q is W_K in this layer.'
+        """
+        for field, value, statement in self.variants:
+            given = layer.get(field)
+            if bool(given) if value is True else given == value:
+                return statement
+        return self.statement
 
 
 #: How a reason starts where a subject does not expose what a check takes.
@@ -42,22 +61,46 @@ CLAIMS = {
         ),
         Claim(
             "inputs",
-            "Inputs are x = φ(W h), h and W Gaussian: at finite width the positions share the length of h.",
+            "Inputs are x = φ(W h), or φ(W h + e) with a position_std; h, W and e Gaussian: at finite width the W h of "
+            "all positions share the length of h.",
             "Definition 1 (i)-(iii), Appendix A",
             "Marginal law, length and tail are examined; given inputs, a subject that is handed X is right by itself.",
+            (
+                (
+                    "position_std",
+                    True,
+                    "Inputs are x^i = φ(W^i h + e^i), h, W and e Gaussian: at finite width the W^i h share the length "
+                    "of h, and the e^i, independent of it, have Cov(e^i, e^j) = "
+                    "position_std² exp(-(i - j)²/(2 position_reach²)) in every neuron.",
+                ),
+            ),
         ),
         Claim(
             "assumption",
             "W_Q, W_K and W_V are different matrices.",
             "Assumption 1 (a), (b)",
             "Sharing that leaves no linear trace in scores and Gram matrices.",
+            (("tied_query_key", True, "W_V is another matrix than W_K; W_Q is W_K in this layer."),),
         ),
         Claim(
             "scores",
             "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν, and the key Grams "
-            "are Wishart: formula (*) holds at every width.",
+            "are Wishart: formula (*) holds at every width; where W_Q is W_K, scores are K Kᵀ/ν.",
             "Definition 1 (iv), Proposition 8",
             "A constant added to all scores of a row leaves softmax outputs as they are; only the scores show it.",
+            (
+                (
+                    "tied_query_key",
+                    True,
+                    "Scores are K Kᵀ/ν, as W_Q is W_K, and given the inputs K Kᵀ is Wishart with ν degrees of freedom.",
+                ),
+                (
+                    "score_scaling",
+                    "1/n",
+                    "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν², and the "
+                    "key Grams are Wishart: formula (*), over ν, holds at every width.",
+                ),
+            ),
         ),
         Claim(
             "values",
@@ -100,6 +143,13 @@ CLAIMS = {
             "The Gaussian parts of scores and outputs are independent of everything that they are conditioned on.",
             "Definition 1 (iv)",
             "Linear and size dependence are examined; a dependence that shows in neither is not seen.",
+            (
+                (
+                    "tied_query_key",
+                    True,
+                    "The Gaussian parts of outputs are independent of everything that they are conditioned on.",
+                ),
+            ),
         ),
         Claim(
             "non_gaussianity",

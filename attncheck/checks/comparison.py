@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
+from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
 from attncheck.checks.functionals import FUNCTIONALS, Functional
 from attncheck.checks.laws import affordable_draws, held_draws
 from attncheck.checks.reference import RATIO, Reference
@@ -50,6 +50,12 @@ _HINTS = {
 }
 
 
+def _also(functional: Functional, setting: Setting) -> str:
+    """Return what else may be wrong: inputs, where they are looked at, or not seen at all."""
+    seen = bool(setting.exposed & {"inputs", "input_gram"})
+    return positions(setting) if "inputs" in _sides(functional) or not seen else ""
+
+
 def _distance(setting: Setting) -> float:
     """Return a distance that takes some seconds' draws: small where a draw costs little."""
     layer = setting.layer
@@ -77,6 +83,7 @@ def _exactness(functional: Functional) -> Check:
         family=lambda setting: TwoSample(RATIO),
         measure=measure,
         hint=_HINTS[_sides(functional)],
+        also=functools.partial(_also, functional),
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
         fewest_draws=FEWEST_NUMBERS,
     )

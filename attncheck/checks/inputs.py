@@ -1,4 +1,4 @@
-"""Inputs: x = φ(h), h a normal times √(χ²_n/n), because the positions share the initial vector's length."""
+"""Inputs: x = φ(h + e), h a normal times √(χ²_n/n), because all positions share the initial vector's length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy import special
 
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import Check, Departure, Setting, positions
 from attncheck.checks.functionals import linear
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
@@ -97,6 +97,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_law,
         hint=_HINT,
+        also=positions,
         excluded=_nonlinear,
     ),
     Check(
@@ -110,6 +111,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_lengths,
         hint=_HINT,
+        also=positions,
         excluded=_correlated,
     ),
     Check(
@@ -123,6 +125,7 @@ CHECKS = (
         family=lambda setting: Count(_far_probability(setting), tail="two-sided"),
         measure=_exceedances,
         hint="the inputs are clipped or truncated, or their tails are too heavy",
+        also=positions,
         excluded=_saturated,
     ),
 )

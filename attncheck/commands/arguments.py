@@ -1,10 +1,11 @@
-"""Whole numbers as they come from the command line: as texts, so that 1.5 is refused and not cut."""
+"""What comes from the command line as text: so that 1.5 is refused and not cut, and "" is not the current folder."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from attncheck.errors import check_whole
+from attncheck.errors import check_whole, refuse
 
 
 def seed_of(text: str) -> int:
@@ -38,6 +39,24 @@ def processes_of(text: str) -> int:
     """
     processes = os.cpu_count() or 1 if text == "auto" else _number(text)
     return check_whole("workers", processes, 1, "pass a number of processes, or auto")
+
+
+def folder_of(text: str) -> Path:
+    """Return a folder to write into; the current one has a name too, ``.``.
+
+    Raises
+    ------
+    InputError
+        If the text is empty, as where a variable of a shell was not set.
+
+    Examples
+    --------
+    >>> folder_of("paper").name
+    'paper'
+    """
+    if not text.strip():
+        refuse("out", text, "names no folder", "pass one, e.g. --out paper, or --out . for the current one")
+    return Path(text)
 
 
 def _number(text: str) -> int | str:

@@ -22,6 +22,8 @@ from attncheck.paper.units import Unit
 #: Versions that digits and bytes rest on.
 _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
+#: Here every experiment has the fewest draws that a trial may have: a smaller share takes as long.
+LEAST_SCALE = 1e-3
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -53,10 +55,11 @@ def manifest_of(seed: int, scale: float) -> Manifest:
     Raises
     ------
     InputError
-        If the seed is negative, or the scale not above 0 and at most 1.
+        If the seed is negative, or the scale not between `LEAST_SCALE` and 1.
     """
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. 0")
-    scale = check_number("scale", scale, "pass the share of the published draws, e.g. 0.01", above=0.0, maximum=1.0)
+    remedy = "pass the share of the published draws, e.g. 0.01"
+    scale = check_number("scale", scale, remedy, minimum=LEAST_SCALE, maximum=1.0)
     versions = {name: version for name, version in installed_versions().items() if name in _VERSIONED}
     return Manifest(units.FORMAT, seed, scale, versions)
 
@@ -140,12 +143,12 @@ def _claimed(out: Path, manifest: Manifest) -> Path:
     """
     data, path = out / "data", out / "data" / _MANIFEST
     try:
-        there = path.read_bytes()
+        there: bytes | None = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        there = b""
+        there = None
     except OSError as error:
         raise InputError(f"out={out}: cannot be read ({error.strerror or error}); choose another folder") from None
-    if there:
+    if there is not None:
         _refuse_other(out, there, manifest)
     else:
         write_whole(path, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")

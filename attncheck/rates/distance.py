@@ -97,8 +97,8 @@ def distance(
     if size is not None:
         size = check_whole("size", size, 16, "pass a number of draws, e.g. size=1024")
     if isinstance(layer, Program):
-        if position != 0 or key is not None or reference != "limit" or weights != GAUSSIAN:
-            refuse("layer", layer, "is a program, of which only sums of scores are known", "pass projection instead")
+        _check_left_out(position=(position, 0), key=(key, None), reference=(reference, "limit"))
+        _check_left_out(weights=(weights, GAUSSIAN))
         return _of_program(score_sum(layer, of, projection), metric, width, size, seed)
     if projection is not None:
         refuse("projection", projection, "is for programs", "leave it out, or pass position and key")
@@ -124,9 +124,21 @@ def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
         refuse("of", of, "is not known of programs", 'pass of="scores"')
     count = sum(isinstance(node, Score) for node in program.lines())
     given = [1.0] * count if projection is None else projection
-    if isinstance(given, str) or not hasattr(given, "__iter__"):
+    try:
+        listed = None if isinstance(given, str) else list(given)
+    except TypeError:
+        listed = None
+    if listed is None:
         refuse("projection", given, "is no list of numbers", "pass one for each score, e.g. projection=(1, 1)")
-    return ScoreSum(program, tuple(check_number("projection", each, "pass numbers") for each in given))
+    return ScoreSum(program, tuple(check_number("projection", each, "pass numbers") for each in listed))
+
+
+def _check_left_out(**arguments: tuple[Any, Any]) -> None:
+    """Refuse arguments, each with its default, that are for layers."""
+    for field, (given, usual) in arguments.items():
+        if given is not usual and (not isinstance(given, int | str) or given != usual):
+            remedy = "leave it out: projection says which sum of scores is meant"
+            refuse(field, given, "is for layers, not for programs", remedy)
 
 
 def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | None, seed: int) -> Distance:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice, check_whole, refuse
+from attncheck.errors import check_choice, check_whole, check_wholes, refuse
 from attncheck.program import Program
 from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.distance import distance, score_sum
@@ -151,11 +151,9 @@ def rate(
     if weights != GAUSSIAN:
         usual = LITERAL_WIDTHS
     widths = usual if widths is None else widths
-    chosen = sorted(
-        {check_whole("widths", width, 1, "pass whole numbers, e.g. (64, 128, 256, 512)") for width in widths}
-    )
+    chosen = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
     if len(chosen) < needed:
-        refuse("widths", list(widths), f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
+        refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
     arguments: dict[str, Any] = {
         "of": of,
         "position": position,

@@ -78,9 +78,11 @@ class Prediction:
         >>> round(found.separation, 3), found.draws()
         (0.062, 4854)
         """
-        chances = {"level": level, "1 - power": 1.0 - power}
-        for field, chance in chances.items():
-            check_number(field, chance, "pass a chance between 1e-300 and 1", minimum=1e-300, maximum=1.0)
+        level = check_number("level", level, "pass a chance between 1e-300 and 1", minimum=1e-300, maximum=1.0)
+        remedy = "pass a chance below 1, e.g. 0.99"
+        power = check_number("power", power, remedy, minimum=0.0)
+        if power >= 1.0:
+            refuse("power", power, "must be less than 1", remedy)
         remedy = f"pass less than the separation, {self.separation:.3g}"
         moved = check_number("distance", distance, remedy, minimum=0.0, maximum=self.separation)
         if moved == self.separation:

@@ -261,7 +261,8 @@ def _iterate(
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-    chosen: Reading = reading or ("matrix-free" if isinstance(layer, Program) else "collapsed")
+    usual: Reading = "matrix-free" if isinstance(layer, Program) else "collapsed"
+    chosen: Reading = usual if reading is None else reading
     check_choice("reading", chosen, tuple(READINGS))
     root = _seed_sequence(seed)
     work: _Work[Any]
@@ -276,9 +277,12 @@ def _iterate(
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
         kind = {Program: "program", AttentionStack: "stack"}.get(type(layer), "layer")
-        other = "matrix-free" if isinstance(layer, Program) else "collapsed"
-        remedy = f'raise memory, ask for fewer coordinates, or use reading="{other}"'
-        refuse("memory", memory, f"allows less than one {chosen} draw of this {kind}, {needed} bytes", remedy)
+        remedies = ["raise memory"]
+        remedies += ["ask for fewer coordinates"] * (coordinates > 1)
+        remedies += [f'use reading="{usual}"'] * (chosen not in (usual, "limit"))
+        remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
+        problem = f"allows less than one {chosen} draw of this {kind}, {needed} bytes"
+        refuse("memory", memory, problem, ", or ".join(remedies))
     return _chunks(work, size, chunk_size, root, max(1, _BLOCK_ENTRIES // max(1, work.entries)))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +120,7 @@ def difference_parts(stack: AttentionStack, size: int, seed: int = 0, position: 
     ndarray, shape (PARTS, depth, points)
         At `POINTS` standard deviations of the limit.
     """
-    place, size = _check(stack, size, position)
+    place, size = _check(stack, size, seed, position)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
     per_draw = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS)) + 12 * stack.seq_len * stack.width
     if stack.residual:
@@ -148,7 +149,7 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
     -------
     ndarray, shape (PARTS, depth, points)
     """
-    place, size = _check(stack, size, position)
+    place, size = _check(stack, size, seed, position)
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
     points = limit_scales(stack, seed, place)[:, None] * POINTS
     right, wrong = (recur(stack, normals, averaged=averaged).streams for averaged in (False, True))
@@ -166,10 +167,17 @@ def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
     return np.asarray(np.sqrt(streams.mean(axis=0)))
 
 
-def _check(stack: AttentionStack, size: int, position: int) -> tuple[int, int]:
-    """Return the position and the size, or raise `InputError`."""
+def check_stack(stack: Any) -> AttentionStack:
+    """Return what is a stack, or raise `InputError`."""
     if not isinstance(stack, AttentionStack):
         refuse("stack", stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
+    return stack
+
+
+def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[int, int]:
+    """Return the position and the size, or raise `InputError`."""
+    check_stack(stack)
+    check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     size = check_whole("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
     place = check_whole("position", position, 0, "pass a position from 0")
     if place >= stack.seq_len:

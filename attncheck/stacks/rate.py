@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck.errors import check_whole, refuse
-from attncheck.stacks.distance import Distance, distances
+from attncheck.errors import check_wholes, refuse
+from attncheck.stacks.distance import Distance, check_stack, distances
 from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
@@ -81,9 +81,10 @@ def rates(
     2 True
     """
     remedy = "pass numbers of neurons, e.g. (32, 64, 128, 256)"
-    distinct = sorted({check_whole("widths", n, 1, remedy) for n in widths})
+    check_stack(stack)
+    distinct = check_wholes("widths", widths, 1, remedy)
     if len(distinct) < 4:
-        refuse("widths", list(widths), "are fewer than four different ones", remedy)
+        refuse("widths", distinct, "are fewer than four different ones", remedy)
     found = [distances(stack.at_width(n), size, seed, position) for n in distinct]
     return tuple(fit(each) for each in zip(*found, strict=True))
 

@@ -15,6 +15,8 @@ from attncheck.toml import read_toml
 if TYPE_CHECKING:
     from attncheck.coverage import Coverage
 
+#: The most layers: their lines are all written out, and kernels of every layer held.
+_DEEPEST = 1_000
 _FIELDS = ("layer", "depth", "activations", "residual")
 _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip', 'relu')"
 
@@ -36,7 +38,7 @@ class AttentionStack:
     layer : AttentionLayer
         What every layer is like; its inputs are those of the first.
     depth : int
-        Number of layers, at least 1.
+        Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
         φ of every layer, or one for each: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or "identity".
         None: that of `layer`.
@@ -67,6 +69,8 @@ class AttentionStack:
         if not isinstance(self.layer, AttentionLayer):
             refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
         depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
+        if depth > _DEEPEST:
+            refuse("depth", depth, f"must be at most {_DEEPEST}", "pass the number of layers, e.g. depth=3")
         given = self.layer.activation if self.activations is None else self.activations
         if not isinstance(given, str | list | tuple):
             refuse("activations", given, "is neither a name nor a list of names", _ACTIVATIONS)

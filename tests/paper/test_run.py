@@ -125,9 +125,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, seed: int, scale: fl
 @pytest.mark.usefixtures("few_units")
 def test_an_unreadable_manifest_is_refused(tmp_path: Path) -> None:
     data = settle_all(["fig2"], tmp_path, MANIFEST)
-    (data / "run.json").write_bytes(b'{"seed": 3')
-    with pytest.raises(InputError, match="cannot be read"):
-        settle_all(["fig2"], tmp_path, MANIFEST)
+    for content in (b'{"seed": 3', b""):
+        (data / "run.json").write_bytes(content)
+        before = stamps(data)
+        with pytest.raises(InputError, match=r"run\.json cannot be read.*; choose another --out"):
+            settle_all(["fig2"], tmp_path, manifest_of(3, 2 * TINY))
+        assert stamps(data) == before
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         settle_all(["fig2"], tmp_path / "file", MANIFEST)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, float("nan"), "1"])
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-9, 0.99e-3, 1.5, float("nan"), "1"])
 def test_impossible_scales_are_refused(scale: float) -> None:
     with pytest.raises(InputError, match="scale="):
         manifest_of(0, scale)

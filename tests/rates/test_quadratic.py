@@ -114,22 +114,34 @@ def test_bad_arguments_are_named() -> None:
         ({"of": "scores"}, "width"),
         ({"of": "scores", "width": 2}, "width"),
         ({"of": "scores", "width": 64, "metric": "kl"}, "metric"),
-        ({"of": "scores", "width": 64, "key": 1}, "projection"),
+        ({"of": "scores", "width": 64, "key": 1}, "key"),
+        ({"of": "scores", "width": 64, "projection": [1, 1, 1], "position": 1}, "position"),
+        ({"of": "scores", "width": 64, "position": np.array([0, 1])}, "position"),
+        ({"of": "scores", "width": 64, "weights": "uniform"}, "weights"),
+        ({"of": "scores", "width": 64, "reference": "infinite width"}, "reference"),
+        ({"of": "scores", "width": 64, "projection": np.array(3.0)}, "projection"),
         ({"of": "scores", "width": 64, "projection": (1.0,)}, "projection"),
         ({"of": "scores", "width": 64, "projection": (1.0, math.nan, 1.0)}, "projection"),
         ({"of": "scores", "width": 64, "projection": (0.0, 0.0, 0.0)}, "projection"),
         ({"of": "scores", "width": 64, "projection": 3.0}, "projection"),
     ]:
-        with pytest.raises(ac.InputError, match=field):
+        with pytest.raises(ac.InputError, match=f"^{field}=") as caught:
             ac.distance(program, **arguments)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+    for layer in (program, ac.AttentionLayer(width=8)):
+        with pytest.raises(ac.InputError, match=r"^widths=5: is no list of whole numbers"):
+            ac.rate(layer, 5, of="scores")  # type: ignore[arg-type]
     with pytest.raises(ac.InputError, match="six different"):
         ac.rate(program, (64, 128, 256, 512), of="scores")
     with pytest.raises(ac.InputError, match="projection"):
         ac.distance(ac.AttentionLayer(width=8), projection=(1.0,))
+    with pytest.raises(ac.InputError, match=r"^program=<Program of 0 lines and 0 weights>: has no lines"):
+        ac.distance(Program(), of="scores", width=64)
     without = Program()
     without.initial("h")
-    with pytest.raises(ac.InputError, match="no scores"):
+    with pytest.raises(ac.InputError, match="no scores") as caught:
         score_sum(without, "scores", None)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_has_no_such_law_is_refused() -> None:

@@ -48,6 +48,8 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ac.InputError, match="regime"):
         prediction("hyperbolic")
     found = prediction("linear attention")
-    for arguments in ({"distance": 0.5}, {"level": 0.0}, {"level": math.nan}, {"power": 1.0}):
-        with pytest.raises(ac.InputError):
-            found.draws(**arguments)
+    wrong: list[tuple[str, object]] = [("distance", 0.5), ("level", 0.0), ("level", math.nan), ("level", None)]
+    wrong += [("power", value) for value in (1.0, 2.0, -0.1, "x", None, math.nan)]
+    for field, value in wrong:
+        with pytest.raises(ac.InputError, match=f"^{field}="):
+            found.draws(**{field: value})  # type: ignore[arg-type]

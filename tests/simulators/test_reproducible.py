@@ -109,6 +109,9 @@ def test_draws_can_be_sliced() -> None:
         ({"seed": 0.5}, r"seed=0\.5: must be a whole number; pass"),
         ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
         ({"reading": "exact"}, "reading='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'lim"),
+        ({"reading": ""}, "reading='': is not known; use one of"),
+        ({"reading": []}, r"reading=\[\]: is not known; use one of"),
+        ({"reading": np.array(["limit", "direct"])}, r"reading=array\(.*: is not known; use one of"),
         ({"coordinates": 0}, "coordinates=0: must be at least 1; pass"),
         ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
         ({"coordinates": 1.0}, r"coordinates=1\.0: must be a whole number; pass"),
@@ -131,6 +134,19 @@ def test_bad_chunks_are_refused_before_the_first_one_is_asked_for(chunk_size: An
         simulate_chunks(LAYER, 5, chunk_size)
     with pytest.raises(InputError, match=r"^coordinates=7: "):
         simulate_chunks(LAYER, 5, coordinates=7)
+
+
+@pytest.mark.parametrize("reading", [*READINGS, None])
+def test_no_reading_is_advised_that_is_used(reading: Any) -> None:
+    used = reading or "collapsed"
+    with pytest.raises(InputError, match=r"^memory=1: ") as caught:
+        simulate(LAYER, 5, reading=reading, memory=1)
+    remedy = str(caught.value).partition("; ")[2]
+    assert ('reading="collapsed"' in remedy) == (used in ("direct", "matrix-free"))
+    assert len(remedy) > len("raise memory")
+    assert "coordinates" not in remedy
+    with pytest.raises(InputError, match=r"; raise memory, or ask for fewer coordinates"):
+        simulate(LAYER, 5, reading=reading, memory=1, coordinates=2)
 
 
 def test_the_limit_has_coordinates_beyond_the_width() -> None:

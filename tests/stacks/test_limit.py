@@ -233,6 +233,11 @@ def test_fits_refuse_what_has_no_order() -> None:
     stack = AttentionStack(layer=AttentionLayer(width=16), depth=1)
     with pytest.raises(InputError, match=r"are fewer than four different ones"):
         rates(stack, (16, 32, 32, 64), 100)
+    for widths in (5, "64", None):
+        with pytest.raises(InputError, match=rf"^widths={widths!r}: is no list of whole numbers; pass"):
+            rates(stack, widths, 64)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^stack=AttentionLayer.*: is not an AttentionStack; pass"):
+        rates(stack.layer, (8, 16, 32, 64), 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^ks=.*must be positive to have an order"):
         fit([dataclasses.replace(Distance(1, 8, 0.0, 0.1, 0.0, 0.1), width=n) for n in (8, 16, 32, 64)])
 
@@ -245,6 +250,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
         distances(stack, 64, position=2)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
         distances(AttentionLayer(width=8), 64)  # type: ignore[arg-type]
+    for seed in (-1, 0.5):
+        with pytest.raises(InputError, match=rf"^seed={seed}: "):
+            distances(stack, 64, seed=seed)  # type: ignore[arg-type]
 
 
 def test_averaged_kernels_are_another_law_from_the_second_layer_on() -> None:

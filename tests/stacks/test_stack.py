@@ -19,6 +19,8 @@ LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
     [
         ({"layer": "n=8"}, r"layer='n=8': is not an AttentionLayer; pass"),
         ({"depth": 0}, r"depth=0: must be at least 1; pass the number of layers"),
+        ({"depth": 1_001}, r"depth=1001: must be at most 1000; pass the number of layers"),
+        ({"depth": 10**12}, r"depth=10+: must be at most 1000; pass the number of layers"),
         ({"depth": 2.5}, r"depth=2\.5: must be a whole number; pass"),
         ({"depth": float("nan")}, r"depth=nan: must be a whole number; pass"),
         ({"activations": "gelu"}, r"activations='gelu': is not known; use one of"),
