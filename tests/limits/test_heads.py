@@ -110,6 +110,30 @@ def test_errors_at_large_scores_are_honest() -> None:
         assert (error / one).max() > 1e-5
 
 
+def test_grids_of_more_nodes_than_pairs_are_not_made() -> None:
+    """Where scores are that large the weights are one-hot, by the signs of normals, whose orthants are known."""
+    layer = ac.AttentionLayer(width=16, seq_len=3, position_std=1.0, query_std=1e6, key_std=1e6)
+    found = ac.infinite_heads_kernel(layer)
+    assert found.matrix[0, 0] == pytest.approx(2.0, abs=found.error)
+    kernel = np.array([[1.0, 0.2], [0.2, 2.0]])
+    found = ac.infinite_heads_kernel(kernel=kernel, score_std=1e6)
+    same = 0.25 + np.arcsin(0.2 / 2**0.5) / (2 * np.pi)
+    assert found.matrix[0, 0] == pytest.approx(1.5, abs=found.error)
+    assert found.matrix[0, 1] == pytest.approx(3.0 * same + 0.4 * (0.5 - same), abs=found.error)
+    assert found.error < 1e-3 < abs(found.matrix[0, 1] - 0.85)
+
+
+def test_kernels_of_very_unequal_positions() -> None:
+    kernel = np.diag([1e-30, 1e30])
+    found = ac.infinite_heads_kernel(kernel=kernel)
+    # The scores of the first row are 0 and standard normal.
+    nodes = np.linspace(-9.0, 9.0, 601)
+    weights = np.exp(-0.5 * nodes**2) / np.exp(-0.5 * nodes**2).sum()
+    expected = weights @ (1.0 + np.exp(-nodes)) ** -2.0
+    assert found.matrix[0, 0] == pytest.approx(1e30 * expected, abs=found.error + 1e20)
+    assert found.error < 1e-5 * found.matrix[0, 0]
+
+
 def test_independent_positions_share_what_they_attend_to() -> None:
     found = ac.infinite_heads_kernel(kernel=np.eye(6))
     off = found.matrix[~np.eye(6, dtype=bool)]
