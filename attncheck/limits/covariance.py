@@ -143,6 +143,8 @@ def _check_kernel(kernel: ArrayLike | None) -> FloatArray:
 def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return E[A K Aᵀ] and its error."""
     std, s = score_std(layer), layer.seq_len
+    if not kernel.any():
+        return np.zeros((s, s)), np.zeros((s, s))
     if std == 0:
         weights = attention_weights(layer, mean_scores(layer, kernel))
         mean = weights @ kernel @ weights.T

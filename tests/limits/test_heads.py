@@ -134,6 +134,14 @@ def test_kernels_of_very_unequal_positions() -> None:
     assert found.error < 1e-5 * found.matrix[0, 0]
 
 
+@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
+def test_a_kernel_of_zeros(attention_map: str) -> None:
+    for s in (1, 3):
+        found = ac.infinite_heads_kernel(kernel=np.zeros((s, s)), attention_map=attention_map)
+        assert np.array_equal(found.matrix, np.zeros((s, s)))
+        assert found.error == 0.0
+
+
 def test_independent_positions_share_what_they_attend_to() -> None:
     found = ac.infinite_heads_kernel(kernel=np.eye(6))
     off = found.matrix[~np.eye(6, dtype=bool)]
