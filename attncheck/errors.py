@@ -71,7 +71,7 @@ def check_number(
     """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
     import math
 
-    if isinstance(value, bool | str | bytes):
+    if isinstance(value, bool | str | bytes) or getattr(value, "ndim", 0):
         refuse(field, value, "must be a number", remedy)
     try:
         number = float(value)
@@ -90,6 +90,6 @@ def check_number(
 
 def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`, or raise `InputError` that lists them."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
     return str(value)

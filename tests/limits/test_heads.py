@@ -157,6 +157,20 @@ def test_zero_positions() -> None:
     assert found.matrix[1, 1] == pytest.approx(2 / 9, abs=found.error + 1e-12)
 
 
+@pytest.mark.parametrize("attention_map", ["linear", "relu", "sigmoid"])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_kernels_and_scores_may_be_as_large_and_as_small_as_is_said(attention_map: str, scale: float) -> None:
+    of_scores, kernel = (1e6 if scale > 1 else 1e-6), SMALL / SMALL.max()
+    with np.errstate(all="raise", under="ignore"):
+        found = ac.infinite_heads_kernel(
+            kernel=scale * kernel, score_std=of_scores, value_std=of_scores, attention_map=attention_map
+        )
+    assert np.all(np.diagonal(found.matrix) > 0)
+    if attention_map != "sigmoid":
+        unit = ac.infinite_heads_kernel(kernel=kernel, attention_map=attention_map)
+        assert found.matrix == pytest.approx(of_scores**4 * scale**3 * unit.matrix, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -174,6 +188,14 @@ def test_zero_positions() -> None:
         ({"kernel": np.eye(2), "mask": "future"}, "mask="),
         ({"kernel": np.eye(2), "attention_map": "hardmax"}, "attention_map="),
         ({"kernel": np.eye(2), "scramble": -1}, "scramble="),
+        ({"kernel": 1e200 * np.eye(2)}, "kernel="),
+        ({"kernel": 2e30 * np.eye(2), "attention_map": "linear"}, "kernel="),
+        ({"kernel": 1e-200 * np.eye(2), "attention_map": "linear"}, "kernel="),
+        ({"kernel": np.ma.masked_array(np.eye(2), mask=[[False, False], [False, True]])}, "kernel="),
+        ({"kernel": np.eye(2), "score_std": np.ones(1)}, "score_std="),
+        ({"layer": ac.AttentionLayer(width=2), "score_std": np.ones(2)}, "score_std="),
+        ({"layer": ac.AttentionLayer(width=2), "value_std": np.ones(2)}, "value_std="),
+        ({"kernel": np.eye(2), "attention_map": np.array(["softmax", "relu"])}, "attention_map="),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], field: str) -> None:
