@@ -177,7 +177,10 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 
 def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArray:
     """Return E[A K Aᵀ], once for each independent scrambling, (REPLICATES, s, s)."""
-    root = psd_root(kernel)
+    # Of the correlations: of the kernel itself the root leaves out positions that are far smaller than the largest.
+    stds = np.sqrt(np.diagonal(kernel))
+    scale = np.where(stds > 0, stds, 1.0)
+    root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
     std, s = score_std(layer), layer.seq_len
 
     def mean_of(scores: FloatArray) -> FloatArray:
