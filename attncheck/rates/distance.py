@@ -71,7 +71,7 @@ def distance(
     reference : {"limit", "infinite width"}
         The law that it is the distance from. They differ with a `head_dim`, which the second one keeps.
     projection : sequence of float, optional
-        Of a program: what each score is multiplied by in the sum. By default 1.
+        Of a program: what each score is multiplied by in the sum, the largest from 1e-12 to 1e12 in size. By default 1.
     weights : str
         The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Others than
         "gaussian" take literal matrices: small widths, outputs, and not "kl".
