@@ -71,7 +71,7 @@ def check_number(
     """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
     import math
 
-    if isinstance(value, bool | str | bytes) or getattr(value, "ndim", 0):
+    if isinstance(value, bool | str | bytes) or bool(getattr(value, "ndim", 0)):
         refuse(field, value, "must be a number", remedy)
     try:
         number = float(value)

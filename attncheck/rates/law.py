@@ -14,10 +14,12 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.mixture import check_points
+from attncheck.memory import check_memory
 from attncheck.rates.deviation import deviation
 from attncheck.rates.gap import ERRORS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry
 from attncheck.simulators import simulate
+from attncheck.simulators.collapsed import input_entries
 
 FloatArray = NDArray[np.float64]
 
@@ -49,7 +51,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If `layer` is no layer, ties queries to keys, or a number is out of range.
+        If `layer` is no layer, ties queries to keys, or a number is out of range. Laws of layers with inputs, of one
+        draw, of more than `attncheck.memory.DEFAULT_MEMORY` are refused when they are asked for anything.
 
     Examples
     --------
@@ -213,9 +216,17 @@ class Distance:
         return f"{self.metric} {self.value:.4g} ± {self.error:.2g} at width {self.width:g}"
 
 
+def check_inputs(field: str, layer: AttentionLayer) -> None:
+    """Refuse a layer whose inputs, of one draw, take more than `attncheck.memory.DEFAULT_MEMORY`."""
+    remedy = "pass a smaller width, or a shorter sequence"
+    check_memory(field, layer.width, f"a draw of {layer.seq_len} inputs", input_entries(layer), remedy)
+
+
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
     """Return the law of a marginal and its limit, once for all metrics."""
+    if not infinite:
+        check_inputs("width", layer)
     if marginal.law().mean() == 0.0:
         what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')

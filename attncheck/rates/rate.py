@@ -15,7 +15,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.program import Program
 from attncheck.rates.deviation import REPLICATES
-from attncheck.rates.distance import distance, score_sum
+from attncheck.rates.distance import check_drawn, distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
 from attncheck.rates.law import Distance, check_separate
 from attncheck.simulators.weights import GAUSSIAN
@@ -156,6 +156,7 @@ def rate(
     )
     if len(chosen) < needed:
         refuse("widths", list(widths), f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
+    check_drawn("widths", layer, chosen[-1], weights)
     arguments: dict[str, Any] = {
         "of": of,
         "position": position,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import attncheck as ac
 from attncheck.checks.laws import conditional_covariance
 from attncheck.evidence.streams import seed_sequence
 from attncheck.rates.deviation import Cells, deviation
+from attncheck.rates.distance import check_drawn
 from attncheck.rates.drivers import Fluctuations, gamma_rule
 from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.simulators import simulate_chunks
@@ -193,6 +195,26 @@ def test_the_expansion_alone_is_right_to_first_order() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(ac.InputError, match=field):
         ac.distance(ac.AttentionLayer(width=8), **arguments)  # type: ignore[arg-type]
+
+
+def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn() -> None:
+    layer, program = ac.AttentionLayer(width=16, seq_len=2), ac.Program()
+    x = program.initial("x")
+    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+    calls: list[tuple[str, int, Callable[[int], object]]] = [
+        ("width", 10**9, lambda n: ac.distance(layer, width=n, size=16)),
+        ("width", 10**9, lambda n: ac.distance(program, of="scores", width=n, size=16)),
+        ("width", 10**5, lambda n: ac.distance(layer, weights="uniform", width=n)),
+        ("widths", 10**9, lambda n: ac.rate(layer, (64, 128, 256, n), size=16)),
+        ("widths", 10**9, lambda n: ac.rate(program, (64, 128, 256, n), of="scores", size=16)),
+        ("width", 10**9, lambda n: ac.finite_width_law(layer.replace(width=n)).cdf(1.0)),
+    ]
+    for field, widest, call in calls:
+        with pytest.raises(ac.InputError, match=rf"^{field}={widest}: makes .* take \d+ bytes, .*; pass a smaller"):
+            call(widest)
+    # Widths of a million are let through.
+    check_drawn("width", layer, 10**6)
+    check_drawn("width", program, 10**6)
 
 
 def test_what_is_no_layer_is_refused() -> None:
