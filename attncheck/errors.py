@@ -100,7 +100,7 @@ def check_number(
     """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
     import math
 
-    if _is_boolean(value) or isinstance(value, str | bytes):
+    if _is_boolean(value) or isinstance(value, str | bytes) or bool(getattr(value, "ndim", 0)):
         refuse(field, value, "must be a number", remedy)
     try:
         number = float(value)

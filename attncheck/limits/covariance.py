@@ -22,6 +22,8 @@ _FEWEST_POINTS = 2**4
 _BLOCK = 2**20
 # Relative rounding of sums of products.
 _ROUNDING = 1e-14
+# The largest entry of a kernel, unless it is 0: products of three kernels and of four stds are then no overflow.
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def output_factor(layer: AttentionLayer) -> float:
@@ -72,7 +74,7 @@ def infinite_heads_kernel(
     layer : AttentionLayer, optional
         Says everything; its number of heads is ignored.
     kernel : array_like, shape (s, s), optional
-        K in place of a layer: any positive semi-definite matrix.
+        K in place of a layer: any positive semi-definite matrix whose largest entry is 0, or from 1e-30 to 1e30.
     score_std, value_std : float
         σ_Qσ_K and σ_Vσ_O, with `kernel`; from 1e-6 to 1e6.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}
@@ -90,8 +92,8 @@ def infinite_heads_kernel(
     Raises
     ------
     InputError
-        Unless there is a layer or a kernel, for a kernel that is no covariance matrix, or without head scaling,
-        where there is no limit.
+        Unless there is a layer or a kernel, for a kernel that is no covariance matrix or is masked, for numbers out
+        of range, or without head scaling, where there is no limit.
 
     Examples
     --------
@@ -105,12 +107,12 @@ def infinite_heads_kernel(
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
     if (layer is None) == (kernel is None):
         refuse("layer", layer, "and kernel must not both be given or both be missing", "pass one of them")
+    stds = {
+        "query_std": check_number("score_std", score_std, "pass σ_Q σ_K", minimum=1e-6, maximum=1e6),
+        "output_std": check_number("value_std", value_std, "pass σ_V σ_O", minimum=1e-6, maximum=1e6),
+    }
     if layer is None:
         matrix = _check_kernel(kernel)
-        stds = {
-            "query_std": check_number("score_std", score_std, "pass σ_Q σ_K", minimum=1e-6, maximum=1e6),
-            "output_std": check_number("value_std", value_std, "pass σ_V σ_O", minimum=1e-6, maximum=1e6),
-        }
         fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
         layer = AttentionLayer.from_dict({**fields, **stds})
     else:
@@ -128,14 +130,20 @@ def infinite_heads_kernel(
 
 
 def _check_kernel(kernel: ArrayLike | None) -> FloatArray:
+    if isinstance(kernel, np.ma.MaskedArray):
+        refuse("kernel", kernel, "is masked", "leave the masked positions out, and pass a plain array")
     try:
         matrix = np.asarray(kernel, dtype=np.float64)
     except (TypeError, ValueError):
         refuse("kernel", kernel, "must be numbers", "pass a square array")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         refuse("kernel.shape", matrix.shape, "is not square", "pass a covariance matrix of the positions")
+    largest = float(np.abs(matrix).max())
+    if np.isfinite(largest) and largest and not _SMALLEST <= largest <= _LARGEST:
+        problem = f"has the largest entry {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
+        refuse("kernel", kernel, problem, "divide it, and multiply score_std by as much and value_std by its root")
     psd_root(matrix)
-    if np.abs(matrix - matrix.T).max() > 1e-12 * np.abs(matrix).max():
+    if np.abs(matrix - matrix.T).max() > 1e-12 * largest:
         refuse("kernel", kernel, "is not symmetric", "pass a covariance matrix")
     return 0.5 * (matrix + matrix.T)
 
@@ -143,6 +151,8 @@ def _check_kernel(kernel: ArrayLike | None) -> FloatArray:
 def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return E[A K Aᵀ] and its error."""
     std, s = score_std(layer), layer.seq_len
+    if not kernel.any():
+        return np.zeros((s, s)), np.zeros((s, s))
     if std == 0:
         weights = attention_weights(layer, mean_scores(layer, kernel))
         mean = weights @ kernel @ weights.T
@@ -167,7 +177,10 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 
 def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArray:
     """Return E[A K Aᵀ], once for each independent scrambling, (REPLICATES, s, s)."""
-    root = psd_root(kernel)
+    # Of the correlations: of the kernel itself the root leaves out positions that are far smaller than the largest.
+    stds = np.sqrt(np.diagonal(kernel))
+    scale = np.where(stds > 0, stds, 1.0)
+    root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
     std, s = score_std(layer), layer.seq_len
 
     def mean_of(scores: FloatArray) -> FloatArray:

@@ -93,7 +93,7 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
     values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
     off = dict.fromkeys(values, 0.0)
     grid = None if causal or not both else _Grid.around(both)
-    if grid is None or len(grid.nodes) >= len(both):
+    if grid is None:
         values.update(zip(both, _integrate(kernel, both, [seed, 1]), strict=True))
     else:
         interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1]), both)
@@ -137,14 +137,17 @@ class _Grid:
     seen: int
 
     @classmethod
-    def around(cls, pairs: Sequence[RowPair]) -> _Grid:
-        """Return a grid that spans the pairs, with more nodes where they span more."""
+    def around(cls, pairs: Sequence[RowPair]) -> _Grid | None:
+        """Return a grid that spans the pairs, with more nodes where they span more; None where these are no fewer."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
         std_range, corr_range = (float(stds.min()), float(stds.max())), (float(corrs.min()), float(corrs.max()))
-        of_stds = _nodes(std_range, 3 + int(np.ceil(3 * (std_range[1] - std_range[0]))))
-        of_corrs = _nodes(corr_range, 4 + int(np.ceil(5 * (corr_range[1] - corr_range[0]) * max(1.0, std_range[1]))))
-        return cls(of_stds, of_corrs, std_range, corr_range, pairs[0].seen_u)
+        m = _count(std_range, 3 + int(np.ceil(3 * (std_range[1] - std_range[0]))))
+        n = _count(corr_range, 4 + int(np.ceil(5 * (corr_range[1] - corr_range[0]) * max(1.0, std_range[1]))))
+        # Counted and not made: large scores ask for more nodes than memory holds.
+        if m * (m + 1) // 2 * n >= len(pairs):
+            return None
+        return cls(_nodes(std_range, m), _nodes(corr_range, n), std_range, corr_range, pairs[0].seen_u)
 
     @functools.cached_property
     def nodes(self) -> list[RowPair]:
@@ -176,10 +179,16 @@ class _Grid:
         return np.asarray(result), float(last)
 
 
-def _nodes(between: tuple[float, float], count: int) -> FloatArray:
-    """Return Chebyshev nodes of an interval, one where it is a point."""
+def _count(between: tuple[float, float], wanted: int) -> int:
+    """Return the number of nodes that is wanted of an interval, and one where it is a point."""
     low, high = between
-    if high - low <= 1e-9 * max(1.0, abs(high)):
+    return 1 if high - low <= 1e-9 * max(1.0, abs(high)) else wanted
+
+
+def _nodes(between: tuple[float, float], count: int) -> FloatArray:
+    """Return Chebyshev nodes of an interval."""
+    low, high = between
+    if count == 1:
         return np.array([0.5 * (low + high)])
     return np.asarray(0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(count) + 0.5) / count))
 

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.errors import refuse
+from attncheck.memory import check_memory
 
 FloatArray = NDArray[np.float64]
+
+# Matrices of the positions that are held at a time: covariances, the kernel and its root.
+_MATRICES = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +58,15 @@ def hidden_covariance(layer: AttentionLayer) -> FloatArray:
 
 
 def input_covariance(layer: AttentionLayer, radius: float = 1.0) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`."""
+    """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`.
+
+    Raises
+    ------
+    InputError
+        For sequences of which matrices of the positions take more than `attncheck.memory.DEFAULT_MEMORY`.
+    """
+    what = "matrices of the positions"
+    check_memory("seq_len", layer.seq_len, what, _MATRICES * layer.seq_len**2, "pass a shorter sequence")
     covariance = radius * hidden_covariance(layer)
     return covariance + position_covariance(layer) if layer.position_std else covariance
 
@@ -90,6 +102,11 @@ def input_kernel(layer: AttentionLayer) -> Kernel:
     -------
     Kernel
         `matrix` has shape (seq_len, seq_len).
+
+    Raises
+    ------
+    InputError
+        For sequences that are too long for it, see `input_covariance`.
 
     Examples
     --------

@@ -17,6 +17,7 @@ from attncheck.limits import covariance, rows
 from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
 from attncheck.limits.mixture import ScaleMixture, check_points, pool
 from attncheck.limits.programs import ProgramLimit, limit_of_program
+from attncheck.memory import check_memory
 from attncheck.program import Program
 from attncheck.stacks.stack import AttentionStack
 
@@ -252,7 +253,14 @@ class LimitLaw:
         -------
         ndarray, shape (seq_len², seq_len²)
             Zero with "1/n" scaling, where scores are constant in the limit.
+
+        Raises
+        ------
+        InputError
+            For sequences of which it takes more than `attncheck.memory.DEFAULT_MEMORY`.
         """
+        s = self.layer.seq_len
+        check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
         kernel = self.kernel.matrix
         return np.asarray(rows.score_std(self.layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
 

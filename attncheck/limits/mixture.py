@@ -114,7 +114,8 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    deviation = variances - spread[cell]
+    # Relative to the mean of the cell: powers of variances that span hundreds of orders of magnitude underflow.
+    deviation = variances / spread[cell] - 1.0
     second, third = cell_mean(deviation**2), cell_mean(deviation**3)
     return _gauss_points(mean, second, third, total[used], atom).scaled(unit)
 
@@ -122,11 +123,11 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
 def _gauss_points(
     mean: FloatArray, second: FloatArray, third: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
-    """Return the two points per cell that match the weight and three moments."""
+    """Return the two points per cell that match the weight and three moments; `second` and `third` relative to it."""
     # A cell narrower than this is one point; its third moment would be rounding.
-    wide = second > (1e-7 * mean) ** 2
-    sigma = np.sqrt(second[wide])
-    skew = third[wide] / sigma**3
+    wide = second > 1e-14
+    relative = np.sqrt(second[wide])
+    sigma, skew = mean[wide] * relative, third[wide] / relative**3
     root = np.sqrt(skew * skew + 4)
     low, high = mean[wide] + sigma * (skew - root) / 2, mean[wide] + sigma * (skew + root) / 2
     high_share = (root - skew) / (2 * root)

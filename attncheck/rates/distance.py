@@ -11,16 +11,19 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_number, check_whole, refuse
+from attncheck.memory import check_memory
 from attncheck.program import Program, Score
 from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.gap import METRICS
 from attncheck.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.rates.inversion import CharacteristicGap
-from attncheck.rates.law import Distance, check_position, check_separate, gap_of
+from attncheck.rates.law import Distance, check_inputs, check_position, check_separate, gap_of
 from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
 from attncheck.rates.weights import OtherWeights
+from attncheck.simulators.layers import matrix_entries
+from attncheck.simulators.programs import entries_of
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width")
@@ -28,6 +31,8 @@ REFERENCES: tuple[str, ...] = ("limit", "infinite width")
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
 # Entries of literal matrices that the draws of the default size take for other weights, and the most draws.
 _ENTRIES, _MOST_LITERAL = 2**29, 2**16
+# Arrays of the size of a matrix while one is drawn.
+_LITERAL = 3
 # Characteristic functions of narrower sums fall off too slowly to be inverted.
 _NARROWEST = 8
 
@@ -71,7 +76,7 @@ def distance(
     reference : {"limit", "infinite width"}
         The law that it is the distance from. They differ with a `head_dim`, which the second one keeps.
     projection : sequence of float, optional
-        Of a program: what each score is multiplied by in the sum. By default 1.
+        Of a program: what each score is multiplied by in the sum, the largest from 1e-12 to 1e12 in size. By default 1.
     weights : str
         The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Others than
         "gaussian" take literal matrices: small widths, outputs, and not "kl".
@@ -83,7 +88,8 @@ def distance(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range, or the layer ties queries to keys.
+        If an argument is unknown or out of range, if the layer ties queries to keys, or for widths at which one draw
+        takes more than `attncheck.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -118,6 +124,20 @@ def distance(
     return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
 
 
+def check_drawn(field: str, layer: AttentionLayer | Program, width: int, weights: str = GAUSSIAN) -> None:
+    """Refuse a width at which one draw of what fluctuates takes more than `attncheck.memory.DEFAULT_MEMORY`."""
+    if isinstance(layer, Program):
+        entries = entries_of(layer, width)
+        held = entries.lines + entries.bases
+        check_memory(field, width, "a draw of the program's vectors", held, "pass a smaller width")
+        return
+    layer = layer.replace(width=width)
+    check_inputs(field, layer)
+    if weights != GAUSSIAN:
+        remedy = f'pass a smaller width, or weights="{GAUSSIAN}"'
+        check_memory(field, width, "literal matrices", _LITERAL * matrix_entries(layer), remedy)
+
+
 def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
     """Return the sum of scores that is meant, or raise `InputError`."""
     if of != "scores":
@@ -146,6 +166,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     if width is None:
         refuse("width", width, "is missing: a program has none", "pass width=...")
     n = check_whole("width", width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
+    check_drawn("width", total.program, n)
     draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, _COORDINATES // (n * total.entries))) if size is None else size
     each = max(2, -(-draws // REPLICATES))
     gap = total.gap(n, each, np.random.SeedSequence(seed).spawn(REPLICATES))
@@ -158,6 +179,7 @@ def _of_other_weights(output: OtherWeights, metric: str, size: int | None, seed:
     metric = check_choice("metric", metric, METRICS_BY_FREQUENCIES)
     layer = output.layer
     narrowest = check_whole("width", layer.width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
+    check_drawn("width", layer, narrowest, output.weights)
     draws = max(_FEWEST_DRAWS, min(_MOST_LITERAL, _ENTRIES // layer.weight_entries)) if size is None else size
     each = max(2, -(-draws // REPLICATES))
     found, first = _other_weights(output, each, seed)

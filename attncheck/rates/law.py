@@ -14,15 +14,19 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.mixture import check_points
+from attncheck.memory import check_memory
 from attncheck.rates.deviation import deviation
 from attncheck.rates.gap import ERRORS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry
 from attncheck.simulators import simulate
+from attncheck.simulators.collapsed import input_entries
 
 FloatArray = NDArray[np.float64]
 
 # Entries of X that the draws of the default size take, and bounds on their number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
+# Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
+_NARROW, _NARROW_UNBOUNDED = 8, 16
 
 
 def default_size(layer: AttentionLayer) -> int:
@@ -49,7 +53,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If `layer` is no layer, ties queries to keys, or a number is out of range.
+        If `layer` is no layer, ties queries to keys, or a number is out of range. Laws of layers with inputs, of one
+        draw, of more than `attncheck.memory.DEFAULT_MEMORY` are refused when they are asked for anything.
 
     Examples
     --------
@@ -68,7 +73,8 @@ class FiniteWidthLaw:
     Given inputs, scores and values the output is exactly normal, so that the law is a scale mixture of normals
     over exact conditional variances (Rao–Blackwell). What is computed is its difference from the limit: on common
     score normals, with the parts that are linear and quadratic in the fluctuations of the Gram matrices taken from
-    their known moments. Every ``…_error`` is four standard errors, from independent repetitions.
+    their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
+    infinite at narrow widths.
 
     Parameters
     ----------
@@ -139,7 +145,9 @@ class FiniteWidthLaw:
         return float(gap.limit.mean() + gap.deviation.moment(1).mean())
 
     def variance_error(self, position: int = 0) -> float:
-        """Return the error of `variance`."""
+        """Return the error of `variance`; infinite where heads are narrow, as `excess_kurtosis_error` says."""
+        if self._narrow:
+            return math.inf
         return standard_error(self.gap(position).deviation.moment(1))
 
     def excess_kurtosis(self, position: int = 0) -> float:
@@ -149,12 +157,23 @@ class FiniteWidthLaw:
         return 3.0 * (float(second.mean()) / mean**2 - 1.0) if mean > 0 else 0.0
 
     def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return the error of `excess_kurtosis`."""
+        """Return the error of `excess_kurtosis`; infinite where width or head_dim is below 8.
+
+        Below 16 with linear and ReLU attention. Tails of the conditional variance are so heavy there that what the
+        draws vary by does not tell how far their moments are off. Errors of `cdf` are right at any width.
+        """
+        if self._narrow:
+            return math.inf
         first, second = self._moments(position)
         mean = first.mean()
         if mean <= 0:
             return 0.0
         return standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
+
+    @property
+    def _narrow(self) -> bool:
+        bounded = self.layer.attention_map in ("softmax", "sigmoid")
+        return min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
         """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as ``LimitLaw.sample`` does."""
@@ -213,9 +232,17 @@ class Distance:
         return f"{self.metric} {self.value:.4g} ± {self.error:.2g} at width {self.width:g}"
 
 
+def check_inputs(field: str, layer: AttentionLayer) -> None:
+    """Refuse a layer whose inputs, of one draw, take more than `attncheck.memory.DEFAULT_MEMORY`."""
+    remedy = "pass a smaller width, or a shorter sequence"
+    check_memory(field, layer.width, f"a draw of {layer.seq_len} inputs", input_entries(layer), remedy)
+
+
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
     """Return the law of a marginal and its limit, once for all metrics."""
+    if not infinite:
+        check_inputs("width", layer)
     if marginal.law().mean() == 0.0:
         what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')

@@ -30,6 +30,8 @@ ComplexArray = NDArray[np.complex128]
 
 # A third cumulant below this share of the variance to the 3/2 is none.
 _NO_SKEW = 1e-9
+# The largest weight, unless all are 0: fourth powers of the sum are then no overflow.
+_SMALLEST, _LARGEST = 1e-12, 1e12
 # The logarithm of what a characteristic function may be cut at.
 _VANISHED = -28.0
 # Coordinates of vectors that are held at a time, and complex numbers.
@@ -44,7 +46,7 @@ class ScoreSum:
     ----------
     program : Program
     weights : tuple of float
-        t: one for each score.
+        t: one for each score, the largest from 1e-12 to 1e12 in size.
     """
 
     program: Program
@@ -56,6 +58,11 @@ class ScoreSum:
             refuse("program", self.program, "has no scores", "write some, e.g. program.score(q, k)")
         if len(self.weights) != len(scores):
             refuse("projection", self.weights, f"is not one number for each of {len(scores)} scores", "pass as many")
+        largest = max(map(abs, self.weights))
+        if largest and not _SMALLEST <= largest <= _LARGEST:
+            problem = f"has the largest weight {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
+            remedy = "divide all by one number: by it w1 is divided too, and the other distances stay"
+            refuse("projection", self.weights, problem, remedy)
         for side in self._sides:
             if side.size is not None:
                 refuse("program", side.name, "has a fixed size, which leaves a gap", "leave rows of its matrix out")

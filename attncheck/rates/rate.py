@@ -15,7 +15,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, check_wholes, refuse
 from attncheck.program import Program
 from attncheck.rates.deviation import REPLICATES
-from attncheck.rates.distance import distance, score_sum
+from attncheck.rates.distance import check_drawn, distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
 from attncheck.rates.law import Distance, check_separate
 from attncheck.simulators.weights import GAUSSIAN
@@ -154,6 +154,7 @@ def rate(
     chosen = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
     if len(chosen) < needed:
         refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
+    check_drawn("widths", layer, chosen[-1], weights)
     arguments: dict[str, Any] = {
         "of": of,
         "position": position,

@@ -12,6 +12,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
 from attncheck.limits.law import draw_limit
 from attncheck.limits.programs import limit_of_program
+from attncheck.memory import DEFAULT_MEMORY
 from attncheck.program import Program
 from attncheck.simulators.collapsed import draw_collapsed, input_entries
 from attncheck.simulators.direct import DirectMultiplier
@@ -31,7 +32,6 @@ Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
 _Batch = TypeVar("_Batch", bound=Batch)
 
-DEFAULT_MEMORY = 512 * 2**20
 # Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
 _BLOCK_ENTRIES = 2**21
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from attncheck.errors import check_whole, refuse
 from attncheck.evidence.streams import stream
 from attncheck.limits.mixture import ScaleMixture, check_points, condense
+from attncheck.memory import check_memory
 from attncheck.stacks.recursion import draw_normals, recur
 from attncheck.stacks.stack import AttentionStack
 
@@ -142,7 +143,10 @@ class StackLaw:
     def _drawn(self) -> tuple[FloatArray, float]:
         stack, rng = self.stack, stream(self.seed, "stack law")
         s = stack.seq_len
-        step = max(1, _BLOCK // (stack.depth * (4 * stack.num_heads + 10) * s**2 + 128 * s))
+        entries = stack.depth * (4 * stack.num_heads + 10) * s**2 + 128 * s
+        check_memory("seq_len", s, "a draw of the recursion", entries, "pass a shorter sequence")
+        check_memory("draws", self.draws, "conditional variances", self.draws * s, "pass fewer draws")
+        step = max(1, _BLOCK // entries)
         variances, largest = np.empty((self.draws, s)), 0.0
         for start in range(0, self.draws, step):
             part = variances[start : start + step]

@@ -110,6 +110,39 @@ def test_errors_at_large_scores_are_honest() -> None:
         assert (error / one).max() > 1e-5
 
 
+def test_grids_of_more_nodes_than_pairs_are_not_made() -> None:
+    """Where scores are that large the weights are one-hot, by the signs of normals, whose orthants are known."""
+    layer = ac.AttentionLayer(width=16, seq_len=3, position_std=1.0, query_std=1e6, key_std=1e6)
+    found = ac.infinite_heads_kernel(layer)
+    assert found.matrix[0, 0] == pytest.approx(2.0, abs=found.error)
+    kernel = np.array([[1.0, 0.2], [0.2, 2.0]])
+    found = ac.infinite_heads_kernel(kernel=kernel, score_std=1e6)
+    same = 0.25 + np.arcsin(0.2 / 2**0.5) / (2 * np.pi)
+    assert found.matrix[0, 0] == pytest.approx(1.5, abs=found.error)
+    assert found.matrix[0, 1] == pytest.approx(3.0 * same + 0.4 * (0.5 - same), abs=found.error)
+    assert found.error < 1e-3 < abs(found.matrix[0, 1] - 0.85)
+
+
+@pytest.mark.parametrize(("attention_map", "shift"), [("softmax", 0.0), ("sigmoid", np.log(2.0))])
+def test_kernels_of_very_unequal_positions(attention_map: str, shift: float) -> None:
+    kernel = np.diag([1e-30, 1e30])
+    found = ac.infinite_heads_kernel(kernel=kernel, attention_map=attention_map)
+    # The scores of the first row are 0 and standard normal.
+    nodes = np.linspace(-9.0, 9.0, 601)
+    weights = np.exp(-0.5 * nodes**2) / np.exp(-0.5 * nodes**2).sum()
+    expected = weights @ (1.0 + np.exp(shift - nodes)) ** -2.0
+    assert found.matrix[0, 0] == pytest.approx(1e30 * expected, abs=found.error + 1e20)
+    assert found.error < 1e-3 * found.matrix[0, 0]
+
+
+@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
+def test_a_kernel_of_zeros(attention_map: str) -> None:
+    for s in (1, 3):
+        found = ac.infinite_heads_kernel(kernel=np.zeros((s, s)), attention_map=attention_map)
+        assert np.array_equal(found.matrix, np.zeros((s, s)))
+        assert found.error == 0.0
+
+
 def test_independent_positions_share_what_they_attend_to() -> None:
     found = ac.infinite_heads_kernel(kernel=np.eye(6))
     off = found.matrix[~np.eye(6, dtype=bool)]
@@ -123,6 +156,20 @@ def test_zero_positions() -> None:
     expected = softmax_means(kernel, 1.0, causal=True, seed=0)[0][0, 0]
     assert expected == pytest.approx(1.0)
     assert found.matrix[1, 1] == pytest.approx(2 / 9, abs=found.error + 1e-12)
+
+
+@pytest.mark.parametrize("attention_map", ["linear", "relu", "sigmoid"])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_kernels_and_scores_may_be_as_large_and_as_small_as_is_said(attention_map: str, scale: float) -> None:
+    of_scores, kernel = (1e6 if scale > 1 else 1e-6), SMALL / SMALL.max()
+    with np.errstate(all="raise", under="ignore"):
+        found = ac.infinite_heads_kernel(
+            kernel=scale * kernel, score_std=of_scores, value_std=of_scores, attention_map=attention_map
+        )
+    assert np.all(np.diagonal(found.matrix) > 0)
+    if attention_map != "sigmoid":
+        unit = ac.infinite_heads_kernel(kernel=kernel, attention_map=attention_map)
+        assert found.matrix == pytest.approx(of_scores**4 * scale**3 * unit.matrix, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +189,14 @@ def test_zero_positions() -> None:
         ({"kernel": np.eye(2), "mask": "future"}, "mask="),
         ({"kernel": np.eye(2), "attention_map": "hardmax"}, "attention_map="),
         ({"kernel": np.eye(2), "scramble": -1}, "scramble="),
+        ({"kernel": 1e200 * np.eye(2)}, "kernel="),
+        ({"kernel": 2e30 * np.eye(2), "attention_map": "linear"}, "kernel="),
+        ({"kernel": 1e-200 * np.eye(2), "attention_map": "linear"}, "kernel="),
+        ({"kernel": np.ma.masked_array(np.eye(2), mask=[[False, False], [False, True]])}, "kernel="),
+        ({"kernel": np.eye(2), "score_std": np.ones(1)}, "score_std="),
+        ({"layer": ac.AttentionLayer(width=2), "score_std": np.ones(2)}, "score_std="),
+        ({"layer": ac.AttentionLayer(width=2), "value_std": np.ones(2)}, "value_std="),
+        ({"kernel": np.eye(2), "attention_map": np.array(["softmax", "relu"])}, "attention_map="),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], field: str) -> None:

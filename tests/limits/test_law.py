@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import tracemalloc
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,12 @@ import attncheck as ac
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
 from attncheck.errors import InputError
+from attncheck.limits.covariance import infinite_heads_kernel
 from attncheck.limits.kernel import input_kernel
 from attncheck.limits.law import LimitLaw, draw_limit, limit
 from attncheck.limits.proposals import towards_keys, weigh
+from attncheck.rates.distance import distance
+from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
 
@@ -53,6 +57,26 @@ def integrated_softmax_variance(s: int, heads: int) -> tuple[FloatArray, FloatAr
     alpha = special.softmax(z @ contrasts.T, axis=-1)
     probability = np.prod(np.meshgrid(*[weights] * dimension, indexing="ij"), axis=0).ravel()
     return (alpha**2).sum(axis=(1, 2)) / heads, probability
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda layer: limit(layer).variance(),
+        lambda layer: limit(layer).covariance(),
+        lambda layer: limit(layer).sample(1),
+        infinite_heads_kernel,
+        lambda layer: distance(layer, of="scores"),
+        lambda layer: limit(layer.replace(seq_len=200)).score_covariance(),
+        lambda layer: limit(AttentionStack(layer=layer, depth=2)).variance(),
+    ],
+)
+@pytest.mark.parametrize("position_std", [0.0, 1.0])
+def test_sequences_that_take_too_much_memory_are_refused(
+    call: Callable[[AttentionLayer], object], position_std: float
+) -> None:
+    with pytest.raises(InputError, match=r"^seq_len=\d+: makes .* take \d+ bytes, more than"):
+        call(AttentionLayer(width=8, seq_len=10**6, position_std=position_std))
 
 
 def test_laplace() -> None:

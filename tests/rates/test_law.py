@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ import attncheck as ac
 from attncheck.checks.laws import conditional_covariance
 from attncheck.evidence.streams import seed_sequence
 from attncheck.rates.deviation import Cells, deviation
+from attncheck.rates.distance import check_drawn
 from attncheck.rates.drivers import Fluctuations, gamma_rule
+from attncheck.rates.gap import standard_error
 from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.simulators import simulate_chunks
 
@@ -58,8 +62,38 @@ def test_it_is_the_law_of_the_collapsed_reading(layer: ac.AttentionLayer) -> Non
     tail, tail_error, variance, variance_error = _tails(layer, position)
     spread = np.hypot(tail_error, np.asarray(law.cdf_error(_POINTS, position)) / 4.0)
     assert np.all(np.abs(law.sf(_POINTS, position) - tail) < _QUANTILE * spread)
-    spread_of_variance = math.hypot(variance_error, law.variance_error(position) / 4.0)
+    # What the public error is, but at widths where it says nothing.
+    spread_of_variance = math.hypot(variance_error, standard_error(law.gap(position).deviation.moment(1)) / 4.0)
     assert abs(law.variance(position) - variance) < _QUANTILE * spread_of_variance
+
+
+def _one_position(width: int, attention_map: str) -> tuple[float, float]:
+    """Return the variance and excess kurtosis with one position and head: v is made of means of squares of normals."""
+
+    def moment(power: int) -> float:
+        return math.prod(1.0 + 2.0 * k / width for k in range(power))
+
+    if attention_map == "linear":
+        # ‖h‖²/n and ‖Wh‖²/‖h‖² to the third power, a key, a value, and the square of a normal.
+        first, second = moment(3) ** 2, 3.0 * moment(6) ** 2 * moment(2) ** 2
+    else:
+        first, second = 1.0, moment(2) ** 3
+    return first, 3.0 * (second / first**2 - 1.0)
+
+
+@pytest.mark.parametrize(("attention_map", "widest"), [("softmax", 8), ("linear", 16)])
+def test_errors_of_moments_cover_or_are_infinite(attention_map: Any, widest: int) -> None:
+    layer = ac.AttentionLayer(width=widest, seq_len=1, num_heads=1, attention_map=attention_map)
+    variance, kurtosis = _one_position(widest, attention_map)
+    for seed in range(2):
+        law = ac.finite_width_law(layer, size=1024, seed=seed)
+        # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+        assert abs(law.variance() - variance) < 1.75 * law.variance_error() < math.inf
+        assert abs(law.excess_kurtosis() - kurtosis) < 1.75 * law.excess_kurtosis_error() < math.inf
+    for narrow in (layer.replace(width=1), layer.replace(width=widest - 1), layer.replace(width=64, head_dim=4)):
+        law = ac.finite_width_law(narrow, size=16)
+        assert law.variance_error() == law.excess_kurtosis_error() == math.inf
+        assert np.isfinite(law.cdf_error(1.0))
 
 
 def test_it_tells_the_limit_from_the_law_at_the_width() -> None:
@@ -193,6 +227,26 @@ def test_the_expansion_alone_is_right_to_first_order() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(ac.InputError, match=field):
         ac.distance(ac.AttentionLayer(width=8), **arguments)  # type: ignore[arg-type]
+
+
+def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn() -> None:
+    layer, program = ac.AttentionLayer(width=16, seq_len=2), ac.Program()
+    x = program.initial("x")
+    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+    calls: list[tuple[str, int, Callable[[int], object]]] = [
+        ("width", 10**9, lambda n: ac.distance(layer, width=n, size=16)),
+        ("width", 10**9, lambda n: ac.distance(program, of="scores", width=n, size=16)),
+        ("width", 10**5, lambda n: ac.distance(layer, weights="uniform", width=n)),
+        ("widths", 10**9, lambda n: ac.rate(layer, (64, 128, 256, n), size=16)),
+        ("widths", 10**9, lambda n: ac.rate(program, (64, 128, 256, n), of="scores", size=16)),
+        ("width", 10**9, lambda n: ac.finite_width_law(layer.replace(width=n)).cdf(1.0)),
+    ]
+    for field, widest, call in calls:
+        with pytest.raises(ac.InputError, match=rf"^{field}={widest}: makes .* take \d+ bytes, .*; pass a smaller"):
+            call(widest)
+    # Widths of a million are let through.
+    check_drawn("width", layer, 10**6)
+    check_drawn("width", program, 10**6)
 
 
 def test_what_is_no_layer_is_refused() -> None:

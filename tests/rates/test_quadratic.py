@@ -123,6 +123,9 @@ def test_bad_arguments_are_named() -> None:
         ({"of": "scores", "width": 64, "projection": (1.0,)}, "projection"),
         ({"of": "scores", "width": 64, "projection": (1.0, math.nan, 1.0)}, "projection"),
         ({"of": "scores", "width": 64, "projection": (0.0, 0.0, 0.0)}, "projection"),
+        ({"of": "scores", "width": 64, "projection": (1e200, 1e200, 1.0)}, "projection"),
+        ({"of": "scores", "width": 64, "projection": (-1e100, 1.0, 1.0)}, "projection"),
+        ({"of": "scores", "width": 64, "projection": (1e-100, 1e-100, 1e-100)}, "projection"),
         ({"of": "scores", "width": 64, "projection": 3.0}, "projection"),
     ]:
         with pytest.raises(ac.InputError, match=f"^{field}=") as caught:
@@ -155,3 +158,15 @@ def test_what_has_no_such_law_is_refused() -> None:
     again.score(again.matmul(q, again.matmul(q, h)), again.matmul(k, h))
     with pytest.raises(ac.InputError, match="program"):
         ac.distance(again, of="scores", width=64)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_the_law_scales_with_its_weights(scale: float) -> None:
+    program = _program(_CYCLE)
+    for metric, factor in (("ks", 1.0), ("w1", scale)):
+        unit, scaled = (
+            ac.distance(program, metric, of="scores", width=64, size=16, projection=(each, -each, 0.5 * each))
+            for each in (1.0, scale)
+        )
+        assert scaled.value == pytest.approx(factor * unit.value, rel=1e-6)
+        assert scaled.error == pytest.approx(factor * unit.error, rel=1e-3)
