@@ -9,9 +9,10 @@ from attncheck.limits.mixture import condense
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("decades", [1.0, 50.0, 150.0, 300.0])
-def test_moments_are_kept_however_far_variances_lie_apart(decades: float) -> None:
-    variances = 10.0 ** -np.random.default_rng(0).uniform(0.0, decades, 20_000)
+@pytest.mark.parametrize("gap", [0.0, 50.0, 120.0, 300.0])
+def test_moments_are_kept_however_far_variances_lie_apart(gap: float) -> None:
+    rng = np.random.default_rng(0)
+    variances = 10.0 ** -np.concatenate([rng.uniform(0.0, 2.0, 10_000), rng.uniform(gap, gap + 1.0, 10_000)])
     mixture = condense(variances, np.ones(len(variances)))
     assert len(mixture.variances) < 0.2 * len(variances)
     assert np.isfinite(mixture.variances).all()
