@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 import attncheck as ac
 from attncheck.measured import installed, spread, table
+from attncheck.memory import DEFAULT_MEMORY
 from attncheck.simulators import READINGS, Reading
 from attncheck.simulators import run as simulators_run
 
@@ -359,7 +360,7 @@ def memory_row(width: int, size: int) -> Row:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     working = peak - sum(array.nbytes for array in draws.as_dict().values())
-    limit = simulators_run.DEFAULT_MEMORY
+    limit = DEFAULT_MEMORY
     return Row(
         f"working memory of direct, n = {width:,}, {size} draw{'s' if size > 1 else ''}",
         f"{working / MEBIBYTE:.1f} MiB",

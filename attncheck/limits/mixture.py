@@ -117,19 +117,25 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     # Relative to the mean of the cell: powers of variances that span hundreds of orders of magnitude underflow.
     deviation = variances / spread[cell] - 1.0
     second, third = cell_mean(deviation**2), cell_mean(deviation**3)
-    return _gauss_points(mean, second, third, total[used], atom).scaled(unit)
+    least = np.full(_CELLS, np.inf)
+    np.minimum.at(least, cell, variances)
+    return _gauss_points(mean, second, third, least[used], total[used], atom).scaled(unit)
 
 
 def _gauss_points(
-    mean: FloatArray, second: FloatArray, third: FloatArray, total: FloatArray, atom: float
+    mean: FloatArray, second: FloatArray, third: FloatArray, least: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
-    """Return the two points per cell that match the weight and three moments; `second` and `third` relative to it."""
+    """Return the two points per cell that match the weight and three moments; `second` and `third` relative to it.
+
+    Both lie between the `least` and the largest of the cell, but for rounding, which may leave 0 or less.
+    """
     # A cell narrower than this is one point; its third moment would be rounding.
     wide = second > 1e-14
     relative = np.sqrt(second[wide])
     sigma, skew = mean[wide] * relative, third[wide] / relative**3
     root = np.sqrt(skew * skew + 4)
     low, high = mean[wide] + sigma * (skew - root) / 2, mean[wide] + sigma * (skew + root) / 2
+    low = np.maximum(low, least[wide])
     high_share = (root - skew) / (2 * root)
     return ScaleMixture(
         np.concatenate([mean[~wide], low, high]),
