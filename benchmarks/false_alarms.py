@@ -2,8 +2,8 @@
 
 ``python benchmarks/false_alarms.py`` holds the literal simulator to all properties under many run seeds, each
 with random layers of its own, and counts verdicts, suspicious first looks, and what later looks made of them.
-``--write`` puts the table into benchmarks/false_alarms.md. A run here takes the steps of ``pytest properties/``
-without pytest, and comes to the same digest.
+``--write`` puts the table into benchmarks/false_alarms.md; with ``--resume FILE`` no run that ended is lost. A run here
+takes the steps of ``pytest properties/`` without pytest, and comes to the same digest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from scipy import stats
 
 from attncheck.profiles import PROFILES
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--subject", help="MODULE:CALLABLE; attncheck's literal simulator by default")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep runs there as they end, and go on from it")
     parser.add_argument("--write", action="store_true", help="write benchmarks/false_alarms.md too")
     options = parser.parse_args(arguments)
     page = [
@@ -83,9 +85,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
     """Iterate over whole runs, and say how each one ends."""
-    for run in whole_runs(seeds, profile, options.subject, options.workers):
+    kept = kept_runs(options.resume, profile)
+    yield from (kept[seed] for seed in seeds if seed in kept)
+    for run in whole_runs([seed for seed in seeds if seed not in kept], profile, options.subject, options.workers):
         print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
+        if options.resume is not None:
+            with options.resume.open("ab") as file:
+                file.write(msgspec.json.encode({"profile": profile, "run": run}) + b"\n")
         yield run
+
+
+def kept_runs(path: Path | None, profile: str) -> dict[int, WholeRun]:
+    """Return the runs of a profile that an interrupted call with the same code and subject has left, by seed."""
+    if path is None or not path.exists():
+        return {}
+    lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    runs = [msgspec.convert(line["run"], WholeRun) for line in lines if line["profile"] == profile]
+    return {run.seed: run for run in runs}
 
 
 def arguments_of(options: argparse.Namespace) -> list[str]:

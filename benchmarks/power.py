@@ -32,6 +32,8 @@ QUICK = ("query_std_2", "tied_query_key", "shared_keys", "leaking_mask", "gaussi
 
 def whole(runs: int, workers: int) -> list[str]:
     """Return what whole runs of the smoke profile say of a handful of faults, under seeds of their own."""
+    if not runs:
+        return ["Not measured on this state."]
     lines = ["| fault | violated | violated results in a run |", "| --- | --- | --- |"]
     for fault in HANDFUL:
         done = list(whole_runs(range(runs), "smoke", f"attncheck.faults:{fault}", workers))

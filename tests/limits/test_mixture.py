@@ -38,6 +38,7 @@ def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:
         output_std=0.5,
         activation="identity",
         input_std=2.0,
+        input_correlation=1.0,
     )
     law = tail_law(layer, last_position(layer))
     assert np.isfinite(law.mixture.variances).all()
