@@ -106,7 +106,7 @@ class Sight:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How well a fault is seen in one layer with one exposure, by the check that sees it best.
+    """How well a fault is seen in one layer with one exposure, by one check.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One fault with one exposure: a row per layer for each profile, the best of the last one verified.
+    """One fault with one exposure: a row per layer and check for each profile, the best of the last one verified.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ def measure(
 
 
 def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[Row, ...]:
-    """Return one row per layer of the profile, by the check that sees the fault best with what is exposed.
+    """Return one row per layer of the profile and check, with what is exposed.
 
     Parameters
     ----------
@@ -244,10 +244,7 @@ def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[R
     for sight in sights:
         if sight.setting.layer in profile.layers:
             units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
-    by_layer: dict[Case, list[Row]] = {}
-    for unit, members in units.items():
-        by_layer.setdefault(unit.layer, []).extend(_rows_of_unit(unit, members, exposure, profile))
-    return tuple(max(rows, key=lambda row: row.merit) for rows in by_layer.values() if rows)
+    return tuple(row for unit, members in units.items() for row in _rows_of_unit(unit, members, exposure, profile))
 
 
 def exposed_as(setting: Setting, exposure: str) -> Setting:
@@ -385,7 +382,7 @@ def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:
             # Draws may differ in what they show, a few of them telling and most not: the mean effect asks for too few.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
-            # Looks of all that is planned: what they showed is the chance, and another layer's may be better.
+            # Looks of all that is planned: what they showed is the chance, and another check's may be better.
             share = best.seen / best.looks
             chance = min(best.chance, detection(share, share))
             after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from scipy.special import betainccinv, betaincinv
 
+from attncheck.case import Case
 from attncheck.faults import FAULTS
 from attncheck.power import Entry, Row
 from attncheck.profiles import profile_named
@@ -68,11 +69,17 @@ def _layers(entries: Iterable[Entry], profile: str) -> list[str]:
     lines += _head(["fault", *[layer.describe() for layer in anchors]])
     for entry in entries:
         if entry.exposure == "grams":
-            chances = {row.layer: percent(row.chance) for row in entry.rows[profile]}
+            chances: dict[Case, float] = {}
+            for row in entry.rows[profile]:
+                chances[row.layer] = max(row.chance, chances.get(row.layer, 0.0))
             fault = FAULTS[entry.fault]
-            hidden = ["hidden" if fault.reason_hidden(layer) else chances.get(layer, "–") for layer in anchors]
+            hidden = ["hidden" if fault.reason_hidden(layer) else _chance(chances, layer) for layer in anchors]
             lines.append(_line([entry.fault, *hidden]))
     return lines
+
+
+def _chance(chances: Mapping[Case, float], layer: Case) -> str:
+    return percent(chances[layer]) if layer in chances else "–"
 
 
 def _unseen(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
