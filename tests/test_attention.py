@@ -206,6 +206,8 @@ def layers_of_any_size(draw: st.DrawFn) -> AttentionLayer:
     changes: dict[str, Any] = {name: draw(st.floats(1e-6, 1e6)) for name in STDS}
     if layer.activation == "clip":
         changes["clip"] = draw(st.floats(1e-12, 1e30))
+    if layer.tied_query_key:  # one matrix has one standard deviation
+        changes["key_std"] = changes["query_std"]
     correlation = draw(st.floats(0.0, 1.0, allow_nan=False))
     return layer.replace(width=draw(st.integers(1, 2**70)), input_correlation=correlation, **changes)
 
