@@ -65,7 +65,7 @@ class Profile:
     draws: int | None = None
     program_anchors: int = 9
     program_examples: int = 6
-    drawn: int = 6
+    drawn: int = 4
     theory: bool = True
 
     @property

@@ -169,7 +169,7 @@ def test_and_mended(place: pytest.Pytester) -> None:
     assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}
 
 
-@pytest.mark.parametrize(("profile", "stacks"), [("smoke", 0), ("default", 6)])
+@pytest.mark.parametrize(("profile", "stacks"), [("smoke", 0), ("default", 4)])
 def test_smoke_leaves_out_what_is_not_of_the_subject(place: pytest.Pytester, profile: str, stacks: int) -> None:
     paths = [str(FOLDER / file) for file in ("test_stacks.py", "test_inputs.py")]
     options = ["--collect-only", "-q", f"--attncheck-profile={profile}", "-p", "no:cacheprovider"]
