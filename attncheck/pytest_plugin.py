@@ -154,12 +154,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(parameter, layers, ids=[layer.describe() for layer in layers])
 
 
-def deselect_theory(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what examines nothing of the subject, where the profile says so; for a conftest of properties."""
+def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
+    """Leave out what in a folder examines nothing of the subject, where the profile says so; for its conftest.
+
+    A conftest is handed the items of all folders: those of others stay.
+    """
     if _run_of(config).profile.theory:
         return
-    left_out = [item for item in items if not item.get_closest_marker(_MARK)]
-    items[:] = [item for item in items if item.get_closest_marker(_MARK)]
+    left_out = [item for item in items if folder in item.path.parents and not item.get_closest_marker(_MARK)]
+    items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from attncheck.pytest_plugin import deselect_theory, engage
@@ -12,4 +14,4 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    deselect_theory(config, items)
+    deselect_theory(config, items, Path(__file__).parent)

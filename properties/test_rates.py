@@ -32,8 +32,9 @@ _CURVATURE = 0.05
 # Widths at which laws are compared, and draws; errors come from 8 repetitions: beyond `_STUDENT` standard errors
 # (7 degrees of freedom) with a chance of 2e-9.
 _LAW_WIDTHS, _LAW_DRAWS, _STUDENT = (1024, 32_768), 64, 30.0
-# Intervals of fits at level 1% are widened to one of about 1e-9.
-_WIDER, _TOLERANCE = 6.1 / 2.576, 0.05
+# Intervals of fits, at level 1% those of Student's law with 21 degrees of freedom, are widened to 6.1 standard errors:
+# beyond with a chance of 5e-6.
+_WIDER, _TOLERANCE = 6.1 / 2.831, 0.05
 _LITERAL_DRAWS, _LOW_RANK = 8192, 3
 _FOURTH = {"uniform": -1.2, "rademacher": -2.0, "truncated normal": -0.63, "student5": 6.0}
 _PROGRAMS, _SUM_WIDTHS, _SUM_DRAWS = 3, (256, 512, 1024, 2048, 4096, 8192), 512

@@ -72,6 +72,7 @@ def test_booleans_of_numpy_are_no_numbers() -> None:
     for field, value in given:
         with pytest.raises(InputError, match=f"^{field}="):
             AttentionLayer(**{"width": 8, field: value})
+    # NumPy's numbers are no float to mypy, and accepted.
     assert AttentionLayer(width=8, position_std=np.float32(2.0)).position_std == 2.0  # type: ignore[arg-type]
 
 
@@ -81,8 +82,10 @@ def test_values_that_python_does_not_print_are_named() -> None:
     with pytest.raises(InputError, match=r"^width=<int>: is too large; pass"):
         AttentionLayer(width=10**5_000)
     with pytest.raises(InputError, match=r"^mask=\[0, 0, .*\.\.\.: is not known"):
+        # The wrong type is what is refused.
         AttentionLayer(width=8, mask=[0] * 500)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^mask=<list>: is not known"):
+        # The wrong type is what is refused.
         AttentionLayer(width=8, mask=[10**5_000])  # type: ignore[arg-type]
 
 

@@ -178,3 +178,11 @@ def test_smoke_leaves_out_what_is_not_of_the_subject(place: pytest.Pytester, pro
     assert len(drawn) == stacks
     assert any("test_inputs[" in line for line in result.outlines)
     assert any("deselected" in line for line in result.outlines) == (stacks == 0)
+
+
+def test_smoke_leaves_tests_of_other_folders_alone(place: pytest.Pytester) -> None:
+    own = place.makepyfile(test_mine="def test_mine():\n    pass\n")
+    options = ["--collect-only", "-q", "--attncheck-profile=smoke", "-p", "no:cacheprovider"]
+    result = place.runpytest_inprocess(str(own), str(FOLDER / "test_stacks.py"), *options)
+    assert any("::test_mine" in line for line in result.outlines)
+    assert not any("test_stacks_approach" in line for line in result.outlines)

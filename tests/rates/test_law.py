@@ -226,6 +226,7 @@ def test_the_expansion_alone_is_right_to_first_order() -> None:
 )
 def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(ac.InputError, match=field):
+        # Arguments of any type: mypy cannot tell which parameter they are for.
         ac.distance(ac.AttentionLayer(width=8), **arguments)  # type: ignore[arg-type]
 
 
@@ -252,6 +253,7 @@ def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn()
 def test_what_is_no_layer_is_refused() -> None:
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match="layer"):
+            # The wrong type is what is refused.
             function("layer")  # type: ignore[arg-type]
     with pytest.raises(ac.InputError, match="NaN"):
         ac.finite_width_law(ac.AttentionLayer(width=8), size=16).cdf(math.nan)

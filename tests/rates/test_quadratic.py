@@ -129,10 +129,12 @@ def test_bad_arguments_are_named() -> None:
         ({"of": "scores", "width": 64, "projection": 3.0}, "projection"),
     ]:
         with pytest.raises(ac.InputError, match=f"^{field}=") as caught:
+            # Arguments of any type: mypy cannot tell which parameter they are for.
             ac.distance(program, **arguments)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
     for layer in (program, ac.AttentionLayer(width=8)):
         with pytest.raises(ac.InputError, match=r"^widths=5: is no list of whole numbers"):
+            # The wrong type is what is refused.
             ac.rate(layer, 5, of="scores")  # type: ignore[arg-type]
     with pytest.raises(ac.InputError, match="six different"):
         ac.rate(program, (64, 128, 256, 512), of="scores")

@@ -52,4 +52,5 @@ def test_bad_arguments_are_named() -> None:
     wrong += [("power", value) for value in (1.0, 2.0, -0.1, "x", None, math.nan)]
     for field, value in wrong:
         with pytest.raises(ac.InputError, match=f"^{field}="):
+            # The wrong type is what is refused.
             found.draws(**{field: value})  # type: ignore[arg-type]

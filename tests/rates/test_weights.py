@@ -84,4 +84,5 @@ def test_bad_arguments_are_named() -> None:
         (layer.replace(attention_map="relu"), {"weights": "uniform"}, "attention_map"),
     ]:
         with pytest.raises(ac.InputError, match=field):
+            # Arguments of any type: mypy cannot tell which parameter they are for.
             ac.distance(changed, **arguments)  # type: ignore[arg-type]

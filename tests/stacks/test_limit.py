@@ -141,6 +141,7 @@ def test_what_the_law_cannot_say_is_refused() -> None:
     with pytest.raises(InputError, match=r"^draws=3: must be at least 16"):
         StackLaw(law.stack, draws=3)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
+        # The wrong type is what is refused.
         StackLaw(AttentionLayer(width=8))  # type: ignore[arg-type]
 
 
@@ -235,8 +236,10 @@ def test_fits_refuse_what_has_no_order() -> None:
         rates(stack, (16, 32, 32, 64), 100)
     for widths in (5, "64", None):
         with pytest.raises(InputError, match=rf"^widths={widths!r}: is no list of whole numbers; pass"):
+            # The wrong type is what is refused.
             rates(stack, widths, 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^stack=AttentionLayer.*: is not an AttentionStack; pass"):
+        # The wrong type is what is refused.
         rates(stack.layer, (8, 16, 32, 64), 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^ks=.*must be positive to have an order"):
         fit([dataclasses.replace(Distance(1, 8, 0.0, 0.1, 0.0, 0.1), width=n) for n in (8, 16, 32, 64)])
@@ -249,9 +252,11 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match=r"^position=2: exceeds the last position 1"):
         distances(stack, 64, position=2)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
+        # The wrong type is what is refused.
         distances(AttentionLayer(width=8), 64)  # type: ignore[arg-type]
     for seed in (-1, 0.5):
         with pytest.raises(InputError, match=rf"^seed={seed}: "):
+            # The wrong type is what is refused.
             distances(stack, 64, seed=seed)  # type: ignore[arg-type]
 
 
