@@ -18,6 +18,7 @@ from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.distance import check_drawn, distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
 from attncheck.rates.law import Distance, check_separate
+from attncheck.rates.least_squares import least_squares
 from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
@@ -198,11 +199,11 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
     relative = np.maximum(errors / values, widths**-1.5 if predicted == -0.5 else _LEAST_ERROR)
     if predicted != -0.5:
         # The fit leaves out about the square of the bend: narrow widths count for less where it bends much.
-        bend = _least_squares(columns, np.log(values), relative)[2].value
+        bend = _estimates(columns, np.log(values), relative)[2].value
         relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
-    order = _least_squares(columns, np.log(values), relative)[1]
+    order = _estimates(columns, np.log(values), relative)[1]
     scaled = values * widths**-predicted
-    constant, curvature, *_ = _least_squares(np.stack([ones, *bends], axis=1), scaled, relative * scaled)
+    constant, curvature, *_ = _estimates(np.stack([ones, *bends], axis=1), scaled, relative * scaled)
     widest = distances[int(np.argmax(widths))]
     scale = widest.width**-predicted
     return Rate(
@@ -217,14 +218,12 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
     )
 
 
-def _least_squares(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
+def _estimates(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
     """Return the coefficients of a weighted fit; where it fits worse than the errors say, intervals are wider."""
-    weighted, target = columns / errors[:, None], values / errors
-    found = np.linalg.lstsq(weighted, target, rcond=None)[0]
-    covariance = np.linalg.pinv(weighted.T @ weighted)
-    misfit = float(((target - weighted @ found) ** 2).sum()) / max(1, len(values) - columns.shape[1])
-    spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * np.sqrt(np.diagonal(covariance))
+    found = least_squares(columns, values, errors)
+    misfit = found.squares / max(1, len(values) - columns.shape[1])
+    spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * found.errors
     return [
         Estimate(float(value), float(value - half), float(value + half))
-        for value, half in zip(found, spread, strict=True)
+        for value, half in zip(found.coefficients, spread, strict=True)
     ]

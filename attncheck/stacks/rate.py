@@ -6,14 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck.errors import check_wholes, refuse
+from attncheck.rates.least_squares import least_squares
 from attncheck.stacks.distance import Distance, check_stack, distances
 from attncheck.stacks.stack import AttentionStack
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,27 +93,17 @@ def fit(found: Sequence[Distance]) -> Rate:
     values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
     if not np.all(values > 0):
         refuse("ks", values.tolist(), "must be positive to have an order", "draw more, or use smaller widths")
-    (_, order, _), spread, _ = _least_squares(
-        np.stack([np.ones_like(n), np.log(n), 1 / n]), np.log(values), errors / values
-    )
-    (constant, curvature), other, squares = _least_squares(np.stack([1 / n, n**-2.0]), values, errors)
+    columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
+    (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(values), errors / values)
+    powers = np.stack([1 / n, n**-2.0], axis=1)
+    (constant, curvature), (constant_error, _), squares = least_squares(powers, values, errors)
     return Rate(
         depth=found[0].depth,
         distances=tuple(found),
         order=float(order),
-        order_error=float(spread[1]),
+        order_error=float(order_error),
         constant=float(constant),
-        constant_error=float(other[0]),
+        constant_error=float(constant_error),
         curvature=float(curvature),
         p_value=float(stats.chi2.sf(squares, len(n) - 2)),
     )
-
-
-def _least_squares(design: FloatArray, values: FloatArray, errors: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return coefficients of the rows of `design`, their standard errors, and the sum of squared weighted residuals."""
-    rows = (design / errors).T
-    scale = np.linalg.norm(rows, axis=0)
-    inverse = np.linalg.pinv(rows / scale) / scale[:, None]
-    coefficients = inverse @ (values / errors)
-    residuals = values / errors - rows @ coefficients
-    return coefficients, np.sqrt((inverse**2).sum(axis=1)), float(residuals @ residuals)

@@ -1,0 +1,35 @@
+"""Weighted least squares, which every fit of a rate goes through."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class LeastSquares(NamedTuple):
+    """Coefficients, (m,), their standard errors, (m,), and the sum of squared residuals over the errors."""
+
+    coefficients: FloatArray
+    errors: FloatArray
+    squares: float
+
+
+def least_squares(columns: FloatArray, values: FloatArray, errors: FloatArray) -> LeastSquares:
+    """Return the fit of `values` by the columns, weighted by the errors.
+
+    Parameters
+    ----------
+    columns : ndarray, shape (k, m)
+    values, errors : ndarray, shape (k,)
+    """
+    weighted, target = columns / errors[:, None], values / errors
+    # Powers of the width are of very different sizes.
+    scale = np.linalg.norm(weighted, axis=0)
+    inverse = np.linalg.pinv(weighted / scale) / scale[:, None]
+    coefficients = inverse @ target
+    residuals = target - weighted @ coefficients
+    return LeastSquares(coefficients, np.sqrt((inverse**2).sum(axis=1)), float(residuals @ residuals))
