@@ -14,9 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.faults.line_by_line import LineByLine, Matrices, coordinatewise, dot_product, jointly_gaussian, mixture
+from attncheck.faults.program_visibility import (
+    correlated_start,
+    matrices_side_by_side,
+    mixed_output,
+    other_nonlinearity,
+    random_start,
+    replaceable,
+    reused_matrix,
+    score_with_limit,
+    several_scores,
+    some_matrix,
+    some_nonlinearity,
+    some_score,
+    some_sum,
+)
 from attncheck.limits.programs import limit_of_program
-from attncheck.nonlinearity import tanh
-from attncheck.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score, Weight
+from attncheck.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 
@@ -61,82 +75,6 @@ class ProgramFault:
         if isinstance(answer, str):
             return answer
         return "" if answer else "the fault changes nothing in this program"
-
-
-# Where faults can be seen.
-
-
-def _random_start(program: Program) -> bool | str:
-    random = any(isinstance(node, Initial) and any(node.root) for node in program.nodes)
-    return random or "no initial vector is random"
-
-
-def _correlated_start(program: Program) -> bool | str:
-    covariances = [np.array(node.covariance) for node in program.nodes if isinstance(node, Initial)]
-    correlated = any((cov != np.diag(np.diagonal(cov))).any() for cov in covariances)
-    return correlated or "initial vectors are independent"
-
-
-def _uses(program: Program) -> list[MatMul]:
-    return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
-
-
-def _some_matrix(program: Program) -> bool | str:
-    return bool(_uses(program)) or "the program has no matrix"
-
-
-def _reused_matrix(program: Program) -> bool | str:
-    pairs = {(node.weight, node.parents[0]) for node in _uses(program)}
-    return len(pairs) > len({weight for weight, _ in pairs}) or "every matrix makes one vector only"
-
-
-def _matrices_side_by_side(program: Program) -> bool | str:
-    """See it where two matrices of one shape are applied to one vector: images of different ones differ anyway."""
-    sides = {(node.parents[0], node.weight) for node in _uses(program)}
-    shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
-    return len(shapes) < len(sides) or "no two matrices of one shape are applied to one vector"
-
-
-def _replaceable(node: Node) -> bool:
-    """Whether a line is a nonlinearity of one vector other than tanh."""
-    if not isinstance(node, Nonlin) or isinstance(node.function, LinearCombination):
-        return False
-    return len(node.parents) == 1 and node.function not in (tanh(), np.tanh)
-
-
-def _other_nonlinearity(program: Program) -> bool | str:
-    return any(map(_replaceable, program.nodes)) or "the program has no nonlinearity but tanh"
-
-
-def _some_nonlinearity(program: Program) -> bool | str:
-    return any(isinstance(node, Nonlin) for node in program.nodes) or "the program has no nonlinearity"
-
-
-def _is_sum(node: Node) -> bool:
-    return isinstance(node, Nonlin) and isinstance(node.function, LinearCombination) and len(node.parents) > 1
-
-
-def _some_sum(program: Program) -> bool | str:
-    return any(map(_is_sum, program.nodes)) or "no line is a sum of vectors"
-
-
-def _some_score(program: Program) -> bool | str:
-    return any(isinstance(node, Score) and node.factor for node in program.nodes) or "the program has no scores"
-
-
-def _several_scores(program: Program) -> bool | str:
-    return sum(isinstance(node, Score) for node in program.nodes) > 1 or "the program has one score at most"
-
-
-def _score_with_limit(program: Program) -> bool | str:
-    return _some_score(program) if program.coverage().has_limit else "the program has no limit to draw from"
-
-
-def _mixed_output(program: Program) -> bool | str:
-    return any(isinstance(node, Output) and node.scores for node in program.nodes) or "no output takes scores"
-
-
-# What is wrong.
 
 
 def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
@@ -205,7 +143,7 @@ def _alone(place: int, node: Initial) -> tuple[float, ...]:
 
 
 def _always_tanh(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return np.tanh(vectors[0]) if _replaceable(node) else coordinatewise(node, vectors)
+    return np.tanh(vectors[0]) if replaceable(node) else coordinatewise(node, vectors)
 
 
 def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
@@ -258,21 +196,21 @@ _FAULTS = (
     ProgramFault(
         "shifted_initials",
         f"{_INITIAL_SHIFT:g} is added to initial vectors",
-        _random_start,
+        random_start,
         LineByLine(begin=_shifted),
         ("netsor.initials",),
     ),
     ProgramFault(
         "independent_initials",
         "initial vectors are independent where they should be correlated",
-        _correlated_start,
+        correlated_start,
         LineByLine(begin=_apart),
         ("netsor.initials",),
     ),
     ProgramFault(
         "matrix_std_5",
         "the standard deviation of every matrix is 5% too large",
-        _some_matrix,
+        some_matrix,
         LineByLine(matrices=_changed(lambda images: 1.05 * images)),
         (
             "netsor.scale",
@@ -284,7 +222,7 @@ _FAULTS = (
     ProgramFault(
         "biased_matmuls",
         f"{_SHIFT:g} is added to what every matrix makes",
-        _some_matrix,
+        some_matrix,
         LineByLine(matrices=_changed(lambda images: images + _SHIFT)),
         (
             "netsor.matmuls",
@@ -295,7 +233,7 @@ _FAULTS = (
     ProgramFault(
         "fresh_matrices",
         "a matrix is drawn afresh at every use",
-        _reused_matrix,
+        reused_matrix,
         LineByLine(matrices=_fresh_matrices),
         (
             "netsor.scale",
@@ -306,7 +244,7 @@ _FAULTS = (
     ProgramFault(
         "tied_matrices",
         "all matrices of one shape are one matrix",
-        _matrices_side_by_side,
+        matrices_side_by_side,
         LineByLine(matrices=_tied_matrices),
         (
             "netsor.sharing",
@@ -317,11 +255,11 @@ _FAULTS = (
             "corollary2.output_and_score",
         ),
     ),
-    ProgramFault("twice_as_wide", "vectors have 2n coordinates", _some_matrix, _twice_as_wide, ("netsor.lengths",)),
+    ProgramFault("twice_as_wide", "vectors have 2n coordinates", some_matrix, _twice_as_wide, ("netsor.lengths",)),
     ProgramFault(
         "always_tanh",
         "tanh takes the place of every other nonlinearity",
-        _other_nonlinearity,
+        other_nonlinearity,
         LineByLine(map=_always_tanh),
         (
             "netsor.functions",
@@ -331,7 +269,7 @@ _FAULTS = (
     ProgramFault(
         "first_term",
         "sums of vectors stop after the first one",
-        _some_sum,
+        some_sum,
         LineByLine(map=_first_term),
         (
             "netsor.functions",
@@ -342,14 +280,14 @@ _FAULTS = (
     ProgramFault(
         "half_precision",
         "what nonlinearities make is rounded to float16",
-        _some_nonlinearity,
+        some_nonlinearity,
         LineByLine(map=_half_precision),
         ("netsor.functions",),
     ),
     ProgramFault(
         "wandering_scale",
         "each matrix has a standard deviation that changes from draw to draw, and is right on average",
-        _some_matrix,
+        some_matrix,
         LineByLine(matrices=_wandering_matrices),
         (
             "netsor.matmuls",
@@ -360,7 +298,7 @@ _FAULTS = (
     ProgramFault(
         "equal_rows",
         "matrices have blocks of √n equal rows",
-        _some_matrix,
+        some_matrix,
         LineByLine(matrices=_changed(_equal_rows)),
         (
             "netsor.lengths",
@@ -371,7 +309,7 @@ _FAULTS = (
     ProgramFault(
         "scores_over_n",
         "scores are divided by n where √n is declared",
-        _some_score,
+        some_score,
         LineByLine(score=_over_n),
         (
             "program_scores.law",
@@ -382,12 +320,12 @@ _FAULTS = (
         ),
     ),
     ProgramFault(
-        "scores_5", "scores are 5% too large", _some_score, LineByLine(score=_five_percent), ("program_scores.scale",)
+        "scores_5", "scores are 5% too large", some_score, LineByLine(score=_five_percent), ("program_scores.scale",)
     ),
     ProgramFault(
         "leaking_neuron",
         "the first coordinates of its two vectors are added to every score",
-        _some_score,
+        some_score,
         LineByLine(score=_leaking),
         (
             "program_scores.law",
@@ -398,7 +336,7 @@ _FAULTS = (
     ProgramFault(
         "scores_of_another_draw",
         "scores, and the outputs with them, are those of another draw",
-        _some_score,
+        some_score,
         LineByLine(score=_of_another_draw),
         (
             "program_scores.scale",
@@ -408,7 +346,7 @@ _FAULTS = (
     ProgramFault(
         "limit_scores",
         "scores are drawn from the limit, whatever the vectors are",
-        _score_with_limit,
+        score_with_limit,
         _limit_scores,
         (
             "program_scores.scale",
@@ -419,14 +357,14 @@ _FAULTS = (
     ProgramFault(
         "copied_score",
         "the last score is a copy of the first",
-        _several_scores,
+        several_scores,
         _copied_score,
         ("corollary2.closest_scores",),
     ),
     ProgramFault(
         "outputs_apart",
         "outputs take the scores of another draw",
-        _mixed_output,
+        mixed_output,
         LineByLine(mix=_mixed_by_another_draw),
         ("netsor.functions",),
     ),
