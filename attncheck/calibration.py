@@ -24,6 +24,7 @@ from attncheck.errors import check_whole
 from attncheck.evidence.distances import one_sample_tail
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.subject import Subject, collapsed
+from attncheck.unit import join
 
 FloatArray = NDArray[np.float64]
 
@@ -88,11 +89,11 @@ class Calibration:
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the draws of a small sample: `DRAWS`, or more where the check's family or pairing asks for them.
+    """Return the draws of a small sample: `DRAWS` a call, or more where the check's family or pairing asks for them.
 
     Some draws may hold nothing to test, so that a family gets a fifth more than it asks for.
     """
-    return max(DRAWS, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
+    return max(DRAWS * check.calls, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 
 def calibrate(
@@ -137,13 +138,20 @@ def calibrate(
         p_values: dict[str, list[float]] = {check.name: [] for check in group}
         for sample, reference in _small_samples(settled, setting, group, size, replications, seed):
             for check in group:
-                outcome = check.test(setting, check.measure(sample, reference))
+                outcome = check.test(setting, _measured(check, sample, reference))
                 if outcome.count:
                     p_values[check.name].append(outcome.p_value)
         for check in group:
             uniform = check.kind == "exact" and check.family(setting).continuous
             found[check.name] = Calibration(check.name, uniform, np.array(p_values[check.name]))
     return found
+
+
+def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
+    """Return what a check makes of a sample, in parts where it compares calls: draws of a right one are independent."""
+    if check.calls == 1:
+        return check.measure(sample, reference)
+    return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])
 
 
 def _small_samples(
