@@ -224,6 +224,30 @@ class TestMessage:
             run = planned("scores", subject=f"attncheck.faults:{fault}")
             assert violated(results_of(run, "scores"))[0].check == check
 
+    def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
+        """The larger effect in departures may be of the smaller sample, and say less."""
+        (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
+
+        def seen(check: str, p: float, effect: float) -> Result:
+            return msgspec.structs.replace(
+                result,
+                id=f"{check}@0",
+                check=check,
+                verdict="violated",
+                p_values=[p, p, p],
+                effect=effect,
+                null_effect=1.0,
+                departure=1.1,
+            )
+
+        # Both clear, then both unclear.
+        for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
+            results = [seen("scores.weak", 1e-9, weak), seen("scores.strong", 1e-40, strong)]
+            message = explain(results, Path("r.jsonl"))
+            assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
+            assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
+            assert message.index("scores.strong ") < message.index("scores.weak ")
+
     def test_nothing_violated_nothing_said(self) -> None:
         assert explain([], None) == ""
 
@@ -264,6 +288,30 @@ class TestShrink:
         smaller = attncheck.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
         assert smaller.kv_heads > 1
+
+    @pytest.mark.parametrize(
+        ("fault", "check", "stays"),
+        [("positions_apart", "scores.scale", True), ("query_std_10", "scores.scale", False)],
+    )
+    def test_positions_stay_where_the_fault_needs_them(self, fault: str, check: str, stays: bool) -> None:
+        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
+        subject = Subject.of(f"attncheck.faults:{fault}")
+        smaller = attncheck.shrink.shrink(Unit("scores", layer), check, subject, 0, COST)
+        assert isinstance(smaller, AttentionLayer)
+        assert smaller.weight_entries < layer.weight_entries
+        assert bool(smaller.position_std) is stays
+
+    def test_positions_go_together_with_their_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A fault that shows at this reach and without positions, but not between."""
+        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
+
+        def violating(unit: Unit, *arguments: Any) -> bool:
+            case = unit.layer
+            return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
+
+        monkeypatch.setattr(attncheck.shrink, "_violates", violating)
+        smaller = attncheck.shrink.shrink(Unit("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST)
+        assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
     def test_is_labelled_as_an_illustration(self) -> None:
         run = planned("scores", subject="attncheck.faults:tied_query_key")
