@@ -64,8 +64,10 @@ def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:
 def _simpler(layer: AttentionLayer) -> Iterator[AttentionLayer]:
     """Yield layers with one thing less, the largest steps first."""
     defaults = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
+    # Without positions their reach has no meaning, and any other than the default is refused.
+    along = {"position_std": {"position_reach": defaults["position_reach"]}}
     steps: list[dict[str, Any]] = [
-        {name: default}
+        {name: default, **along.get(name, {})}
         for name, default in defaults.items()
         if name not in ("width", "seq_len", "num_heads", "clip") and getattr(layer, name) != default
     ]

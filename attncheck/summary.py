@@ -1,4 +1,4 @@
-"""What a terminal shows at the end of a run: the verdict first, then a table of properties."""
+"""What a terminal shows at the end of a run: the verdict first, a table of properties, and what it could have seen."""
 
 from __future__ import annotations
 
@@ -11,14 +11,29 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from attncheck.checks.registry import checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.program.features import FEATURES, features_of
 from attncheck.records import Result, run_digest
-from attncheck.words import chance, counted, telling
+from attncheck.words import chance, counted, gap_text, number, reads, telling
 
 if TYPE_CHECKING:
     from attncheck.run import Run
+
+#: The checks that a summary tells the detectable gaps of: of each claim the first one that was examined.
+MAIN_CHECKS = (
+    "scores.scale",
+    "exactness.score_energy",
+    "conditional.scale",
+    "outputs.law",
+    "exactness.output_energy",
+    "non_gaussianity.output_energy",
+    "outputs.limit",
+    "program_scores.scale",
+    "theorem1.order",
+    "corollary2.output_size",
+)
 
 
 def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color: bool = False) -> str:
@@ -34,7 +49,7 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     """
     parts = [verdict_sentence(run, results, conclusion)]
     if results:
-        parts += [render_table(_table(results), color), *unseen(results)]
+        parts += [render_table(_table(results), color), *detectable(results), *unseen(results)]
     parts += visited_programs(results)
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
@@ -113,16 +128,54 @@ def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     return [(name, [result for result in results if result.property == name]) for name in names]
 
 
+def detectable(results: Sequence[Result]) -> list[str]:
+    """Return the detectable gaps of the main checks, on the median layer and on the worst."""
+    groups: dict[str, list[Result]] = {}
+    for check in MAIN_CHECKS:
+        group = [r for r in results if r.check == check and r.p_values and r.gap is not None]
+        if group:
+            groups.setdefault(group[0].claim, group)
+    if not groups:
+        return []
+    power = min(result.power for result in results)
+    lines = [f"  {claim:16} {_gap_sentence(group)}" for claim, group in groups.items()]
+    return [f"The smallest effect that this run had a chance of {power:.0%} to call violated:", *lines]
+
+
+def _gap_sentence(group: Sequence[Result]) -> str:
+    ranked = sorted(group, key=lambda result: result.gap or 0.0)
+    middle, worst = ranked[(len(ranked) - 1) // 2], ranked[-1]
+    gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
+    told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
+    return f"{told} {counted(len(group), 'layer')}, where {number(middle.null_effect)} is expected: {reads(middle)}"
+
+
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return what no layer examined, grouped by the most telling reason, under a heading."""
+    """Return what no layer examined, grouped by the most telling reason, under a heading; whole properties in short."""
     by_reason: dict[str, list[str]] = {}
     for check in sorted({result.check for result in results}):
         group = [result for result in results if result.check == check]
         if any(result.p_values for result in group):
             continue
         by_reason.setdefault(telling(Counter(result.reason for result in group)), []).append(check)
-    lines = [f"  {reason}: {', '.join(checks)}" for reason, checks in by_reason.items()]
+    lines = [f"  {reason}: {', '.join(_in_short(checks))}" for reason, checks in by_reason.items()]
     return [heading, *lines] if lines else []
+
+
+def _in_short(checks: Sequence[str]) -> list[str]:
+    """Return names of checks, with those of a whole property as one.
+
+    Examples
+    --------
+    >>> _in_short(["fact1.order", "netsor.scale", "theorem1.order", "theorem1.scores"])
+    ['fact1.order', 'netsor.scale', 'theorem1 (2 checks)']
+    """
+    names: list[str] = []
+    for name in dict.fromkeys(check.partition(".")[0] for check in checks):
+        own = [check for check in checks if check.startswith(f"{name}.")]
+        whole = len(own) > 1 and len(own) == len(checks_of(name))
+        names += [f"{name} ({counted(len(own), 'check')})"] if whole else own
+    return names
 
 
 def render_table(table: Table, color: bool = False) -> str:

@@ -354,14 +354,17 @@ def violated(results: Sequence[Result]) -> list[Result]:
     """Return the violated results, the most telling first.
 
     A fault shows in everything that is computed after it, so the earliest claim that is clearly violated says
-    most about it; among the checks of a claim, the one with the largest effect does.
+    most about it. Among the checks of a claim, and where none is clear, the one with the smallest p-value does.
     """
     return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
 
 
-def _telling(result: Result) -> tuple[bool, bool, int, float, str]:
+def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
     strength = _strength(result)
-    return result.kind == "limit", strength < _CLEAR, list(CLAIMS).index(result.claim), -strength, result.check
+    unclear = strength < _CLEAR
+    claim = 0 if unclear else list(CLAIMS).index(result.claim)
+    # p-values of 0 are too small to be written down: effects tell them apart.
+    return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
 
 
 def _strength(result: Result) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import attncheck
@@ -15,8 +17,16 @@ from attncheck.checks.check import Check
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.cli import app, main
+from attncheck.evidence.looks import per_look_power
 from attncheck.exit_codes import ExitCode
-from attncheck.profiles import ANCHORS, Profile
+from attncheck.faults import FAULTS
+from attncheck.faults.named import NAMED_BY
+from attncheck.faults.programs import PROGRAM_FAULTS
+from attncheck.power import level_of
+from attncheck.profiles import ANCHORS, PROFILES, Profile
+from attncheck.statements import STATEMENTS
+from attncheck.subject import Subject
+from attncheck.unit import Cost, Unit, plan
 
 COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report", "paper")
 
@@ -149,6 +159,38 @@ def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> No
     for text in (check.null, check.departure.text, check.hint, CLAIMS[check.claim].statement, *check.needs):
         assert " ".join(text.split()) in said
     assert explained(capsys, f"{check.name}@0123456789ab") == said
+    assert all(f"{fault} ({FAULTS[fault].what})" in said for fault, (_, by) in NAMED_BY.items() if by == check.name)
+
+
+@pytest.mark.parametrize("name", ["scores.scale", "exactness.score", "scores.key_groups"])
+def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """As many draws as a run plans: 2% of W_Q, a law at 0.015 that is too dear, and a check of grouped layers."""
+    profile = PROFILES["default"]
+    pattern = r"look: ([\d,]+) draws on (.*), level .* verdict 99% at the (coarser )?departure"
+    look = re.search(pattern, explained(capsys, name))
+    assert look
+    layer = next(layer for layer in profile.layers if layer.describe() == look[2])
+    setting = Subject.of("attncheck.subject:collapsed").probe(layer, np.random.default_rng(0))
+    cost = Cost(profile.affordable(layer), level_of(profile), profile.power)
+    (check,) = (check for check in CHECKS if check.name == name)
+    assert plan(Unit(check.property_name, layer, only=name), setting, cost).sizes[check] == int(
+        look[1].replace(",", "")
+    )
+    departure = check.family(setting).gap(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
+    assert bool(look[3]) is (abs(departure) > 1.0001 * abs(check.departure.effect(setting)))
+
+
+def test_explain_quotes_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {row.name: " ".join(row.statement.split()) for row in STATEMENTS}
+    assert said["Theorem 1"] in explained(capsys, "non_gaussianity")
+    assert said["Corollary 2, Example 1"] in explained(capsys, "draws")
+    assert said["Definition 1 (i)-(iii)"] in explained(capsys, "netsor")
+    assert said["Definition 1 (iv), Proposition 8"] not in explained(capsys, "netsor")
+
+
+def test_explain_names_the_faults_of_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    for fault in PROGRAM_FAULTS.values():
+        assert f"{fault.name} ({fault.what})" in explained(capsys, fault.seen_by[0])
 
 
 def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

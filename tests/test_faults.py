@@ -13,6 +13,7 @@ from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_regimes
 from attncheck.faults.literal import Literal
+from attncheck.faults.named import NAMED_BY
 from attncheck.faults.wrong_scales import Misread
 from attncheck.power import level_of
 from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
@@ -23,49 +24,6 @@ from attncheck.unit import Cost, Unit, run_unit, violated
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 RIGHT = {"direct": direct, "matrix-free": matrix_free, "collapsed": collapsed, "literal": Literal()}
-
-# An anchor in which each fault shows, and a check whose hint says what it is.
-NAMED_BY = {
-    "scores_over_n": (PAPER, "scores.scale"),
-    "scores_over_root_s": (PAPER, "scores.scale"),
-    "missing_head_scaling": (PAPER, "conditional.scale"),
-    **{f"query_std_{percent}": (GROUPED, "scores.scale") for percent in (2, 5, 10)},
-    **{f"key_std_{percent}": (GROUPED, "scores.key_scale") for percent in (2, 5, 10)},
-    **{f"value_std_{percent}": (GROUPED, "conditional.value_scale") for percent in (2, 5, 10)},
-    **{f"output_std_{percent}": (GROUPED, "conditional.scale") for percent in (2, 5, 10)},
-    "fresh_group_keys": (GROUPED, "scores.key_groups"),
-    "clipped_inputs": (ONE, "inputs.tail_4"),
-    "tied_query_key": (PAPER, "scores.tied"),
-    "tied_key_value": (PAPER, "independence.keys_values"),
-    "shared_keys": (PAPER, "scores.key_heads"),
-    "interleaved_groups": (GROUPED, "scores.key_groups"),
-    "weights_per_call": (NARROW, "draws.calls"),
-    "uneven_heads": (PAPER, "conditional.head_shares"),
-    "copied_draws": (PAPER, "exactness.repeats"),
-    "inputs_apart": (PAPER, "scores.key_law"),
-    "independent_scores": (NARROW, "scores.law"),
-    "half_precision_scores": (PAPER, "draws.precision_scores"),
-    "softmax_over_columns": (PAPER, "conditional.joint"),
-    "leaking_mask": (GROUPED, "conditional.joint"),
-    "dropped_head": (PAPER, "conditional.scale"),
-    "shifted_outputs": (PAPER, "conditional.shift"),
-    "gaussian_outputs": (PAPER, "conditional.joint"),
-    "limit_as_finite": (PAPER, "scores.key_law"),
-    "bartlett_freedom": (NARROW, "scores.key_scale"),
-    "student_weights": (ONE, "scores.key_law"),
-    "repeated_stream": (PAPER, "draws.repeats"),
-    "ignored_over_n": (REGIMES["1/n scaling"].layer, "scores.scale"),
-    "full_rank_heads": (REGIMES["low rank"].layer, "scores.key_law"),
-    "linear_as_softmax": (REGIMES["linear attention"].layer, "conditional.scale"),
-    "repeated_heads": (REGIMES["many heads"].layer, "scores.key_copies"),
-    "untied_query_key": (REGIMES["tied queries and keys"].layer, "exactness.score"),
-    "centred_relu": (REGIMES["relu inputs"].layer, "exactness.input_overlap"),
-    "forgotten_positions": (REGIMES["positions"].layer, "inputs.law"),
-    "positions_apart": (REGIMES["positions"].layer, "scores.key_law"),
-    "skipped_values": (ONE, "independence.output_inputs"),
-    "ignored_mask": (GROUPED, "conditional.joint"),
-    "unscaled_uniform_weights": (PAPER, "outputs.limit"),
-}
 
 
 def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> list[Result]:

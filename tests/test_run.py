@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -35,8 +36,9 @@ from attncheck.regimes import REGIMES
 from attncheck.run import Run, RunReport
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
+from attncheck.summary import MAIN_CHECKS, detectable, unseen
 from attncheck.unit import Cost, Unit, run_unit, violated
-from attncheck.words import chance
+from attncheck.words import chance, reads
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
@@ -224,6 +226,30 @@ class TestMessage:
             run = planned("scores", subject=f"attncheck.faults:{fault}")
             assert violated(results_of(run, "scores"))[0].check == check
 
+    def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
+        """The larger effect in departures may be of the smaller sample, and say less."""
+        (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
+
+        def seen(check: str, p: float, effect: float) -> Result:
+            return msgspec.structs.replace(
+                result,
+                id=f"{check}@0",
+                check=check,
+                verdict="violated",
+                p_values=[p, p, p],
+                effect=effect,
+                null_effect=1.0,
+                departure=1.1,
+            )
+
+        # Both clear, then both unclear.
+        for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
+            results = [seen("scores.weak", 1e-9, weak), seen("scores.strong", 1e-40, strong)]
+            message = explain(results, Path("r.jsonl"))
+            assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
+            assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
+            assert message.index("scores.strong ") < message.index("scores.weak ")
+
     def test_nothing_violated_nothing_said(self) -> None:
         assert explain([], None) == ""
 
@@ -264,6 +290,30 @@ class TestShrink:
         smaller = attncheck.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
         assert smaller.kv_heads > 1
+
+    @pytest.mark.parametrize(
+        ("fault", "check", "stays"),
+        [("positions_apart", "scores.scale", True), ("query_std_10", "scores.scale", False)],
+    )
+    def test_positions_stay_where_the_fault_needs_them(self, fault: str, check: str, stays: bool) -> None:
+        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
+        subject = Subject.of(f"attncheck.faults:{fault}")
+        smaller = attncheck.shrink.shrink(Unit("scores", layer), check, subject, 0, COST)
+        assert isinstance(smaller, AttentionLayer)
+        assert smaller.weight_entries < layer.weight_entries
+        assert bool(smaller.position_std) is stays
+
+    def test_positions_go_together_with_their_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A fault that shows at this reach and without positions, but not between."""
+        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
+
+        def violating(unit: Unit, *arguments: Any) -> bool:
+            case = unit.layer
+            return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
+
+        monkeypatch.setattr(attncheck.shrink, "_violates", violating)
+        smaller = attncheck.shrink.shrink(Unit("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST)
+        assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
     def test_is_labelled_as_an_illustration(self) -> None:
         run = planned("scores", subject="attncheck.faults:tied_query_key")
@@ -380,6 +430,48 @@ class TestReport:
         assert "Not examined on any layer:" in text
         assert "  the subject does not expose input_gram, key_gram: scores" in text
         assert "not examined" in next(line for line in text.splitlines() if line.startswith(" scores"))
+
+
+class TestDetectable:
+    def test_tells_the_median_and_the_worst_gap_of_what_was_examined(self) -> None:
+        (made_here,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
+        gaps = (1.5, 1.01, 1.02, math.inf, 1.03)
+        results = [msgspec.structs.replace(made_here, gap=gap) for gap in gaps]
+        left_out = msgspec.structs.replace(made_here, gap=None, p_values=[], verdict="not examined")
+        heading, line = detectable([*results, left_out])
+        assert heading.endswith("had a chance of 90% to call violated:")
+        assert line.split()[0] == made_here.claim
+        assert "1.03 at the median, nothing at the worst of 5 layers, where 1 is expected" in line
+        assert line.endswith(next(check.reads for check in CHECKS if check.name == "scores.scale").rstrip(":"))
+
+    def test_what_exposes_less_is_told_by_the_next_check(self) -> None:
+        blind = faults.exposing(collapsed, ["outputs", "scores"])
+        results = results_of(planned("exactness", subject=blind), "exactness")
+        _, *lines = detectable(results)
+        assert [line.split()[0] for line in lines] == ["scores", "outputs"]
+        for check in ("exactness.score_energy", "exactness.output_energy"):
+            (result,) = (r for r in results if r.check == check)
+            assert any(f"{result.gap:.3g} on 1 layer" in line and reads(result) in line for line in lines)
+
+    def test_nothing_examined_nothing_seen(self) -> None:
+        assert detectable([]) == []
+
+    def test_main_checks_are_checks(self) -> None:
+        assert set(MAIN_CHECKS) <= {check.name for check in EVERY_CHECK}
+
+    def test_stands_in_the_summary_of_a_run(self, tmp_path: Path) -> None:
+        report = planned("scores", record=tmp_path / "record.jsonl").open_report()
+        report.take(report.run.examine("scores", LAYER)[0])
+        report.finish()
+        (heading, *_) = detectable(report.results)
+        assert heading in report.summary().splitlines()
+
+
+def test_whole_properties_are_told_in_short() -> None:
+    results = results_of(planned("scores"), "scores")
+    unable = [msgspec.structs.replace(r, p_values=[], reason="no programs") for r in results]
+    assert unseen(unable) == ["Not examined on any layer:", f"  no programs: scores ({len(unable)} checks)"]
+    assert unseen(unable[1:])[1].count("scores.") == len(unable) - 1
 
 
 def closing_of(path: Path) -> Closing:

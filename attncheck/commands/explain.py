@@ -6,18 +6,29 @@ import difflib
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from attncheck.checks.check import AnyCheck
+from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.claims import CLAIMS, Claim
-from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of
+from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of
 from attncheck.errors import refuse
+from attncheck.evidence.looks import per_look_power
+from attncheck.examples import program_anchors
 from attncheck.exit_codes import ExitCode
-from attncheck.words import counted
+from attncheck.faults import FAULTS
+from attncheck.faults.named import NAMED_BY
+from attncheck.faults.programs import PROGRAM_FAULTS
+from attncheck.power import level_of
+from attncheck.profiles import PROFILES, Profile
+from attncheck.statements import STATEMENTS
+from attncheck.words import chance, counted
 
 _WIDTH = 100
 _KINDS = {
     "exact": "exactly true at finite width",
     "limit": "about the limit; what finite width leaves is computed or extrapolated",
 }
+# Neurons that a subject is imagined to return.
+_NEURONS = 2
 
 
 def explain_name(name: str | None) -> int:
@@ -52,7 +63,7 @@ def explanation(name: str) -> list[str]:
         lines += ["", *_property(name)] if lines else _property(name)
     found = [check for check in EVERY_CHECK if check.name == name.partition("@")[0]]
     for check in found:
-        lines += [*_check(check), *_field("says", CLAIMS[check.claim].statement), *_unseen(CLAIMS[check.claim])]
+        lines += [*_check(check), *_said(CLAIMS[check.claim])]
     if not lines:
         known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *(check.name for check in EVERY_CHECK)])
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
@@ -71,9 +82,7 @@ def _overview() -> Iterator[str]:
 
 def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
     yield f"Claim {claim.name}"
-    yield from _field("says", claim.statement)
-    yield from _field("source", claim.source)
-    yield from _unseen(claim)
+    yield from _said(claim)
     yield f"  {counted(len(checks), 'check')} on it:"
     for check in checks:
         yield ""
@@ -92,17 +101,64 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
         "claim": check.claim,
         "null": f"{check.null} ({_KINDS[check.kind]})",
         "departure": check.departure.text,
+        "look": _look(check, PROFILES["default"]),
         "needs": ", ".join(sorted(check.needs)) or "outputs",
         "effect": check.reads.rstrip(":"),
         "hint": check.hint,
+        "rejects": "; ".join(_rejected(check)),
     }
     for name, text in fields.items():
         if text:
             yield from _field(name, text, indent)
 
 
-def _unseen(claim: Claim) -> Iterator[str]:
-    return _field("unseen", claim.unseen)
+def _look(check: AnyCheck, profile: Profile) -> str:
+    """Return what a look takes and how sure it is, where what it needs is exposed, on the first layer that plans it."""
+    level, power = level_of(profile), per_look_power(profile.power)
+    exposed = check.needs | {"outputs"}
+    settings: Iterator[Setting | ProgramSetting]
+    if check.property_name in PROGRAM_PROPERTIES:
+        settings = (ProgramSetting(case, exposed, _NEURONS) for case in program_anchors(check.property_name))
+    else:
+        settings = (Setting(layer, exposed, _NEURONS) for layer in profile.layers)
+    for setting in settings:
+        if not check.reason_not_examined(setting):
+            affordable = profile.affordable(setting.layer)
+            size = check.look_size(setting, level, power, affordable)
+            if size is not None:
+                fine = check.size(setting, level, power, affordable) is not None
+                return (
+                    f"{size:,} draws on {setting.layer.describe()}, level {chance(level)}, chance of a violated "
+                    f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
+                )
+    return ""
+
+
+def _rejected(check: AnyCheck) -> Iterator[str]:
+    """Yield the known-wrong simulators that the project's own tests pair with a check."""
+    yield from (f"{name} ({FAULTS[name].what})" for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name)
+    yield from (f"{fault.name} ({fault.what})" for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by)
+
+
+def _said(claim: Claim) -> Iterator[str]:
+    """Yield what a claim says and does not show, and the statements of the paper that it is about."""
+    yield from _field("says", claim.statement)
+    yield from _field("source", claim.source)
+    for row in STATEMENTS:
+        if _about(claim.source, row.name):
+            yield from _field("paper", f"{row.name}: {row.statement}")
+    yield from _field("unseen", claim.unseen)
+
+
+def _about(source: str, names: str) -> bool:
+    """Return whether a source names one of the paper's statements.
+
+    Examples
+    --------
+    >>> _about("Assumption 1 (a), (b)", "Assumption 1"), _about("Lemma 10", "Lemma 1, Lemma 2")
+    (True, False)
+    """
+    return any(f"{part} ".startswith(f"{name} ") for part in source.split(", ") for name in names.split(", "))
 
 
 def _field(name: str, text: str, indent: str = "") -> Iterator[str]:

@@ -1,14 +1,16 @@
-"""The bar that long commands show on a terminal."""
+"""The bar that what takes long shows on a terminal."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_Item = TypeVar("_Item")
 
 
 @contextmanager
@@ -17,7 +19,11 @@ def progress_bar() -> Iterator[Progress]:
 
     pytest captures the streams of this process while it examines, so the bar has a copy of its own.
     """
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as stream:
+    try:
+        copy = os.dup(2)
+    except OSError:  # a process without standard error
+        copy = os.open(os.devnull, os.O_WRONLY)
+    with os.fdopen(copy, "w", encoding="utf-8", errors="replace") as stream:
         console = Console(file=stream)
         columns: tuple[Any, ...] = (
             TextColumn("{task.description}"),
@@ -27,3 +33,21 @@ def progress_bar() -> Iterator[Progress]:
         )
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             yield progress
+
+
+def counted_off(items: Sequence[_Item], what: str) -> Iterator[_Item]:
+    """Iterate over items with a progress bar.
+
+    Parameters
+    ----------
+    items : sequence
+    what : str
+        Shown beside the bar.
+
+    Examples
+    --------
+    >>> list(counted_off((64, 128), "widths"))
+    [64, 128]
+    """
+    with progress_bar() as progress:
+        yield from progress.track(items, description=what)

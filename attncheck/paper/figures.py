@@ -1,4 +1,4 @@
-"""The panels of the figures: what the paper shows, and beside it what a sample cannot show."""
+"""The panels of the figures: what the paper shows, drawn anew, and beside it what a sample cannot show."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _STYLES = ("-", "--", "-.", (0, (1, 1.2)))
 _MARKERS = ("o", "s", "^", "D")
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SMALL = 10.5
+# What panels in the paper's setting are called: nothing in them was copied from it.
+_REPEATED = "Published setting, own draws"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +66,8 @@ def _densities(figure: Figure) -> Panel:
         f"the limit, on top of each other. At 0 they are {heights}, the limit {figure.limits[0].density[centre]:.3f}: "
         f"the differences cannot be told from sampling noise for most of them."
     )
-    title = "Published: density of y, first trial"
-    caption = f"Kernel density estimates from {figure.draws:,} draws against the {many} (black)"
+    title = f"{_REPEATED}: density of y, first trial"
+    caption = f"Kernel density estimates from {figure.draws:,} own draws against the {many} (black)"
     return Panel(PanelText(title, caption, alt), paint)
 
 
@@ -90,7 +92,7 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
     how = "Multiplied by n they nearly agree, as an order of 1/n demands. " if scaled else ""
     alt = (
         f"Density at finite width less that of the limit, computed. The largest differences are {largest}. {how}The "
-        f"published kernel estimate varies between trials by up to {spread:.2g} (standard deviation) at a point."
+        f"published kernel estimator varies between trials by up to {spread:.2g} (standard deviation) at a point."
     )
     caption = f"Computed difference of densities{', times n' if scaled else ''}; bands: error of the computation"
     return Panel(PanelText("Computed: how the density differs", caption, alt), paint)
@@ -110,7 +112,7 @@ def _estimates(figure: Figure) -> Panel:
         _floor_band(axes, np.concatenate(floors), (0.6 * at[0], at[-1] / 0.6))
         axes.errorbar(at, means, deviations, fmt="o-", color=SERIES[1], linewidth=1.2, markersize=6, capsize=3)
         axes.set(xscale="log", yscale="log", xlim=(0.6 * at[0], at[-1] / 0.6))
-        axes.set(xlabel="heads H" if by_heads else "width n", ylabel="KL, published estimate")
+        axes.set(xlabel="heads H" if by_heads else "width n", ylabel="KL, published estimator")
         axes.set_ylim(min(1e-4, 0.5 * _lowest(floors)), 2.5 * float((means + deviations).max()))
         axes.xaxis.set_major_locator(FixedLocator(list(at)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -120,12 +122,15 @@ def _estimates(figure: Figure) -> Panel:
     floor = np.concatenate(floors)
     read = _joined([f"{m:.2g} ± {d:.1g} ({law.label})" for law, m, d in zip(laws, means, deviations, strict=True)])
     alt = (
-        f"Published estimate of the divergence from the limit, mean and standard deviation over {figure.trials} trials "
-        f"of {figure.draws:,} draws: {read}. Of the limit from itself the same estimator says {floor.mean():.2g}: "
-        f"below that it sees nothing."
+        f"The published estimator of the divergence from the limit, mean and standard deviation over {figure.trials} "
+        f"trials of {figure.draws:,} own draws: {read}. Of the limit from itself the same estimator says "
+        f"{floor.mean():.2g}: below that it sees nothing."
     )
-    caption = f"Published estimate of KL (mean ± sd of {figure.trials} trials) and its floor: the limit against itself"
-    return Panel(PanelText("Published: KL(finite ‖ limit)", caption, alt), paint)
+    caption = (
+        f"The published estimator of KL on own draws (mean ± sd of {figure.trials} trials) and its floor: the limit "
+        f"against itself"
+    )
+    return Panel(PanelText(f"{_REPEATED}: KL(finite ‖ limit)", caption, alt), paint)
 
 
 def _divergences(figure: Figure) -> Panel:
@@ -148,16 +153,16 @@ def _divergences(figure: Figure) -> Panel:
         axes.text(widths[4], 6 * values[4], f"computed, fitted slope −{fit.order:.2f}", color=SERIES[0], fontsize=11)
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n", ylabel="KL(finite ‖ limit)")
         axes.set_ylim(0.2 * values.min(), 8 * max(values.max(), means.max()))
-        axes.text(1.6 * at[0], means[0], "published estimate", color=SERIES[1], fontsize=11, va="center")
+        axes.text(1.6 * at[0], means[0], "published estimator", color=SERIES[1], fontsize=11, va="center")
         _powers(axes, both=True)
 
     alt = (
         f"Computed divergence from the limit on logarithmic axes, from {values[0]:.3g} at n = {int(widths[0]):,} to "
         f"{values[-1]:.2g} at n = {int(widths[-1]):,}: a straight line of slope −{fit.order:.3f}, with an interval "
-        f"from −{fit.high:.3f} to −{fit.low:.3f}. The published estimate leaves it and stays at its floor of "
+        f"from −{fit.high:.3f} to −{fit.low:.3f}. The published estimator leaves it and stays at its floor of "
         f"{floor.mean():.2g}."
     )
-    caption = "Computed KL (dots), a line of slope −2, the published estimate and its floor (band: range over trials)"
+    caption = "Computed KL (dots), a line of slope −2, the published estimator and its floor (band: range over trials)"
     return Panel(PanelText("Computed: KL at any width", caption, alt), paint)
 
 
@@ -187,9 +192,9 @@ def _gaps(figure: Figure) -> Panel:
     stay = _joined([f"{gap.value:.2g} ({label})" for label, gap in gaps if gap is not None])
     alt = (
         f"Computed divergence from the limit against the width with 64 neurons a head. It does not go to 0: at "
-        f"infinite width {stay} stay. Open marks are the published estimates; their floor is {floor.mean():.2g}."
+        f"infinite width {stay} stay. Open marks are the published estimator; its floor is {floor.mean():.2g}."
     )
-    caption = "Computed KL (filled), what stays at n = ∞ (dashed), the published estimate (open) and its floor (band)"
+    caption = "Computed KL (filled), what stays at n = ∞ (dashed), the published estimator (open) and its floor (band)"
     return Panel(PanelText("Computed: a gap that stays", caption, alt), paint)
 
 
@@ -216,8 +221,8 @@ def _score_histograms(figure: Figure) -> Panel:
         f"standard normal density, with standard deviation {stds[0]:.3f}. Divided by n they are a narrow peak at 0 "
         f"with standard deviation {stds[1]:.4f}."
     )
-    caption = f"{figure.draws:,} scores under both scalings, with the limit N(0, 1)"
-    return Panel(PanelText("Published: scores under two scalings", caption, alt), paint)
+    caption = f"{figure.draws:,} own scores under both scalings, with the limit N(0, 1)"
+    return Panel(PanelText(f"{_REPEATED}: scores under two scalings", caption, alt), paint)
 
 
 def _score_difference(figure: Figure) -> Panel:
@@ -237,10 +242,10 @@ def _score_difference(figure: Figure) -> Panel:
 
     alt = (
         f"Computed density of the score at n = 256 less the standard normal density: it is {value.max():+.2g} at the "
-        f"centre and {value.min():+.2g} beside it. A bar of the published histogram has a standard deviation of up to "
-        f"{noise.max():.2g}."
+        f"centre and {value.min():+.2g} beside it. A bar of a histogram of as many draws as here has a standard "
+        f"deviation of up to {noise.max():.2g}."
     )
-    caption = "Computed difference from N(0, 1) at n = 256, and the noise of the published histogram"
+    caption = "Computed difference from N(0, 1) at n = 256, and the noise of a histogram of as many draws"
     return Panel(PanelText("Computed: what is not normal yet", caption, alt), paint)
 
 
@@ -265,8 +270,8 @@ def _output_histograms(figure: Figure) -> Panel:
         f"limit densities and a Gaussian of the same variance. The tails with one head are heavier: excess kurtosis "
         f"{kurtosis}."
     )
-    caption = f"{figure.draws:,} outputs (steps) with the limit laws (lines) and the Gaussian (dashed)"
-    return Panel(PanelText("Published: outputs of 1 and 256 heads", caption, alt), paint)
+    caption = f"{figure.draws:,} own outputs (steps) with the limit laws (lines) and the Gaussian (dashed)"
+    return Panel(PanelText(f"{_REPEATED}: outputs of 1 and 256 heads", caption, alt), paint)
 
 
 def _tails(figure: Figure) -> Panel:
@@ -311,7 +316,7 @@ def _shares(figure: Figure, law: Sampled) -> FloatArray:
 
 
 def _over_trials(laws: Sequence[Sampled]) -> tuple[FloatArray, FloatArray]:
-    """Return means and standard deviations of the published estimates over the trials."""
+    """Return means and standard deviations of the published estimator over the trials."""
     estimates = np.array([law.kl for law in laws])
     return estimates.mean(axis=1), estimates.std(axis=1, ddof=1)
 
@@ -321,7 +326,7 @@ def _lowest(floors: Sequence[FloatArray]) -> float:
 
 
 def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_end: bool = False) -> None:
-    """Draw the range of the published estimates of the limit against itself."""
+    """Draw the range of the published estimator on the limit against itself."""
     low, high = max(1e-12, float(floor.min())), float(floor.max())
     axes.fill_between(ends, low, high, color=BAND, linewidth=0)
     place, side = (0.9 * ends[1], "right") if at_end else (1.1 * ends[0], "left")

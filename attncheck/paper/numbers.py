@@ -23,7 +23,7 @@ def statements_of(figure: Figure) -> list[Statement]:
 def markdown(figures: Iterable[Figure]) -> str:
     """Return all statements as a page of tables; the same figures give the same page."""
     found = list(figures)
-    header = ("published", "its estimator here", "computed")
+    header = ("what the paper states", "its estimator on own draws", "computed")
     parts = ["# The paper's experiments in numbers", made_with(found[0])]
     for figure in found:
         rows = [(each.published, each.estimated, each.computed) for each in figure.statements]

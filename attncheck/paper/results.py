@@ -255,7 +255,7 @@ def arrays_of(figure: Figure) -> dict[str, NDArray[Any]]:
         arrays |= {
             f"kernel density: {law.label}": np.array(law.density),
             f"counts: {law.label}": np.array(law.counts),
-            f"published KL: {law.label}": np.array(law.kl),
+            f"estimated KL: {law.label}": np.array(law.kl),
         }
     for curve in figure.curves:
         arrays[f"density difference: {curve.label}"] = np.array([curve.value, curve.error])

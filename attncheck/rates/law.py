@@ -20,6 +20,7 @@ from attncheck.rates.gap import ERRORS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry
 from attncheck.simulators import simulate
 from attncheck.simulators.collapsed import input_entries
+from attncheck.stacks import AttentionStack
 
 FloatArray = NDArray[np.float64]
 
@@ -37,6 +38,9 @@ def default_size(layer: AttentionLayer) -> int:
 
 def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw:
     """Return the law of the outputs of a layer at its own width, without histograms.
+
+    It is that of normal weights, given which outputs are exactly normal. With other weights there is no such law to
+    return, only its distance from the limit and how fast that falls: `distance` and `rate`, by their ``weights``.
 
     Parameters
     ----------
@@ -255,6 +259,9 @@ def check_separate(layer: Any) -> AttentionLayer:
 
     With one matrix the scores are no normals given the keys, which is what the expansion rests on.
     """
+    if isinstance(layer, AttentionStack):
+        remedy = "use attncheck.stacks.distance.distances, and attncheck.stacks.rate.rates for rates"
+        refuse("layer", layer, "is a stack, whose limit is a conjecture", remedy)
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     if layer.tied_query_key:

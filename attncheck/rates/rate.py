@@ -107,6 +107,8 @@ def rate(
 ) -> Rate:
     """Return how the distance to the limit falls with the width, with its curvature and intervals.
 
+    It may take minutes; a terminal shows at which width it is.
+
     Parameters
     ----------
     layer : AttentionLayer or Program
@@ -167,9 +169,11 @@ def rate(
     low_rank = isinstance(layer, AttentionLayer) and layer.head_dim is not None
     reference = "infinite width" if low_rank else "limit"
     seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
+    from attncheck.commands.progress import counted_off
+
     distances = tuple(
         distance(layer, metric, **arguments, seed=int(own), width=width, reference=reference)
-        for width, own in zip(chosen, seeds, strict=True)
+        for width, own in counted_off(list(zip(chosen, seeds, strict=True)), "widths")
     )
     gap = distance(layer, metric, **arguments, seed=seed, width=math.inf) if low_rank else None
     return dataclasses.replace(fit(metric, distances, predicted), gap=gap)

@@ -83,7 +83,9 @@ def rates(
     distinct = check_wholes("widths", widths, 1, remedy)
     if len(distinct) < 4:
         refuse("widths", distinct, "are fewer than four different ones", remedy)
-    found = [distances(stack.at_width(n), size, seed, position) for n in distinct]
+    from attncheck.commands.progress import counted_off
+
+    found = [distances(stack.at_width(n), size, seed, position) for n in counted_off(distinct, "widths")]
     return tuple(fit(each) for each in zip(*found, strict=True))
 
 

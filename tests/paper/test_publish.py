@@ -83,7 +83,7 @@ def test_every_panel_is_told_in_words_and_numbers(figures: list[Figure]) -> None
     for text in texts:
         assert len(re.findall(r"\d", text.alt)) >= 3
         assert 80 < len(text.alt) < 1000
-    assert [text.title.partition(":")[0] for text in texts] == 8 * ["Published", "Computed"]
+    assert [text.title.partition(":")[0] for text in texts] == 8 * ["Published setting, own draws", "Computed"]
 
 
 def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
@@ -105,7 +105,7 @@ def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
 
 def test_arrays_are_for_numpy_too(written: Path, figures: list[Figure]) -> None:
     with np.load(written / "fig1.npz", allow_pickle=False) as file:
-        np.testing.assert_array_equal(file["published KL: n = 16"], figures[0].sampled_as("n = 16").kl)
+        np.testing.assert_array_equal(file["estimated KL: n = 16"], figures[0].sampled_as("n = 16").kl)
         assert file["KL: y"].shape == (9, 3)
 
 

@@ -257,3 +257,11 @@ def test_what_is_no_layer_is_refused() -> None:
             function("layer")  # type: ignore[arg-type]
     with pytest.raises(ac.InputError, match="NaN"):
         ac.finite_width_law(ac.AttentionLayer(width=8), size=16).cdf(math.nan)
+
+
+def test_stacks_are_sent_to_distances_of_their_own() -> None:
+    stack = ac.AttentionStack(layer=ac.AttentionLayer(width=8), depth=2)
+    for function in (ac.distance, ac.finite_width_law, ac.rate):
+        with pytest.raises(ac.InputError, match=r"attncheck\.stacks\.distance\.distances"):
+            # The wrong type is what is refused.
+            function(stack)  # type: ignore[arg-type]

@@ -1,0 +1,57 @@
+"""Which check names each known-wrong simulator, and on which layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from attncheck.attention import AttentionLayer
+from attncheck.profiles import ANCHORS
+from attncheck.regimes import REGIMES
+
+_PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
+
+#: A layer in which each fault shows, and a check that sees it there and whose hint says what it is.
+NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
+    {
+        "scores_over_n": (_PAPER, "scores.scale"),
+        "scores_over_root_s": (_PAPER, "scores.scale"),
+        "missing_head_scaling": (_PAPER, "conditional.scale"),
+        **{f"query_std_{percent}": (_GROUPED, "scores.scale") for percent in (2, 5, 10)},
+        **{f"key_std_{percent}": (_GROUPED, "scores.key_scale") for percent in (2, 5, 10)},
+        **{f"value_std_{percent}": (_GROUPED, "conditional.value_scale") for percent in (2, 5, 10)},
+        **{f"output_std_{percent}": (_GROUPED, "conditional.scale") for percent in (2, 5, 10)},
+        "fresh_group_keys": (_GROUPED, "scores.key_groups"),
+        "clipped_inputs": (_ONE, "inputs.tail_4"),
+        "tied_query_key": (_PAPER, "scores.tied"),
+        "tied_key_value": (_PAPER, "independence.keys_values"),
+        "shared_keys": (_PAPER, "scores.key_heads"),
+        "interleaved_groups": (_GROUPED, "scores.key_groups"),
+        "weights_per_call": (_NARROW, "draws.calls"),
+        "uneven_heads": (_PAPER, "conditional.head_shares"),
+        "copied_draws": (_PAPER, "exactness.repeats"),
+        "inputs_apart": (_PAPER, "scores.key_law"),
+        "independent_scores": (_NARROW, "scores.law"),
+        "half_precision_scores": (_PAPER, "draws.precision_scores"),
+        "softmax_over_columns": (_PAPER, "conditional.joint"),
+        "leaking_mask": (_GROUPED, "conditional.joint"),
+        "dropped_head": (_PAPER, "conditional.scale"),
+        "shifted_outputs": (_PAPER, "conditional.shift"),
+        "gaussian_outputs": (_PAPER, "conditional.joint"),
+        "limit_as_finite": (_PAPER, "scores.key_law"),
+        "bartlett_freedom": (_NARROW, "scores.key_scale"),
+        "student_weights": (_ONE, "scores.key_law"),
+        "repeated_stream": (_PAPER, "draws.repeats"),
+        "ignored_over_n": (REGIMES["1/n scaling"].layer, "scores.scale"),
+        "full_rank_heads": (REGIMES["low rank"].layer, "scores.key_law"),
+        "linear_as_softmax": (REGIMES["linear attention"].layer, "conditional.scale"),
+        "repeated_heads": (REGIMES["many heads"].layer, "scores.key_copies"),
+        "untied_query_key": (REGIMES["tied queries and keys"].layer, "exactness.score"),
+        "centred_relu": (REGIMES["relu inputs"].layer, "exactness.input_overlap"),
+        "forgotten_positions": (REGIMES["positions"].layer, "inputs.law"),
+        "positions_apart": (REGIMES["positions"].layer, "scores.key_law"),
+        "skipped_values": (_ONE, "independence.output_inputs"),
+        "ignored_mask": (_GROUPED, "conditional.joint"),
+        "unscaled_uniform_weights": (_PAPER, "outputs.limit"),
+    }
+)
