@@ -16,6 +16,7 @@ from attncheck.examples import program_anchors
 from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
+from attncheck.faults.pairs import PAIRS, paired
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.power import level_of
 from attncheck.profiles import PROFILES, Profile
@@ -136,8 +137,11 @@ def _look(check: AnyCheck, profile: Profile) -> str:
 
 def _rejected(check: AnyCheck) -> Iterator[str]:
     """Yield the known-wrong simulators that the project's own tests pair with a check."""
-    yield from (f"{name} ({FAULTS[name].what})" for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name)
-    yield from (f"{fault.name} ({fault.what})" for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by)
+    named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
+    named |= {fault.name: fault.what for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by}
+    if check.name in PAIRS:
+        named[PAIRS[check.name][0]] = paired(check.name)[1]
+    yield from (f"{name} ({what})" for name, what in named.items())
 
 
 def _said(claim: Claim) -> Iterator[str]:

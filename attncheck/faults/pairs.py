@@ -1,0 +1,121 @@
+"""Which wrong simulator each check is paired with: a check that rejects nothing would be none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from attncheck.attention import AttentionLayer
+from attncheck.faults import FAULTS
+from attncheck.faults.fault import Simulator
+from attncheck.faults.tampered import TAMPERED
+from attncheck.profiles import ANCHORS
+from attncheck.regimes import REGIMES
+
+_PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
+_SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
+_OVER_N, _TIED = REGIMES["1/n scaling"].layer, REGIMES["tied queries and keys"].layer
+_LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linear attention", "many heads"))
+_RELU, _POSITIONS = REGIMES["relu inputs"].layer, REGIMES["positions"].layer
+
+#: For every check of layers a fault, or a tampering, that it rejects on some thousands of draws of a layer.
+PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
+    {
+        "exactness.score": ("tied_query_key", _ONE),
+        "exactness.score_off": ("scores_over_root_s", _OVER_N),
+        "exactness.score_heads": ("shared_keys", _TIED),
+        "exactness.score_energy": ("scores_over_root_s", _PAPER),
+        "exactness.row_entropy": ("query_std_10", _TIED),
+        "exactness.output": ("shifted_outputs", _ONE),
+        "exactness.output_positions": ("missing_head_scaling", _RELU),
+        "exactness.output_neurons": ("missing_head_scaling", _RELU),
+        "exactness.output_energy": ("missing_head_scaling", _PAPER),
+        "exactness.output_given_scores": ("softmax_over_columns", _OVER_N),
+        "exactness.score_shape": ("independent_scores", _PAPER),
+        "exactness.score_contrast": ("shared_keys", _MANY),
+        "exactness.score_output_size": ("missing_head_scaling", _PAPER),
+        "exactness.score_columns": ("shared_keys", _NARROW),
+        "exactness.score_rows": ("shared_keys", _TIED),
+        "exactness.score_columns_apart": ("shared_keys", _NARROW),
+        "exactness.input": ("limit_as_finite", _ONE),
+        "exactness.input_length": ("limit_as_finite", _PAPER),
+        "exactness.input_overlap": ("limit_as_finite", _GROUPED),
+        "exactness.input_output": ("gaussian_outputs", _ONE),
+        "exactness.input_output_squares": ("residual_added", _PAPER),
+        "exactness.input_score_squares": ("scores_over_root_s", _MANY),
+        "non_gaussianity.output_energy": ("missing_head_scaling", _PAPER),
+        "inputs.law": ("limit_as_finite", _ONE),
+        "inputs.lengths": ("limit_as_finite", _LINEAR),
+        "inputs.tail_4": ("clipped_inputs", _ONE),
+        "scores.scale": ("scores_over_root_s", _PAPER),
+        "scores.law": ("query_std_5", _MANY),
+        "scores.tied": ("tied_query_key", _ONE),
+        "scores.heads": ("independent_scores", _NARROW),
+        "scores.heads_energy": ("independent_scores", _PAPER),
+        "scores.marginal": ("tied_query_key", _ONE),
+        "scores.size": ("query_std_2", _MANY),
+        "scores.spread": ("scores_over_n", _PAPER),
+        "scores.kurtosis": ("inputs_apart", _LINEAR),
+        "scores.key_scale": ("key_std_2", _LOW_RANK),
+        "scores.key_law": ("key_std_5", _LINEAR),
+        "scores.key_heads": ("shared_keys", _GROUPED),
+        "scores.key_copies": ("shared_keys", _GROUPED),
+        "scores.key_groups": ("fresh_group_keys", _GROUPED),
+        "outputs.given_scores": ("shifted_outputs", _ONE),
+        "outputs.given_scores_spread": ("dropped_head", _GROUPED),
+        "outputs.law": ("shifted_outputs", _ONE),
+        "outputs.projection": ("gaussian_outputs", _TIED),
+        "outputs.symmetry": ("shifted_outputs", _ONE),
+        "outputs.tail_4": ("missing_head_scaling", _RELU),
+        "outputs.tail_6": ("missing_head_scaling", _GROUPED),
+        "outputs.tail_8": ("missing_head_scaling", _MANY),
+        "outputs.limit": ("missing_head_scaling", _MANY),
+        "outputs.limit_projection": ("leaking_mask", _GROUPED),
+        "outputs.limit_scores": ("scores_over_n", _GROUPED),
+        "conditional.scale": ("missing_head_scaling", _PAPER),
+        "conditional.law": ("softmax_over_columns", _OVER_N),
+        "conditional.joint": ("output_std_5", _PAPER),
+        "conditional.neurons": ("shifted_outputs", _LINEAR),
+        "conditional.positions": ("first_position_added", _PAPER),
+        "conditional.shift": ("shifted_outputs", _LINEAR),
+        "conditional.head_shares": ("uneven_heads", _NARROW),
+        "conditional.value_scale": ("value_std_5", _LINEAR),
+        "conditional.value_law": ("value_std_5", _LINEAR),
+        "conditional.value_heads": ("interleaved_groups", _GROUPED),
+        "conditional.value_copies": ("interleaved_groups", _GROUPED),
+        "conditional.value_groups": ("fresh_group_keys", _GROUPED),
+        "independence.output_scores": ("scores_added", _SINGLE),
+        "independence.output_score_size": ("outputs_sized_by_scores", _PAPER),
+        "independence.output_inputs": ("residual_added", _PAPER),
+        "independence.output_input_size": ("outputs_sized_by_inputs", _NARROW),
+        "independence.output_gram": ("outputs_sized_by_inputs", _NARROW),
+        "independence.score_inputs": ("input_bias", _SINGLE),
+        "independence.score_input_size": ("scores_sized_by_inputs", _NARROW),
+        "independence.score_gram": ("scores_sized_by_inputs", _NARROW),
+        "independence.keys_values": ("tied_key_value", _LINEAR),
+        "draws.signs": ("by_sign", _PAPER),
+        "draws.sizes": ("by_size", _PAPER),
+        "exactness.neighbours": ("by_size", _PAPER),
+        "draws.calls": ("scale_per_call", _PAPER),
+        "draws.repeats": ("twice", _PAPER),
+        "exactness.repeats": ("twice", _PAPER),
+        "draws.precision_outputs": ("half_precision_outputs", _PAPER),
+        "draws.precision_scores": ("half_precision_scores", _LINEAR),
+    }
+)
+
+
+def paired(check: str) -> tuple[Simulator, str]:
+    """Return the wrong simulator that a check of layers is paired with, and what is wrong with it.
+
+    Examples
+    --------
+    >>> paired("independence.output_inputs")[1]
+    'the inputs are added to the outputs, as a residual stream would be'
+    """
+    name, _ = PAIRS[check]
+    if name in FAULTS:
+        return FAULTS[name].subject, FAULTS[name].what
+    simulator = TAMPERED[name]
+    what = (simulator.__doc__ or "").rstrip(".")
+    return simulator, what[:1].lower() + what[1:]

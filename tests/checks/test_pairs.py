@@ -1,0 +1,49 @@
+"""Every check rejects a wrong simulator on as many draws as it accepts right ones on.
+
+What is examined is one look, taken as a run takes it. Noise fails a test here with chance below 1e-6, split over all
+checks.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.registry import CHECKS
+from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.faults.pairs import PAIRS, paired
+from attncheck.subject import Subject, collapsed
+from attncheck.unit import Plan, observe
+
+FALSE_ALARM = 1e-6
+DRAWS = 2_000
+BY_NAME = {check.name: check for check in CHECKS}
+
+# Inputs beyond 4 standard deviations are rare: one draw in 16,000 has any where it holds one.
+MORE_DRAWS = {"inputs.tail_4": 500_000}
+
+
+def p_value(subject: object, name: str, layer: AttentionLayer) -> float:
+    """Return what one look of a check makes of a simulator."""
+    check, settled, key = BY_NAME[name], Subject.of(subject), ("tests", "pairs", name)
+    setting = settled.probe(layer, stream(0, *key, role="probe"))
+    assert check.reason_not_examined(setting) == ""
+    size = MORE_DRAWS.get(name, DRAWS)
+    planned = Plan(setting, size // check.calls, FALSE_ALARM, 0.99, {check: size}, {})
+    outcome = observe(planned, [check], 1, settled, stream(0, *key), seed_sequence(0, *key, role="reference"))[name]
+    assert outcome.count > 0
+    return outcome.p_value
+
+
+def test_every_check_has_a_pair() -> None:
+    assert set(PAIRS) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_wrong_simulator_is_rejected(name: str) -> None:
+    assert p_value(paired(name)[0], name, PAIRS[name][1]) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_right_simulator_is_not(name: str) -> None:
+    assert p_value(collapsed, name, PAIRS[name][1]) > FALSE_ALARM / len(BY_NAME)
