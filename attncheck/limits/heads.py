@@ -21,6 +21,7 @@ import numpy as np
 
 from attncheck.limits.controls import exponential_means, regress
 from attncheck.limits.kernel import FloatArray, psd_root
+from attncheck.limits.one_row import OneRow
 from attncheck.limits.row_pairs import Grid, RowPair
 from attncheck.limits.rows import REPLICATES, scrambled_normals
 
@@ -60,6 +61,25 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
     both = [pair for pair in dict.fromkeys(pairs.values()) if pair not in own]
+    values, off = _values_of(kernel, own, both, causal, seed)
+    of_pairs = np.stack([values[pair] for pair in pairs.values()])
+    interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
+    spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
+    means, errors = np.empty(kernel.shape), np.empty(kernel.shape)
+    for (i, k), mean, error in zip(pairs, of_pairs.mean(axis=1), spread + interpolation, strict=True):
+        means[i, k] = means[k, i] = mean
+        errors[i, k] = errors[k, i] = error
+    return means, errors
+
+
+def _values_of(
+    kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int
+) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
+    """Return the integral of each pair in each scrambling, and what interpolation may be wrong by."""
+    one_row = None if causal else OneRow.around(kernel, own + both)
+    if one_row is not None:
+        found, errors = one_row.interpolate(own + both, seed)
+        return dict(zip(own + both, found, strict=True)), dict(zip(own + both, errors.tolist(), strict=True))
     # Rows with themselves vary most and cost least: they have points of their own.
     values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
     off = dict.fromkeys(values, 0.0)
@@ -70,14 +90,7 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
         interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1]), both)
         values.update(zip(both, interpolated, strict=True))
         off.update(dict.fromkeys(both, error))
-    of_pairs = np.stack([values[pair] for pair in pairs.values()])
-    interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
-    spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
-    means, errors = np.empty(kernel.shape), np.empty(kernel.shape)
-    for (i, k), mean, error in zip(pairs, of_pairs.mean(axis=1), spread + interpolation, strict=True):
-        means[i, k] = means[k, i] = mean
-        errors[i, k] = errors[k, i] = error
-    return means, errors
+    return values, off
 
 
 def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int, int], RowPair]:
