@@ -27,13 +27,15 @@ from attncheck.limits.rows import REPLICATES, scrambled_normals
 # Scores of larger variance ask for more derivatives.
 _LARGEST = 2.0
 # Pairs of powers of the exponentials among the controls, for scores of standard deviation up to one.
-_POWERS = ((0.25, 0.25), (0.25, -0.25), (0.5, 0.5), (0.5, -0.5))
+_POWERS = ((0.25, 0.25), (0.25, -0.25), (0.5, 0.5), (0.5, -0.5), (0.75, 0.75))
 # Which of `exponential_means` the linear controls take: those with the weighted sum.
 _LINEAR = (0, 6, 7, 8, 9, 10)
 # What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
 _COST, _FEWEST, _MOST = 2.6e9, 2**8, 2**14
 # Points of a block, and the share of blocks that third moments take.
 _BLOCK, _SHARE = 2**8, 4
+# Values at correlation one vary most and cost least: so many times the points.
+_FINER = 2
 # Numbers of third moments, beyond which they cost more than they give.
 _THIRD = 2**18
 _ORDERS = 3
@@ -106,7 +108,7 @@ class OneRow:
 
     def _points(self) -> int:
         s, m = len(self.kernel), len(self.stds)
-        cost = s * (150 + 60 * m + 35 * m * (m + 1)) + m * s**2 * (2 + s / 20 / _SHARE)
+        cost = s * (500 + 60 * m + 35 * m * (m + 1)) + m * s**2 * (2 + s / 20 / _SHARE)
         wanted = _COST / (REPLICATES * cost)
         return int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
 
@@ -114,20 +116,23 @@ class OneRow:
         """Return derivatives 0, 1, 2 at -1, 0, 1 for each couple of nodes, (couples, 9, REPLICATES)."""
         root, count = psd_root(self._centred), self._points()
         streams = np.random.SeedSequence([seed, 2]).spawn(1 + REPLICATES)
-        scores = (scrambled_normals(root.shape[1], count, np.random.default_rng(each)) @ root.T for each in streams)
-        pilot = self._cumulants(next(scores))
-        known = self._control_means(self.kernel @ pilot[0][0])
-        found = []
+        scores = (
+            scrambled_normals(root.shape[1], _FINER * count, np.random.default_rng(each)) @ root.T for each in streams
+        )
+        pilot = self._cumulants(next(scores)[:count])
+        line = self.kernel @ pilot[0][0]
+        known = self._control_means(line)
+        found, most, ends = [], [], []
         for each in scores:
-            found.append((self._moments(each, pilot, known), self._cumulants(each)))
-        moments = np.stack([each[0] for each in found])
-        controls = list(range(1 + len(known)))
-        columns = [[*controls, target] for target in range(len(controls), moments.shape[1])]
-        targets = np.stack([regress(moments[:, each][:, :, each]) for each in columns]).reshape(-1, 8, REPLICATES)
+            found.append(self._cumulants(each[:count]))
+            most.append(self._moments(each[:count], pilot, known))
+            ends.append(self._moments_at_one(each, line, known))
+        targets = _regressed(np.stack(most), len(known)).reshape(-1, 8, REPLICATES)
+        targets[:, 3] = _regressed(np.stack(ends), len(known))
         values = np.empty((len(self._couples), 3 * _ORDERS, REPLICATES))
         for (a, b), own, into in zip(self._couples, targets, values, strict=True):
             into[:3], into[6:] = own[:3], own[3:6]
-            for r, (_, cumulants) in enumerate(found):
+            for r, cumulants in enumerate(found):
                 errors = [(cumulants[k][n] - pilot[k][n]) for n in (0, 1) for k in (a, b)]
                 into[3, r] = own[6, r] + self._contract(errors[0], errors[1])
                 into[4, r] = own[7, r] + self._contract(errors[2], errors[3])
@@ -167,11 +172,28 @@ class OneRow:
             columns = [np.ones((1, len(block))), self._controls(block, of_means[0]) / known[:, None] - 1.0]
             for a, b in self._couples:
                 for second in (rows[b][::-1], rows[b]):
-                    columns.append(0.5 * sum(_derivatives(kernel, u, x) for u, x in zip(rows[a], second, strict=True)))
+                    both = [_derivatives(kernel, u, x) for u, x in zip(rows[a], second, strict=True)]
+                    columns.append(0.5 * (both[0] + both[1]))
                 columns.append((lines[a][b] + lines[b][a] - pilot[a][0] @ of_means[b])[None])
                 columns.append((forms[a][b] + forms[b][a] - (of_seconds[a] * pilot[b][1]).sum())[None])
             of_block = np.concatenate(columns)
             total = total + of_block @ of_block.T
+        return np.asarray(total / len(scores))
+
+    def _moments_at_one(self, scores: FloatArray, line: FloatArray, known: FloatArray) -> FloatArray:
+        """Return means of products of (1, controls, values at correlation one)."""
+        total: FloatArray | float = 0.0
+        for start in range(0, len(scores), _BLOCK):
+            block = scores[start : start + _BLOCK]
+            values: FloatArray | float = 0.0
+            for sign in (1.0, -1.0):
+                weights = [_softmax(sign * std * block) for std in self.stds]
+                seen = [each @ self.kernel for each in weights]
+                products = [np.einsum("ps,ps->p", weights[a], seen[b]) for a, b in self._couples]
+                values = values + 0.5 * np.stack(products)
+            controls = self._controls(block, line) / known[:, None] - 1.0
+            columns = np.concatenate([np.ones((1, len(block))), controls, np.asarray(values)])
+            total = total + columns @ columns.T
         return np.asarray(total / len(scores))
 
     def _row(self, scores: FloatArray) -> _Row:
@@ -211,6 +233,13 @@ class OneRow:
             of_line = exponential_means(linear, *moments, squares=True)
             means += [of_line[k] for k in _LINEAR]
         return np.array(means)
+
+
+def _regressed(moments: FloatArray, controls: int) -> FloatArray:
+    """Return each target's means by the controls, (targets, REPLICATES)."""
+    kept = list(range(1 + controls))
+    columns = [[*kept, target] for target in range(len(kept), moments.shape[1])]
+    return np.stack([regress(moments[:, each][:, :, each]) for each in columns])
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
