@@ -1,6 +1,7 @@
 """The mean of S over the scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
 
-For softmax it is integrated by Sobol points with control variates. A pair of rows of scores enters only through
+For softmax it is integrated by Sobol points with control variates; many pairs that see all, with moderate scores,
+by `attncheck.limits.one_row`, and all else here. A pair of rows of scores enters only through
 what the two rows see, their variances and their correlation, so that many pairs share an integral, and pairs that
 do not are interpolated between Chebyshev nodes where that takes fewer integrals.
 
