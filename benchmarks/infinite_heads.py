@@ -30,15 +30,18 @@ HEADER = ("kernel", "s", "mask", "σ_Qσ_K", "difference", "bound", "s, processo
 
 
 def kernels(s: int) -> dict[str, FloatArray]:
-    """Return kernels of s positions: independent, equally correlated, falling with distance, of unequal variance."""
+    """Return kernels of s positions: independent, equally correlated, falling with distance, unequal, and any."""
     distance = np.subtract.outer(np.arange(s), np.arange(s))
     smooth = 0.6 * np.exp(-(distance**2) / 8) + 0.4 * np.eye(s)
     stds = np.sqrt(np.random.default_rng(1).uniform(0.6, 1.0, s))
+    drawn = np.random.default_rng(100).normal(size=(s, 2 * s))
+    drawn *= np.sqrt(np.random.default_rng(101).uniform(0.3, 1.0, s) / (drawn**2).sum(axis=1))[:, None]
     return {
         "identity": np.eye(s),
         "correlation 1/2": 0.5 * np.eye(s) + 0.5,
         "falling correlation": smooth,
         "falling, variances 0.6 to 1": smooth * np.outer(stds, stds),
+        "drawn, variances 0.3 to 1": drawn @ drawn.T,
     }
 
 

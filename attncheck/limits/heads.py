@@ -1,6 +1,7 @@
 """The mean of S over the scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
 
-For softmax it is integrated by Sobol points with control variates. A pair of rows of scores enters only through
+For softmax it is integrated by Sobol points with control variates; many pairs that see all, with moderate scores,
+by `attncheck.limits.one_row`, and all else here. A pair of rows of scores enters only through
 what the two rows see, their variances and their correlation, so that many pairs share an integral, and pairs that
 do not are interpolated between Chebyshev nodes where that takes fewer integrals.
 
@@ -19,7 +20,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from attncheck.limits.controls import exponential_means, regress
 from attncheck.limits.kernel import FloatArray, psd_root
+from attncheck.limits.one_row import OneRow
+from attncheck.limits.row_pairs import Grid, RowPair
 from attncheck.limits.rows import REPLICATES, scrambled_normals
 
 # Standard errors that an error estimate spans: 99.5% of Student's law with 7 degrees of freedom.
@@ -29,42 +33,11 @@ _POWERS = (1 / 4, 1 / 2)
 # What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
 _COST = 1.5e9
 _FEWEST, _MOST = 2**7, 2**14
-# Numbers of a block of points.
-_BLOCK = 2**23
+# Numbers of a block of points, and points of one: what processors keep near.
+_BLOCK, _NEAR = 2**23, 2**11
 # Products that the means of the costliest controls may take.
 _PRODUCTS = 4e8
-# What keeps the regression solvable where controls are nearly dependent.
-_RIDGE = 1e-7
 _DIGITS = 12
-
-
-@dataclasses.dataclass(frozen=True)
-class RowPair:
-    """Two rows of scores, u and x: Cov(u_j, u_m) = var_u K_jm, Cov(u_j, x_l) = corr √(var_u var_x) K_jl.
-
-    Attributes
-    ----------
-    seen_u, seen_x : int
-        The rows see this many first positions.
-    var_u, var_x : float
-    corr : float
-    """
-
-    seen_u: int
-    seen_x: int
-    var_u: float
-    var_x: float
-    corr: float
-
-    @property
-    def first(self) -> tuple[int, float]:
-        """What the first row is like."""
-        return self.seen_u, self.var_u
-
-    @property
-    def second(self) -> tuple[int, float, float]:
-        """What the second row is like, given the normals of the first."""
-        return self.seen_x, self.var_x, self.corr
 
 
 def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -89,16 +62,7 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
     both = [pair for pair in dict.fromkeys(pairs.values()) if pair not in own]
-    # Rows with themselves vary most and cost least: they have points of their own.
-    values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
-    off = dict.fromkeys(values, 0.0)
-    grid = None if causal or not both else _Grid.around(both)
-    if grid is None:
-        values.update(zip(both, _integrate(kernel, both, [seed, 1]), strict=True))
-    else:
-        interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1]), both)
-        values.update(zip(both, interpolated, strict=True))
-        off.update(dict.fromkeys(both, error))
+    values, off = _values_of(kernel, own, both, causal, seed)
     of_pairs = np.stack([values[pair] for pair in pairs.values()])
     interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
     spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
@@ -107,6 +71,27 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
         means[i, k] = means[k, i] = mean
         errors[i, k] = errors[k, i] = error
     return means, errors
+
+
+def _values_of(
+    kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int
+) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
+    """Return the integral of each pair in each scrambling, and what interpolation may be wrong by."""
+    one_row = None if causal else OneRow.around(kernel, own + both)
+    if one_row is not None:
+        found, errors = one_row.interpolate(own + both, seed)
+        return dict(zip(own + both, found, strict=True)), dict(zip(own + both, errors.tolist(), strict=True))
+    # Rows with themselves vary most and cost least: they have points of their own.
+    values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
+    off = dict.fromkeys(values, 0.0)
+    grid = None if causal or not both else Grid.around(both)
+    if grid is None:
+        values.update(zip(both, _integrate(kernel, both, [seed, 1]), strict=True))
+    else:
+        interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1]), both)
+        values.update(zip(both, interpolated, strict=True))
+        off.update(dict.fromkeys(both, error))
+    return values, off
 
 
 def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int, int], RowPair]:
@@ -123,91 +108,6 @@ def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int
     return pairs
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Grid:
-    """Chebyshev nodes in the standard deviations of two rows and in their correlation.
-
-    The integral is a symmetric function of the standard deviations, so nodes with the smaller one first suffice.
-    """
-
-    stds: FloatArray
-    corrs: FloatArray
-    std_range: tuple[float, float]
-    corr_range: tuple[float, float]
-    seen: int
-
-    @classmethod
-    def around(cls, pairs: Sequence[RowPair]) -> _Grid | None:
-        """Return a grid that spans the pairs, with more nodes where they span more; None where these are no fewer."""
-        stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
-        corrs = np.array([pair.corr for pair in pairs])
-        std_range, corr_range = (float(stds.min()), float(stds.max())), (float(corrs.min()), float(corrs.max()))
-        m = _count(std_range, 3 + int(np.ceil(3 * (std_range[1] - std_range[0]))))
-        n = _count(corr_range, 4 + int(np.ceil(5 * (corr_range[1] - corr_range[0]) * max(1.0, std_range[1]))))
-        # Counted and not made: large scores ask for more nodes than memory holds.
-        if m * (m + 1) // 2 * n >= len(pairs):
-            return None
-        return cls(_nodes(std_range, m), _nodes(corr_range, n), std_range, corr_range, pairs[0].seen_u)
-
-    @functools.cached_property
-    def nodes(self) -> list[RowPair]:
-        """The pairs to integrate."""
-        variances = self.stds**2
-        return [
-            RowPair(self.seen, self.seen, variances[i], variances[k], float(corr))
-            for i, k in itertools.combinations_with_replacement(range(len(variances)), 2)
-            for corr in self.corrs
-        ]
-
-    def interpolate(self, values: FloatArray, pairs: Sequence[RowPair]) -> tuple[FloatArray, float]:
-        """Return the integrals of pairs, (pairs, scramblings), and what interpolation may be wrong by.
-
-        The last coefficient in a direction is larger than all that are left out together, where they decay.
-        """
-        m, n = len(self.stds), len(self.corrs)
-        table = np.empty((m, m, n, values.shape[1]))
-        for index, (i, k) in enumerate(itertools.combinations_with_replacement(range(m), 2)):
-            table[i, k] = table[k, i] = values[index * n : (index + 1) * n]
-        to_std, to_corr = _to_coefficients(m), _to_coefficients(n)
-        coefficients = np.einsum("am,bk,cn,mknr->abcr", to_std, to_std, to_corr, table, optimize=True)
-        sizes = np.abs(coefficients.mean(axis=-1))
-        last = 2 * sizes[-1].sum() * (m > 1) + sizes[:, :, -1].sum() * (n > 1)
-        first = np.stack([_chebyshev(self.std_range, pair.var_u**0.5, m) for pair in pairs])
-        second = np.stack([_chebyshev(self.std_range, pair.var_x**0.5, m) for pair in pairs])
-        third = np.stack([_chebyshev(self.corr_range, pair.corr, n) for pair in pairs])
-        result = np.einsum("pa,pb,pc,abcr->pr", first, second, third, coefficients, optimize=True)
-        return np.asarray(result), float(last)
-
-
-def _count(between: tuple[float, float], wanted: int) -> int:
-    """Return the number of nodes that is wanted of an interval, and one where it is a point."""
-    low, high = between
-    return 1 if high - low <= 1e-9 * max(1.0, abs(high)) else wanted
-
-
-def _nodes(between: tuple[float, float], count: int) -> FloatArray:
-    """Return Chebyshev nodes of an interval."""
-    low, high = between
-    if count == 1:
-        return np.array([0.5 * (low + high)])
-    return np.asarray(0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(count) + 0.5) / count))
-
-
-def _to_coefficients(count: int) -> FloatArray:
-    """Return the matrix that maps values at Chebyshev nodes to coefficients of Chebyshev polynomials."""
-    angles = np.pi * (np.arange(count) + 0.5) / count
-    matrix = 2.0 / count * np.cos(np.outer(np.arange(count), angles))
-    matrix[0] *= 0.5
-    return np.asarray(matrix)
-
-
-def _chebyshev(between: tuple[float, float], at: float, count: int) -> FloatArray:
-    """Return the values of the Chebyshev polynomials of an interval at a point."""
-    low, high = between
-    place = 0.0 if count == 1 else np.clip((2 * at - low - high) / (high - low), -1.0, 1.0)
-    return np.asarray(np.cos(np.arange(count) * np.arccos(place)))
-
-
 def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int]) -> FloatArray:
     """Return E[αᵀKα'] for the softmax weights α, α' of each pair of rows, (pairs, REPLICATES)."""
     if not pairs:
@@ -215,31 +115,7 @@ def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int]) -> 
     rule = _Rule.of(kernel, pairs)
     streams = np.random.SeedSequence([*key, len(kernel)]).spawn(REPLICATES)
     moments = np.stack([rule.moments(np.random.default_rng(stream)) for stream in streams])
-    return np.stack([_regress(moments[:, p]) for p in range(len(pairs))])
-
-
-def _regress(moments: FloatArray) -> FloatArray:
-    """Return the mean in each scrambling, by the controls' known means where that lessens the spread.
-
-    The coefficients are those of the other scramblings, so that they are independent of what they are used on.
-
-    Parameters
-    ----------
-    moments : ndarray, shape (REPLICATES, 2 + m, 2 + m)
-        Means of products of (1, controls, integrand); the controls have their known means taken off.
-    """
-    others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
-    centred = others - others[:, 0, :, None] * others[:, 0, None, :]
-    spread = np.sqrt(np.maximum(np.diagonal(centred, axis1=1, axis2=2)[:, 1:-1], 0.0))
-    # Constant controls have rounding only to give.
-    scale = np.where(spread > 1e-13, spread, np.inf)
-    correlations = centred[:, 1:-1, 1:-1] / (scale[:, :, None] * scale[:, None, :])
-    correlations += _RIDGE * np.eye(scale.shape[1])
-    coefficients = np.linalg.solve(correlations, (centred[:, 1:-1, -1] / scale)[:, :, None])[:, :, 0] / scale
-    plain = moments[:, 0, -1]
-    controlled = plain - np.einsum("rm,rm->r", moments[:, 0, 1:-1], coefficients)
-    # In few directions Sobol points alone do better, and so they do where scores are large.
-    return np.asarray(controlled if controlled.std() < 0.5 * plain.std() else plain)
+    return np.stack([regress(moments[:, p]) for p in range(len(pairs))])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -293,7 +169,7 @@ class _Rule:
         """Return means of products of (1, controls, integrand) over one scrambling, for each pair."""
         rank = self.root(self.pairs[0].seen_u).shape[1]
         normals = scrambled_normals(2 * rank, self.points, rng) if rank else np.zeros((1, 0))
-        step = max(1, _BLOCK // (8 * _rows(self.pairs) * len(self.kernel)))
+        step = min(_NEAR, max(1, _BLOCK // (8 * _rows(self.pairs) * len(self.kernel))))
         known = [self.control_means(pair) for pair in self.pairs]
         total: FloatArray | float = 0.0
         for start in range(0, len(normals), step):
@@ -362,34 +238,8 @@ class _Rule:
         u, x, cross = of_u @ of_u.T, of_x @ of_x.T, pair.corr * (of_u @ of_x.T)
         means = [float((kernel * cross).sum()), float(np.trace(u)), float(np.trace(x))]
         for power in self.powers:
-            means += self._exponential_means(kernel, power**2 * u, power**2 * x, power**2 * cross)
+            means += exponential_means(kernel, power**2 * u, power**2 * x, power**2 * cross, self.squares)
         return np.array(means)
-
-    def _exponential_means(self, kernel: FloatArray, u: FloatArray, x: FloatArray, cross: FloatArray) -> list[float]:
-        """Return the means of b, d, e, de, dd, ee, bd, be and, where wanted, bde, bdd, bee at one power."""
-        m, n = np.exp(0.5 * np.diagonal(u)), np.exp(0.5 * np.diagonal(x))
-        eu, ex, ec = np.exp(u), np.exp(x), np.exp(cross)
-        weights = kernel * np.outer(m, n) * ec
-        means = [
-            float(weights.sum()),
-            float(m.sum()),
-            float(n.sum()),
-            float(m @ ec @ n),
-            float(m @ eu @ m),
-            float(n @ ex @ n),
-            float((weights * ((eu * m) @ ec)).sum()),
-            float((weights * ((ec * n) @ ex)).sum()),
-        ]
-        if self.squares:
-            # Of one more u given j and l, and of one more x: (j, l, m) and (j, l, n).
-            further_u = (eu * m)[:, None, :] * ec.T[None, :, :]
-            further_x = (ec * n)[:, None, :] * ex[None, :, :]
-            means += [
-                float((weights * np.einsum("jlm,jlm->jl", further_u @ ec, further_x)).sum()),
-                float((weights * np.einsum("jlm,jlm->jl", further_u @ eu, further_u)).sum()),
-                float((weights * np.einsum("jln,jln->jl", further_x @ ex, further_x)).sum()),
-            ]
-        return means
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

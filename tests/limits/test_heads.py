@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 import attncheck as ac
 from attncheck.attention_map import attention_weights
 from attncheck.errors import InputError
-from attncheck.limits.heads import softmax_means
+from attncheck.limits.heads import _integrate, softmax_means
 from attncheck.limits.kernel import psd_root
+from attncheck.limits.one_row import OneRow
+from attncheck.limits.row_pairs import RowPair
 
 FloatArray = NDArray[np.float64]
 
@@ -100,6 +103,25 @@ def test_long_correlated_sequence_has_small_honest_errors() -> None:
     assert (error / one).max() < 2.5e-4
     assert (np.abs(one - other) / one).max() < 1e-4
     assert np.all(np.abs(one - other) < np.hypot(error, of_other))
+
+
+def test_values_and_derivatives_at_three_correlations_give_all_between() -> None:
+    """Against integrals over both rows; correlations of both signs, where the polynomial is furthest from its nodes."""
+    drawn = np.random.default_rng(4).normal(size=(10, 12)) / 4.0
+    kernel = drawn @ drawn.T
+    found, error = softmax_means(kernel, 1.0, causal=False, seed=0)
+    scale = np.sqrt(np.diagonal(kernel))
+    corr = kernel / np.outer(scale, scale)
+    places = [np.unravel_index(at, corr.shape) for at in (np.argmin(corr), np.argmax(corr - np.eye(10)))]
+    pairs = [RowPair(10, 10, kernel[i, i], kernel[k, k], float(corr[i, k])) for i, k in places]
+    direct = _integrate(kernel, pairs, [0])
+    assert OneRow.around(kernel, pairs * 20) is not None
+    for (i, k), values, pair in zip(places, direct, pairs, strict=True):
+        assert abs(pair.corr) > 0.4
+        allowed = error[i, k] + 4 * values.std(ddof=1) / len(values) ** 0.5
+        assert abs(values.mean() - found[i, k]) <= allowed < 1e-3 * found.max()
+    wrong = _integrate(kernel, [dataclasses.replace(pair, corr=-pair.corr) for pair in pairs], [0])
+    assert all(abs(values.mean() - found[at]) > 10 * error[at] for values, at in zip(wrong, places, strict=True))
 
 
 def test_errors_at_large_scores_are_honest() -> None:
