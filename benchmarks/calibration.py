@@ -59,6 +59,8 @@ HARD = (
     Layer(width=2, seq_len=4, num_heads=1, attention_map="linear", input_std=2.0, query_std=2.0, key_std=2.0),
     Layer(width=8, seq_len=3, num_heads=2, attention_map="sigmoid", mask="causal", activation="tanh"),
     Layer(width=6, seq_len=3, num_heads=3, score_scaling="1/n", activation="erf", input_correlation=0.9),
+    Layer(width=3, seq_len=3, num_heads=2, position_std=1.5, position_reach=2.0, input_correlation=1.0),
+    Layer(width=3, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True, position_std=0.5),
 )
 #: Many scores a draw: fewer replications.
 LARGE = ANCHORS[4]
