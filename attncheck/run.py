@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from threadpoolctl import threadpool_limits
 
+from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.diagnosis import diagnose
@@ -25,6 +26,7 @@ from attncheck.messages import explain
 from attncheck.profiles import Profile, profile_named
 from attncheck.records import Closing, Manifest, Planned, Result, Writer, run_digest
 from attncheck.shrink import shrink
+from attncheck.stand_ins import stand_in
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
 
@@ -106,12 +108,24 @@ class Run:
         )
 
     def units(self, name: str, strategy: Any) -> list[Unit]:
-        """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run."""
+        """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
+
+        Layers that the subject does not support stay in the plan, as not examined, and others stand in for them.
+        """
         profile = self.profile
         if name in PROGRAM_PROPERTIES:
             drawn = draw_examples(strategy, profile.program_examples, self.seed, name)
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
-        return self.units_on(name, [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, name)])
+        layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, name)]
+        return self.units_on(name, [*layers, *self._stand_ins(layers)])
+
+    def _stand_ins(self, layers: Iterable[AttentionLayer]) -> Iterator[AttentionLayer]:
+        """Yield what is examined beside the layers that the subject does not support."""
+        with contextlib.suppress(InputError):  # a declaration that fails is told of with the first result
+            for layer in layers:
+                if self.subject.reason_unsupported(layer):
+                    instead = stand_in(layer, lambda each: not self.subject.reason_unsupported(each))
+                    yield from () if instead is None else (instead,)
 
     def drawn(self, strategy: Any, key: str) -> list[Any]:
         """Return the run's layers or stacks from a strategy for a test of its own, keyed by what they are for."""

@@ -11,10 +11,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from attncheck.attention import AttentionLayer
 from attncheck.checks.registry import checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
-from attncheck.program.features import FEATURES, features_of
+from attncheck.features import FEATURES, features_of
+from attncheck.program import features as program_features
 from attncheck.records import Result, run_digest
 from attncheck.words import chance, counted, gap_text, number, reads, telling
 
@@ -50,7 +52,7 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     parts = [verdict_sentence(run, results, conclusion)]
     if results:
         parts += [render_table(_table(results), color), *detectable(results), *unseen(results)]
-    parts += visited_programs(results)
+    parts += [*visited_layers(results), *visited_programs(results)]
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
@@ -63,14 +65,23 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     return "\n".join(parts)
 
 
+def visited_layers(results: Iterable[Result]) -> list[str]:
+    """Return a line on how many of the examined layers have what a layer may have, if there are any."""
+    examined = [result.layer for result in results if result.p_values and "program" not in result.layer]
+    layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
+    counts = Counter(feature for layer in layers for feature in features_of(layer))
+    shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
+    return [f"Layers visited: {len(layers)}; {shares}"] if layers else []
+
+
 def visited_programs(results: Iterable[Result]) -> list[str]:
     """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
     examined = [result.layer for result in results if result.p_values and "program" in result.layer]
     programs = {str(layer["program"]): layer["program"] for layer in examined}
-    counts = Counter(feature for program in programs.values() for feature in features_of(program))
+    counts = Counter(feature for program in programs.values() for feature in program_features.features_of(program))
     if not programs:
         return []
-    shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
+    shares = ", ".join(f"{feature} {counts[feature]}" for feature in program_features.FEATURES)
     return [f"Programs visited: {len(programs)}; {shares}"]
 
 
