@@ -278,7 +278,7 @@ def test_quick_run_on_the_paper_reports_every_figure() -> None:
 def test_quick_run_on_infinite_heads_reports_every_kernel() -> None:
     result = script(str(BENCHMARKS / "infinite_heads.py"), "--quick")
     assert result.returncode == 0, result.stderr
-    assert len(re.findall(r"^\| .* \| 4 +\| (?:none|causal) ", result.stdout, re.MULTILINE)) == 16
+    assert len(re.findall(r"^\| .* \| 4 +\| none ", result.stdout, re.MULTILINE)) == 5
     refused = script(str(BENCHMARKS / "infinite_heads.py"), "--quick", "--write")
     assert refused.returncode == 2
     assert "--quick" in refused.stderr
@@ -290,11 +290,11 @@ def test_quick_run_on_rates_reports_every_figure() -> None:
     for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
         assert f"| {figure} |" in result.stdout
     rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
-    assert len(rows) == 32
+    assert len(rows) == 12
     for metric, order in rows:
         assert abs(float(order) + (2.0 if metric == "kl" else 1.0)) < 0.5
     sums = re.findall(r"^\| sum of scores (.*?) \| (?:ks|w1|tv) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
-    assert len(sums) == 9
+    assert len(sums) == 6
     for sides, order in sums:
         assert abs(float(order) + (0.5 if sides == "A·B, B·C, C·A" else 1.0)) < 0.2
     for name in ("rademacher weights, y", "tied queries and keys", "low rank"):

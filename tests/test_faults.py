@@ -43,7 +43,7 @@ def test_every_fault_is_listed_with_a_check_that_names_it() -> None:
 def test_fault_is_caught_and_named(name: str) -> None:
     layer, check = NAMED_BY[name]
     assert FAULTS[name].reason_hidden(layer) == ""
-    results = examine(FAULTS[name].subject, layer, check.partition(".")[0], "default")
+    results = examine(FAULTS[name].subject, layer, check.partition(".")[0], "smoke")
     assert check in {result.check for result in violated(results)}
 
 
