@@ -12,12 +12,16 @@ from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
+from attncheck.checks.scores import tied
+from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.families import Association, Count
 
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
+_KEY_GRAM, _VALUE_GRAM = frozenset({"input_gram", "key_gram"}), frozenset({"input_gram", "value_gram"})
+_SCORES = _KEY_GRAM | {"scores", "masked scores"}
 #: Calls that a look compares with each other.
 CALLS = 16
 # A draw may hold a single number, as where all positions are equal, and two such numbers coincide by chance in
@@ -80,6 +84,57 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
     scores = special.ndtri((stats.rankdata(pairs, axis=0) - 0.5) / max(1, len(pairs)))
     return scores[:, 0], scores[:, 1]
+
+
+Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
+
+
+def _score_energy(sample: Sample) -> tuple[FloatArray, FloatArray]:
+    residual = sample.whitened_scores
+    return (residual.values**2).sum(axis=(2, 3)), residual.kept.sum(axis=(2, 3)).astype(np.float64)
+
+
+def _next_to(energies: Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray]]:
+    """Return the measure of pairs of neighbouring draws by energies that are χ² given the inputs, (draws, heads).
+
+    Of three draws the first two are a pair, so that pairs begin at even and at odd draws.
+    """
+
+    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+        energy, dof = energies(sample)
+        scores = chi_square_scores(np.maximum(dof, 1.0), energy)
+        triples = (len(scores) // 3, 3, scores.shape[1])
+        noise, weight, _ = np.moveaxis(scores[: 3 * triples[0]].reshape(triples), 1, 0)
+        seen = (dof[: 3 * triples[0]].reshape(triples)[:, :2] > 0).all(axis=1)
+        # Centred: a wrong scale of both is no dependence.
+        return noise[seen], weight[seen] - weight[seen].mean() if seen.any() else weight[seen]
+
+    return pair
+
+
+def _weights_apart(
+    name: str,
+    matrix: str,
+    needs: frozenset[str],
+    energies: Energies,
+    heads: Callable[[Setting], int],
+    excluded: Callable[[Setting], str] = lambda setting: "",
+) -> Check:
+    """Return the check that neighbouring draws have matrices of their own, by what these make of the inputs."""
+    return Check(
+        name=f"draws.{name}",
+        claim="draws",
+        kind="exact",
+        needs=needs,
+        null=f"sizes of the whitened {name} of neighbouring draws are independent",
+        departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        reads=f"correlation of the sizes of the whitened {name} of neighbouring draws:",
+        family=lambda setting: Association(heads(setting)),
+        draws_per_unit=3,
+        measure=_next_to(energies),
+        hint=f"a draw takes over {matrix} from the one before it; each draw needs its own",
+        excluded=excluded,
+    )
 
 
 def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
@@ -192,6 +247,28 @@ CHECKS = (
         measure=_calls,
         calls=CALLS,
         hint="weights are drawn once for all draws of a call; each draw needs its own",
+    ),
+    _weights_apart(
+        "scores",
+        "W_Q",
+        _SCORES,
+        _score_energy,
+        lambda setting: setting.layer.num_heads,
+        tied,
+    ),
+    _weights_apart(
+        "keys",
+        "W_K",
+        _KEY_GRAM,
+        Sample.key_energy,
+        lambda setting: setting.layer.kv_heads,
+    ),
+    _weights_apart(
+        "values",
+        "W_V",
+        _VALUE_GRAM,
+        Sample.value_energy,
+        lambda setting: setting.layer.kv_heads,
     ),
     _repeats("draws.repeats", Departure.of("one repeated draw in a hundred", 0.01)),
     _repeats("exactness.repeats", Departure.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
+from attncheck.faults.literal import Literal, Projections
+from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
@@ -33,6 +35,22 @@ def by_size(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn
 def twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     """Every draw of a call is returned twice."""
     return _taken(_drawn(layer, size, rng), np.arange(size) // 2)
+
+
+def stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    """Every second draw multiplies by the matrices of the one before it."""
+    inputs = draw_inputs(layer, size, rng)
+    draw = np.arange(size) // 2
+
+    def project(matrices: int, std: float) -> FloatArray:
+        weights = rng.standard_normal((size // 2 + 1, matrices, layer.width, layer.head_width))
+        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights[draw]))
+
+    keys, values = (
+        np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1) for std in (layer.key_std, layer.value_std)
+    )
+    made = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
+    return Literal().after(layer, made, rng)
 
 
 def scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
@@ -94,6 +112,7 @@ TAMPERED: Mapping[str, Callable[[AttentionLayer, int, np.random.Generator], Draw
             by_sign,
             by_size,
             twice,
+            stale_weights,
             scale_per_call,
             half_precision_outputs,
             residual_added,
