@@ -16,7 +16,7 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.program.features import FEATURES, features_of
 from attncheck.records import Result, run_digest
-from attncheck.words import chance, counted, gap_text, number, reads, telling
+from attncheck.words import chance, counted, expected, gap_text, reads, telling
 
 if TYPE_CHECKING:
     from attncheck.run import Run
@@ -147,7 +147,7 @@ def _gap_sentence(group: Sequence[Result]) -> str:
     middle, worst = ranked[(len(ranked) - 1) // 2], ranked[-1]
     gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
     told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
-    return f"{told} {counted(len(group), 'layer')}, where {number(middle.null_effect)} is expected: {reads(middle)}"
+    return f"{told} {counted(len(group), 'layer')}, {expected(middle)}: {reads(middle)}"
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.errors import InputError
+from attncheck.evidence.family import Outcome
 from attncheck.records import Result
 
 
@@ -118,6 +119,30 @@ def printable(text: str, most: int = 200) -> str:
     """
     shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
     return shown if len(text) <= most else shown[: most - 1] + "…"
+
+
+def allowed(seen: Outcome | Result) -> str:
+    """Return the effect that the null expects, or the largest that it allows.
+
+    Examples
+    --------
+    >>> allowed(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    '1'
+    >>> allowed(Outcome(1.0, 0.0, 0.0, 0.003, null_effect=0.0045, count=9, at_most=True))
+    'up to 0.0045'
+    """
+    return f"{'up to ' if seen.at_most else ''}{number(seen.null_effect)}"
+
+
+def expected(seen: Outcome | Result) -> str:
+    """Return the same with its verb.
+
+    Examples
+    --------
+    >>> expected(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    'expected 1'
+    """
+    return f"{'allowed' if seen.at_most else 'expected'} {allowed(seen)}"
 
 
 def interval(result: Result) -> str:

@@ -441,7 +441,7 @@ class TestDetectable:
         heading, line = detectable([*results, left_out])
         assert heading.endswith("had a chance of 90% to call violated:")
         assert line.split()[0] == made_here.claim
-        assert "1.03 at the median, nothing at the worst of 5 layers, where 1 is expected" in line
+        assert "1.03 at the median, nothing at the worst of 5 layers, expected 1" in line
         assert line.endswith(next(check.reads for check in CHECKS if check.name == "scores.scale").rstrip(":"))
 
     def test_what_exposes_less_is_told_by_the_next_check(self) -> None:
