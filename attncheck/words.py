@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -95,6 +96,20 @@ def layer_name(layer: dict[str, Any]) -> str:
         return AttentionLayer.from_dict(layer).describe()
     except (InputError, TypeError):
         return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
+
+
+def layer_call(layer: AttentionLayer) -> str:
+    """Return the call that makes a layer.
+
+    Examples
+    --------
+    >>> layer_call(AttentionLayer(width=8, mask="causal"))
+    "attncheck.AttentionLayer(width=8, mask='causal')"
+    """
+    given = ((field.name, getattr(layer, field.name), field.default) for field in dataclasses.fields(layer))
+    return (
+        f"attncheck.AttentionLayer({', '.join(f'{name}={value!r}' for name, value, usual in given if value != usual)})"
+    )
 
 
 def _program_name(case: dict[str, Any]) -> str:
