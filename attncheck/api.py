@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.case import EXACT_WIDTHS, Case, ProgramCase
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.errors import check_whole, refuse
+from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.examples import widths_of
 from attncheck.messages import explain
@@ -20,6 +21,7 @@ from attncheck.records import Result
 from attncheck.run import Run
 from attncheck.summary import summarize
 from attncheck.unit import Unit
+from attncheck.words import layer_call
 
 # Lines that are not proved and are listed.
 _NOTES = 6
@@ -39,12 +41,15 @@ class CheckReport:
         Verdict over all results, with reasons.
     coverage : tuple of str
         Which lines of programs the theorem does not cover, and why: the clause of Assumption 1 with the remedy.
+    call : str
+        The call that gave it, which repeats it to the digit; empty where a program was examined.
     """
 
     run: Run
     results: tuple[Result, ...]
     conclusion: Conclusion
     coverage: tuple[str, ...] = ()
+    call: str = ""
 
     @property
     def verdict(self) -> str:
@@ -59,7 +64,7 @@ class CheckReport:
     def messages(self) -> Iterator[str]:
         """Iterate over what is wrong, in words and numbers, one text per property and layer."""
         for unit in dict.fromkeys(result.unit for result in self.violated):
-            yield explain([result for result in self.results if result.unit == unit], None)
+            yield explain([result for result in self.results if result.unit == unit], None, self.call)
 
     def require(self) -> None:
         """Raise AssertionError unless the verdict is consistent."""
@@ -142,7 +147,26 @@ def check(
     )
     written = [each for each in layers if isinstance(each, Program)]
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
-    return CheckReport(run, results, run.conclude(results), tuple(dict.fromkeys(notes)))
+    call = "" if written else _call(subject, layers, names, run)
+    return CheckReport(run, results, run.conclude(results), tuple(dict.fromkeys(notes)), call)
+
+
+def _call(subject: Any, layers: Sequence[AttentionLayer], names: Sequence[str], run: Run) -> str:
+    """Return the call of `check` that repeats a run on layers to the digit."""
+    name = getattr(subject, "__qualname__", "subject")
+    arguments = [
+        repr(subject) if isinstance(subject, str) else name if name.isidentifier() else "subject",
+        _one_or_list([layer_call(layer) for layer in layers]),
+        *([] if set(names) == set(EVERY_PROPERTY) else [f"properties={names!r}"]),
+        f"seed={run.seed}",
+        f"profile={run.profile.name!r}",
+        *([] if run.budget == Budget() else [f"false_alarm={run.budget.false_alarm!r}"]),
+    ]
+    return f"attncheck.check({', '.join(arguments)})"
+
+
+def _one_or_list(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def _units(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Unit]:

@@ -69,6 +69,8 @@ class Estimate:
         Whether the unit is what is declared, so that 1 is.
     positive : bool
         Whether it is the mean of numbers none of which is negative.
+    source : str
+        How what is declared was had, where another sample would give another number.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Estimate:
     declared: float
     ratio: bool = False
     positive: bool = False
+    source: str = ""
 
     @property
     def differs(self) -> bool:
@@ -90,15 +93,14 @@ class Estimate:
     def times(self, unit: float) -> Estimate:
         """Return a ratio as a quantity of which `unit` is declared."""
         value, low, high, declared = (unit * each for each in (self.value, self.low, self.high, self.declared))
-        return Estimate(self.name, value, low, high, declared, positive=self.positive)
+        return dataclasses.replace(self, value=value, low=low, high=high, declared=declared, ratio=False)
 
     def __str__(self) -> str:
         value, low, high, declared = (
             f"{number:#.3g}".rstrip(".") for number in (self.value, self.low, self.high, self.declared)
         )
-        return f"{self.name} {value} [{low}, {high}]" + (
-            " times the declared" if self.ratio else f", declared {declared}"
-        )
+        said = " times the declared" if self.ratio else f", declared {declared}"
+        return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
 
 
 def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
@@ -242,7 +244,8 @@ def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
             ..., seen
         ]
         ratio = np.divide(scores[..., seen] ** 2, declared, out=np.ones_like(declared), where=declared > 0)
-        yield _mean("score variance", ratio.mean(axis=(1, 2)), 1.0).times(float(declared.mean()))
+        variance = _mean("score variance", ratio.mean(axis=(1, 2)), 1.0).times(float(declared.mean()))
+        yield dataclasses.replace(variance, source="given the drawn inputs")
     else:
         ours, theirs = (_mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared("score variance", ours, theirs)
@@ -272,7 +275,10 @@ def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Estimate:
     """Compare with the mean over a larger sample of the exact law, whose error widens the interval."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
-    return Estimate(name, mean, mean - half, mean + half, float(theirs.mean()), positive=positive)
+    declared = float(theirs.mean())
+    return Estimate(
+        name, mean, mean - half, mean + half, declared, positive=positive, source="by draws of the exact law"
+    )
 
 
 def _ratio(name: str, squares: tuple[FloatArray, FloatArray]) -> Estimate:

@@ -16,8 +16,11 @@ _SHOWN = 6
 _CAUSES = 2
 
 
-def explain(results: Sequence[Result], record: Path | None) -> str:
-    """Return what a person needs to know of a unit's violated results, the most telling first; empty if none is."""
+def explain(results: Sequence[Result], record: Path | None, call: str = "") -> str:
+    """Return what a person needs to know of a unit's violated results, the most telling first; empty if none is.
+
+    `record`, or where there is none the Python `call` that gave the results, is what repeats them.
+    """
     bad = violated(results)
     if not bad:
         return ""
@@ -37,9 +40,13 @@ def explain(results: Sequence[Result], record: Path | None) -> str:
     if len(bad) > len(shown):
         lines.append(f"    and {len(bad) - len(shown)} more")
     if worst.illustration:
-        lines.append(f"  smaller:  {worst.illustration} (an illustration on fresh draws, not a verdict)")
+        lines.append(
+            f"  smaller:  the fault shows too on {worst.illustration} (an illustration on fresh draws, not a verdict)"
+        )
     if record is not None:
         lines.append(f"  replay:   attncheck replay {shlex.quote(str(record))} {worst.id}")
+    elif call:
+        lines.append(f"  replay:   {call}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from attncheck.case import Case
 from attncheck.faults import FAULTS
 from attncheck.power import Entry, Row
 from attncheck.profiles import profile_named
+from attncheck.words import allowed
 
 # Two-sided error of the interval for the share of suspicious looks.
 _ERROR = 0.01
@@ -105,7 +106,7 @@ def _what_it_takes(rows: Sequence[Row]) -> str:
 
 def _effect(row: Row) -> str:
     outcome = row.sight.outcome
-    return f"{outcome.effect:.3g} [{outcome.low:.3g}, {outcome.high:.3g}] ({outcome.null_effect:.3g})"
+    return f"{outcome.effect:.3g} [{outcome.low:.3g}, {outcome.high:.3g}] ({allowed(outcome)})"
 
 
 def _verified(row: Row) -> str:

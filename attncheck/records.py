@@ -59,7 +59,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
 
     ``size`` is the draws of one look, of the ``affordable`` ones; ``power`` is the chance of a violated verdict
     that they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and
-    ``high`` are of the look that decided; ``gap`` is the smallest effect that a look of this size
+    ``high`` are of the look that decided; the null expects ``null_effect``, or allows everything up to it where
+    ``at_most``; ``gap`` is the smallest effect that a look of this size
     detects with the planned power. ``picture`` shows the look that decided, see
     `attncheck.evidence.pictures`.
     """
@@ -93,6 +94,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     illustration: str = ""
     diagnosis: list[str] = []
     picture: dict[str, Any] | None = None
+    at_most: bool = False
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):

@@ -25,8 +25,12 @@ from attncheck.manifest import manifest_of
 from attncheck.messages import explain
 from attncheck.profiles import Profile, profile_named
 from attncheck.records import Closing, Manifest, Planned, Result, Writer, run_digest
+<<<<<<< HEAD
 from attncheck.shrink import shrink
 from attncheck.stand_ins import stand_in
+=======
+from attncheck.shrink import illustration
+>>>>>>> words2
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
 
@@ -159,13 +163,12 @@ class Run:
     def _explained(self, unit: Unit, results: Sequence[Result], cost: Cost) -> list[Result]:
         """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""
         worst = violated(results)[0]
-        smaller = shrink(unit, worst.check, self.subject, self.seed, cost)
-        illustration = "" if smaller is None else smaller.describe()
+        smaller = illustration(unit, worst.check, self.subject, self.seed, cost)
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
             diagnosis = diagnose(unit, self.subject, self.seed)
         return [
-            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=illustration)
+            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller)
             if result.verdict == Verdict.VIOLATED
             else result
             for result in results

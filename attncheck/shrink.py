@@ -38,7 +38,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
     """
     current = unit.layer
     tried: set[Case] = {current}
-    budget = dataclasses.replace(cost, affordable=max(1, cost.affordable // _COST_SHARE))
+    budget = _tenth(cost)
     progress = True
     while progress:
         progress = False
@@ -48,10 +48,30 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
             if len(tried) > MOST_CANDIDATES:
                 return None if current == unit.layer else current
             tried.add(candidate)
-            if _violates(Unit(unit.property_name, candidate, role="shrink", only=check), subject, seed, budget):
+            if _violates(_candidate(unit, candidate, check), subject, seed, budget):
                 current, progress = candidate, True
                 break
     return None if current == unit.layer else current
+
+
+def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> str:
+    """Return the smaller layer or program and what is seen there, in words; empty if none was found.
+
+    The arguments are those of `shrink`.
+    """
+    smaller = shrink(unit, check, subject, seed, cost)
+    if smaller is None:
+        return ""
+    seen = run_unit(_candidate(unit, smaller, check), subject, seed, _tenth(cost))
+    return ": ".join([smaller.describe(), *(result.text for result in seen)])
+
+
+def _candidate(unit: Unit, layer: Case, check: str) -> Unit:
+    return Unit(unit.property_name, layer, role="shrink", only=check)
+
+
+def _tenth(cost: Cost) -> Cost:
+    return dataclasses.replace(cost, affordable=max(1, cost.affordable // _COST_SHARE))
 
 
 def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:

@@ -309,7 +309,9 @@ def _find(name: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         problem = f"cannot be imported: {_in_one_line(error)}"
-        raise InputError(f"subject={name}: {problem}; check the module and where it is looked for") from error
+        raise InputError(
+            f"subject={name}: {problem}; check the module, run this in the folder it lies in, or add that to PYTHONPATH"
+        ) from error
     for part in path.split("."):
         if not hasattr(found, part):
             refuse("subject", name, f"{module_name} has no {part!r}", "name a function that the module defines")

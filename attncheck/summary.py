@@ -18,7 +18,9 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.features import FEATURES, features_of
 from attncheck.program import features as program_features
 from attncheck.records import Result, run_digest
-from attncheck.words import chance, counted, gap_text, number, reads, telling
+from attncheck.report.causes import causes
+from attncheck.report.gather import tallied
+from attncheck.words import chance, counted, expected, gap_text, reads, telling
 
 if TYPE_CHECKING:
     from attncheck.run import Run
@@ -30,12 +32,21 @@ MAIN_CHECKS = (
     "conditional.scale",
     "outputs.law",
     "exactness.output_energy",
+    "exactness.output_given_scores",
     "non_gaussianity.output_energy",
     "outputs.limit",
     "program_scores.scale",
     "theorem1.order",
     "corollary2.output_size",
 )
+
+#: What ends the summary of a consistent run.
+NOT_PROVED = (
+    "Not ruled out: smaller errors than these, and what no check looks at; see `attncheck power`, and in the README "
+    "'What a green run proves, and what it does not'."
+)
+# Likely causes that a summary names.
+_CAUSES = 3
 
 
 def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color: bool = False) -> str:
@@ -49,16 +60,23 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     color : bool
         Whether the terminal understands escape codes.
     """
-    parts = [verdict_sentence(run, results, conclusion)]
+    parts = [verdict_sentence(run, results, conclusion), *usual_causes(results)]
     if results:
+<<<<<<< HEAD
         parts += [render_table(_table(results), color), *detectable(results), *unseen(results)]
     parts += [*visited_layers(results), *visited_programs(results)]
+=======
+        parts += [render_table(_table(results), color), *skipped(results), *detectable(results), *unseen(results)]
+    parts += visited_programs(results)
+>>>>>>> words2
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
             f"First-look p-values of {counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
             f"p = {chance(test.p_value)}"
         )
+    if conclusion.verdict == "consistent":
+        parts.append(NOT_PROVED)
     parts.append(f"Digest of all digits: {run_digest(results)}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
@@ -99,6 +117,17 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
 
 
+def usual_causes(results: Sequence[Result]) -> list[str]:
+    """Return what usually causes the violations, as the report has it; empty where nothing is violated."""
+    found = causes(tallied(results))[:_CAUSES]
+    lines = [
+        f"  {place}. {cause.hint or 'no cause is on file'} ({cause.leading.name} is violated on "
+        f"{cause.leading.verdicts[Verdict.VIOLATED]} of {counted(cause.leading.examined, 'layer')})"
+        for place, cause in enumerate(found, 1)
+    ]
+    return ["What usually causes this, the most telling first:", *lines] if lines else []
+
+
 def _table(results: Sequence[Result]) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     for column in ("property", "verdict"):
@@ -121,6 +150,18 @@ def _table(results: Sequence[Result]) -> Table:
             f"{seconds:.1f}",
         )
     return table
+
+
+def skipped(results: Sequence[Result]) -> list[str]:
+    """Return a line on the layers on which nothing of a property was examined, with the most telling reason, if any."""
+    told = []
+    for name, group in _by_property(results):
+        seen = {result.unit for result in group if result.p_values}
+        idle = [result for result in group if result.unit not in seen]
+        if idle:
+            layers = counted(len({result.unit for result in idle}), "layer")
+            told.append(f"{name} on {layers} ({telling(Counter(result.reason for result in idle))})")
+    return [f"Skipped, nothing to examine: {'; '.join(told)}"] if told else []
 
 
 def _of(part: int, whole: int) -> str:
@@ -158,7 +199,7 @@ def _gap_sentence(group: Sequence[Result]) -> str:
     middle, worst = ranked[(len(ranked) - 1) // 2], ranked[-1]
     gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
     told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
-    return f"{told} {counted(len(group), 'layer')}, where {number(middle.null_effect)} is expected: {reads(middle)}"
+    return f"{told} {counted(len(group), 'layer')}, {expected(middle)}: {reads(middle)}"
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:

@@ -307,6 +307,7 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         low=last.low,
         high=last.high,
         null_effect=last.null_effect,
+        at_most=last.at_most,
         gap=check.gap(planned.setting, planned.sizes[check], planned.level, planned.power),
         departure=check.departure.effect(planned.setting),
         combined=trail.combined,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.errors import InputError
+from attncheck.evidence.family import Outcome
 from attncheck.records import Result
 
 
@@ -96,6 +98,20 @@ def layer_name(layer: dict[str, Any]) -> str:
         return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
 
 
+def layer_call(layer: AttentionLayer) -> str:
+    """Return the call that makes a layer.
+
+    Examples
+    --------
+    >>> layer_call(AttentionLayer(width=8, mask="causal"))
+    "attncheck.AttentionLayer(width=8, mask='causal')"
+    """
+    given = ((field.name, getattr(layer, field.name), field.default) for field in dataclasses.fields(layer))
+    return (
+        f"attncheck.AttentionLayer({', '.join(f'{name}={value!r}' for name, value, usual in given if value != usual)})"
+    )
+
+
 def _program_name(case: dict[str, Any]) -> str:
     """Return the short name of a program without building it, which would import what its functions are in."""
     try:
@@ -118,6 +134,30 @@ def printable(text: str, most: int = 200) -> str:
     """
     shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
     return shown if len(text) <= most else shown[: most - 1] + "…"
+
+
+def allowed(seen: Outcome | Result) -> str:
+    """Return the effect that the null expects, or the largest that it allows.
+
+    Examples
+    --------
+    >>> allowed(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    '1'
+    >>> allowed(Outcome(1.0, 0.0, 0.0, 0.003, null_effect=0.0045, count=9, at_most=True))
+    'up to 0.0045'
+    """
+    return f"{'up to ' if seen.at_most else ''}{number(seen.null_effect)}"
+
+
+def expected(seen: Outcome | Result) -> str:
+    """Return the same with its verb.
+
+    Examples
+    --------
+    >>> expected(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    'expected 1'
+    """
+    return f"{'allowed' if seen.at_most else 'expected'} {allowed(seen)}"
 
 
 def interval(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 import attncheck as ac
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError
+from attncheck.records import run_digest
 from attncheck.subject import collapsed
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2)
@@ -65,7 +67,11 @@ class TestResults:
         messages = list(report.messages())
         assert len(messages) == 2
         assert all("K and Q look tied: W_Q and W_K are not independent" in message for message in messages)
-        assert not any("replay" in message for message in messages)
+        scope = {"attncheck": ac, "tied": tied}
+        for message in messages:
+            (call,) = re.findall(r"^  replay:   (attncheck\.check\(tied, .*\))$", message, re.MULTILINE)
+            again = eval(call, scope)
+            assert run_digest(again.results) == run_digest(report.results)
         assert messages[0] in str(report)
         with pytest.raises(AssertionError) as caught:
             report.require()

@@ -34,11 +34,13 @@ from attncheck.messages import explain
 from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.records import Closing, Result, read
 from attncheck.regimes import REGIMES
+from attncheck.report.causes import causes
+from attncheck.report.gather import gather
 from attncheck.run import Run, RunReport
 from attncheck.stand_ins import stand_in
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-from attncheck.summary import MAIN_CHECKS, detectable, unseen, visited_layers
+from attncheck.summary import MAIN_CHECKS, NOT_PROVED, detectable, skipped, unseen, visited_layers
 from attncheck.unit import Cost, Unit, run_unit, violated
 from attncheck.words import chance, reads
 
@@ -319,9 +321,8 @@ class TestShrink:
 
     def test_is_labelled_as_an_illustration(self) -> None:
         run = planned("scores", subject="attncheck.faults:tied_query_key")
-        assert (
-            "smaller:  n=1 s=1 H=1 (an illustration on fresh draws, not a verdict)" in run.examine("scores", LAYER)[1]
-        )
+        said = r"smaller:  the fault shows too on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+ "
+        assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", run.examine("scores", LAYER)[1])
 
     def test_finds_nothing_below_the_smallest(self) -> None:
         layer = AttentionLayer(width=1, seq_len=1, num_heads=1)
@@ -369,6 +370,8 @@ class TestDiagnosis:
         estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)
         assert str(estimate) == "score variance 0.250 [0.240, 0.260], declared 1.00"
         assert estimate.differs
+        drawn = dataclasses.replace(estimate, source="given the drawn inputs")
+        assert str(drawn) == "score variance 0.250 [0.240, 0.260], declared 1.00 given the drawn inputs"
         assert str(estimate.times(4.0)) == "score variance 1.00 [0.960, 1.04], declared 4.00"
         assert (
             str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
@@ -430,8 +433,44 @@ class TestReport:
         assert report.finish()
         text = report.summary()
         assert "Not examined on any layer:" in text
-        assert "  the subject does not expose input_gram, key_gram: scores" in text
+        without = "  the subject does not expose input_gram, key_gram: draws.keys, draws.scores, scores"
+        assert without in text
         assert "not examined" in next(line for line in text.splitlines() if line.startswith(" scores"))
+
+
+class TestSummary:
+    def test_violated_begins_with_the_causes_that_the_report_has(self, tmp_path: Path) -> None:
+        record = tmp_path / "record.jsonl"
+        report = planned("scores", subject="attncheck.faults:tied_query_key", record=record).open_report()
+        report.take(report.run.examine("scores", LAYER)[0])
+        assert not report.finish()
+        first = causes(gather(record).tallies)[0]
+        assert first.hint
+        lines = report.summary().splitlines()
+        after = lines.index("What usually causes this, the most telling first:")
+        assert lines[after + 1] == f"  1. {first.hint} ({first.leading.name} is violated on 1 of 1 layer)"
+        assert after < next(number for number, line in enumerate(lines) if line.startswith(" property"))
+        assert NOT_PROVED not in lines
+
+    def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
+        report = planned("scores", subject=collapsed, record=tmp_path / "record.jsonl").open_report()
+        report.take(report.run.examine("scores", LAYER)[0])
+        assert report.finish()
+        lines = report.summary().splitlines()
+        assert NOT_PROVED in lines
+        assert not any("usually causes" in line for line in lines)
+        assert "what a green run proves, and what it does not" in NOT_PROVED.lower()
+        readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+        assert "## What a green run proves, and what it does not\n" in readme
+
+    def test_what_is_skipped_is_told_with_its_reason(self) -> None:
+        results = results_of(planned("scores"), "scores")
+        assert skipped(results) == []
+        idle = [
+            msgspec.structs.replace(r, unit="inputs@0", property="inputs", p_values=[], reason="too dear")
+            for r in results
+        ]
+        assert skipped([*results, *idle]) == ["Skipped, nothing to examine: inputs on 1 layer (too dear)"]
 
 
 class TestDetectable:
@@ -443,14 +482,14 @@ class TestDetectable:
         heading, line = detectable([*results, left_out])
         assert heading.endswith("had a chance of 90% to call violated:")
         assert line.split()[0] == made_here.claim
-        assert "1.03 at the median, nothing at the worst of 5 layers, where 1 is expected" in line
+        assert "1.03 at the median, nothing at the worst of 5 layers, expected 1" in line
         assert line.endswith(next(check.reads for check in CHECKS if check.name == "scores.scale").rstrip(":"))
 
     def test_what_exposes_less_is_told_by_the_next_check(self) -> None:
         blind = faults.exposing(collapsed, ["outputs", "scores"])
         results = results_of(planned("exactness", subject=blind), "exactness")
         _, *lines = detectable(results)
-        assert [line.split()[0] for line in lines] == ["scores", "outputs"]
+        assert [line.split()[0] for line in lines] == ["scores", "outputs", "joint"]
         for check in ("exactness.score_energy", "exactness.output_energy"):
             (result,) = (r for r in results if r.check == check)
             assert any(f"{result.gap:.3g} on 1 layer" in line and reads(result) in line for line in lines)

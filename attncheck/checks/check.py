@@ -15,6 +15,7 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
 from attncheck.simulators.weights import GAUSSIAN
+from attncheck.words import expected
 
 Kind = Literal["exact", "limit"]
 
@@ -217,7 +218,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     def describe(self, outcome: Outcome) -> str:
         """Return the effect in words and numbers."""
         text = f"{self.reads} {outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
-        return f"{text}, expected {outcome.null_effect:.4g}"
+        return f"{text}, {expected(outcome)}"
 
 
 def positions(setting: Setting) -> str:

@@ -121,7 +121,7 @@ def _tie(
         needs=needs,
         null=f"{noise} is standard normal, independent of {other}",
         departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
-        reads=f"correlation of {noise} with {other}:",
+        reads=f"standardised covariance of {noise} with {other}:",
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,
         hint=hint,

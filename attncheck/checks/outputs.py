@@ -127,7 +127,7 @@ def _limit_check(
             lambda s: min(1.0, 0.05 + allowance(s)),
             coarsest=lambda s: min(1.0, 0.2 + allowance(s)),
         ),
-        reads=f"Kolmogorov distance of {what} from the limit (up to the expected value is allowed):",
+        reads=f"Kolmogorov distance of {what} from the limit:",
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
         hint="the law does not approach the theorem's limit",

@@ -28,6 +28,12 @@ _KINDS = {
     "exact": "exactly true at finite width",
     "limit": "about the limit; what finite width leaves is computed or extrapolated",
 }
+# How alike a name and what was typed must be for it to be offered.
+_CLOSE = 0.6
+_KINDS_OF_NAMES = (
+    f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
+    f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims"
+)
 # Neurons that a subject is imagined to return.
 _NEURONS = 2
 
@@ -67,8 +73,8 @@ def explanation(name: str) -> list[str]:
         lines += [*_check(check), *_said(CLAIMS[check.claim])]
     if not lines:
         known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *(check.name for check in EVERY_CHECK)])
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        refuse("name", name, "is no claim, property or check", "try " + ", ".join(close or list(CLAIMS)[:3]))
+        close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
+        refuse("name", name, "is no claim, property or check", f"try {', '.join(close)}" if close else _KINDS_OF_NAMES)
     return lines
 
 

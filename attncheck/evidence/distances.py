@@ -98,7 +98,8 @@ class Uniform(Family):
         p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         half = _band(count, 1.0 - CONFIDENCE)
         picture = cdf_of_uniform(array, half, self.allowance)
-        return Outcome(p_value, distance, *_around(distance, half), self.null_effect, count, picture)
+        interval, at_most = _around(distance, half), self.allowance > 0.0
+        return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `departure`.

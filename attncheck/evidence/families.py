@@ -198,7 +198,8 @@ class Count(Family):
             p_value = _two_sided(float(binom.cdf(hits, total, self.probability)), p_value)
         low = float(special.betaincinv(hits, total - hits + 1, _TAIL)) if hits else 0.0
         high = float(special.betainccinv(hits + 1, total - hits, _TAIL)) if hits < total else 1.0
-        return Outcome(p_value, hits / total, low, high, self.null_effect, total)
+        at_most = self.tail == "upper" and self.probability > 0.0
+        return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the exact chance of detection when the true probability is `departure`."""

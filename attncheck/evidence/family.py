@@ -39,11 +39,13 @@ class Outcome:
     low, high : float
         A 99% interval for the true effect.
     null_effect : float
-        The effect that the null expects.
+        The effect that the null expects; the largest that it allows if `at_most`.
     count : int
         Independent units that the test used.
     picture : mapping or None
         What the sample looked like, for reports; see `attncheck.evidence.pictures`.
+    at_most : bool
+        Whether the null allows everything up to `null_effect`, rather than expecting it.
 
     Raises
     ------
@@ -63,6 +65,7 @@ class Outcome:
     null_effect: float
     count: int
     picture: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
+    at_most: bool = False
 
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"

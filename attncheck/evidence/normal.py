@@ -31,7 +31,9 @@ class Association(Family):
 
     For any weight that the null keeps independent of the noise, ⟨noise, weight⟩/‖weight‖ is exactly
     standard normal, whatever the law of the weight and however its entries depend on each other. The
-    effect is that number over the root of the count: a correlation, with the declared moments of the noise.
+    effect is that number over the root of the count: their covariance, the noise standardised as the null says and
+    the weight by its own size. It is a correlation where the noise has the declared variance, and may exceed 1 where
+    it has a larger one. Its interval uses the larger of the null's and the sample's spread.
 
     Parameters
     ----------
@@ -94,8 +96,11 @@ class Association(Family):
         weights = weights / largest  # so that squares neither overflow nor vanish
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
             # Sums and not BLAS, whose rounding depends on its number of threads: digits must not.
-            z = float(finite_array("noise", np.sum(values * weights) / np.sqrt(np.sum(weights * weights))))
-        return _normal_outcome(z, count, spread=1.0)
+            size = np.sqrt(np.sum(weights * weights))
+            z = float(finite_array("noise", np.sum(values * weights) / size))
+            parts = (values * weights / size)[weights != 0.0]
+            spread = math.sqrt(count) * float(finite_array("noise", parts.std()))
+        return _normal_outcome(z, count, spread=max(1.0, spread))
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detecting a correlation of `departure` between noise and weight.

@@ -329,9 +329,12 @@ def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_
     """Draw the range of the published estimator on the limit against itself."""
     low, high = max(1e-12, float(floor.min())), float(floor.max())
     axes.fill_between(ends, low, high, color=BAND, linewidth=0)
-    place, side = (0.9 * ends[1], "right") if at_end else (1.1 * ends[0], "left")
     said = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"
-    axes.text(place, float(np.sqrt(low * high)), said, fontsize=_SMALL, ha=side, va="center", color=MUTED)
+    if at_end:
+        middle = float(np.sqrt(low * high))
+        axes.text(0.9 * ends[1], middle, said, fontsize=_SMALL, ha="right", va="center", color=MUTED)
+    else:  # below the band, which error bars reach into
+        axes.text(1.1 * ends[0], 0.9 * low, said, fontsize=_SMALL, ha="left", va="top", color=MUTED)
 
 
 def _power(value: float, _: object = None) -> str:

@@ -77,7 +77,7 @@ def _small(figure: Figure) -> Statement:
     return Statement(
         f"at {last.label} the law has all but reached the limit",
         f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
-        f"{_value(point)}: the estimate is {excess:.3g} times that",
+        f"{_value(point)}: the estimate is {times(excess)} times that",
     )
 
 
@@ -190,6 +190,17 @@ def _over(values: Sequence[float]) -> str:
 
 def _value(point: Point) -> str:
     return f"{point.value:.3g} ± {point.error:.1g}"
+
+
+def times(factor: float) -> str:
+    """Return a factor in plain digits: to two of them, and said to be about that, where it is large.
+
+    Examples
+    --------
+    >>> times(1.1234), times(1463.2), times(87654.0)
+    ('1.12', 'about 1,500', 'about 88,000')
+    """
+    return f"{factor:.3g}" if factor < 100.0 else f"about {float(f'{factor:.1e}'):,.0f}"
 
 
 def _largest(curve: Curve) -> str:

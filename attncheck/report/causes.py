@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result
-from attncheck.report.gather import Gathered, Space, Tally
+from attncheck.report.gather import Space, Tally
 from attncheck.words import in_departures
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
@@ -42,34 +43,34 @@ def stage(claim: str) -> tuple[int, str]:
     return (STAGES.index(claim) if claim in STAGES else len(STAGES), claim)
 
 
-def violated(found: Gathered) -> list[Tally]:
+def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
     """Return the violated checks, the most telling first.
 
     Checks of a law as a whole or of the limit come last: they see everything and name nothing. Of the others
     those come first that fail wherever they are examined, then those that look at an earlier stage of the
     computation, then those with the larger effect.
     """
-    sharing = Counter(tally.hint for tally in found.tallies.values() if tally.examined)
+    sharing = Counter(tally.hint for tally in tallies.values() if tally.examined)
 
     def key(tally: Tally) -> tuple[bool, int, tuple[int, str], float, str]:
         broad = tally.kind == "limit" or sharing[tally.hint] >= _GENERIC
         share = tally.verdicts[Verdict.VIOLATED] / tally.examined
         return broad, -round(4 * share), stage(tally.claim), -_strength(tally), tally.name
 
-    return sorted((tally for tally in found.tallies.values() if tally.verdicts[Verdict.VIOLATED]), key=key)
+    return sorted((tally for tally in tallies.values() if tally.verdicts[Verdict.VIOLATED]), key=key)
 
 
-def causes(found: Gathered) -> list[Cause]:
+def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
     """Return the likely causes, the first first."""
     groups: dict[str, list[Tally]] = {}
-    for tally in violated(found):
+    for tally in violated(tallies):
         groups.setdefault(tally.hint, []).append(tally)
-    return [Cause(hint, tuple(tallies)) for hint, tallies in groups.items()]
+    return [Cause(hint, tuple(members)) for hint, members in groups.items()]
 
 
-def diagnosed(found: Gathered) -> Result | None:
+def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
     """Return the most telling violated result that carries a diagnosis, on its smallest layer."""
-    smallest = (tally.smallest for tally in violated(found))
+    smallest = (tally.smallest for tally in violated(tallies))
     return next((result for result in smallest if result is not None and result.diagnosis), None)
 
 

@@ -218,6 +218,14 @@ def gather(path: Path) -> Gathered:
     return found
 
 
+def tallied(results: Iterable[Result]) -> dict[str, Tally]:
+    """Return what is kept of results that are at hand, by check."""
+    tallies: dict[str, Tally] = {}
+    for result in results:
+        _tally(tallies, result)
+    return tallies
+
+
 def suspicion(result: Result) -> tuple[float, float, float, str]:
     """Return a key that is larger for more suspicious results; ties go by id."""
     return (float(result.verdict == Verdict.VIOLATED), -result.combined, -result.p_values[0], result.id)
@@ -244,9 +252,13 @@ def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> I
         if line.p_values:
             layer = found.space.add(line.layer, line.verdict == Verdict.VIOLATED)
             found.claim_layers.setdefault(line.claim, set()).add(layer)
-        if line.check not in found.tallies:
-            found.tallies[line.check] = Tally(line.check, line.claim, line.kind)
-        found.tallies[line.check].add(line, _key(line.unit.encode()))
+        _tally(found.tallies, line)
+
+
+def _tally(tallies: dict[str, Tally], result: Result) -> None:
+    if result.check not in tallies:
+        tallies[result.check] = Tally(result.check, result.claim, result.kind)
+    tallies[result.check].add(result, _key(result.unit.encode()))
 
 
 def _account(found: Gathered, owed: dict[str, bool], name: str) -> None:

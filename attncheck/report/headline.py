@@ -66,7 +66,7 @@ def _violations(found: Gathered) -> list[str]:
     count = found.count(Verdict.VIOLATED)
     if not count:
         return []
-    names = [tally.name for tally in violated(found)]
+    names = [tally.name for tally in violated(found.tallies)]
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
     return [f"{counted(count, 'result')} of {counted(len(names), 'check')} violated: {shown}"]
 

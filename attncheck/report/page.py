@@ -94,6 +94,8 @@ _FILTERS: dict[str, Any] = {
     "counted": words.counted,
     "span": words.span,
     "layer": words.layer_name,
+    "allowed": words.allowed,
+    "expected": words.expected,
     "interval": words.interval,
     "reads": words.reads,
     "printable": words.printable,

@@ -181,12 +181,12 @@ class View:
     @cached_property
     def causes(self) -> list[causes.Cause]:
         """Likely causes, the first first."""
-        return causes.causes(self.run)[:_CAUSES]
+        return causes.causes(self.run.tallies)[:_CAUSES]
 
     @cached_property
     def diagnosed(self) -> Result | None:
         """The violated result whose estimates tell most."""
-        return causes.diagnosed(self.run)
+        return causes.diagnosed(self.run.tallies)
 
     @cached_property
     def common(self) -> list[str]:
@@ -203,7 +203,7 @@ class View:
     @cached_property
     def failures(self) -> list[Tally]:
         """The violated checks, the most telling first."""
-        return causes.violated(self.run)
+        return causes.violated(self.run.tallies)
 
     @cached_property
     def doubts(self) -> list[Result]:

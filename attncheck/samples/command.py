@@ -25,7 +25,7 @@ from attncheck.samples.examine import BLOCKS, examine_samples
 from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
 from attncheck.unit import violated
-from attncheck.words import chance, gap_text
+from attncheck.words import allowed, chance, gap_text
 
 # Checks that a simulator with weights of any law passes too.
 _NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)
@@ -135,7 +135,7 @@ def _table(results: Sequence[Result]) -> Table:
             result.check,
             result.verdict,
             f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
-            f"{result.null_effect:.3g}",
+            allowed(result),
             gap_text(result.gap),
             f"{result.size:,}",
             ", ".join(map(chance, result.p_values)),

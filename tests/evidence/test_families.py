@@ -137,6 +137,19 @@ def test_association_ignores_the_scale_of_the_weight() -> None:
         assert scaled.p_value == pytest.approx(plain.p_value, rel=1e-9)
 
 
+@pytest.mark.parametrize(("scale", "tie"), [(1.0, 0.0), (3.0, 0.0), (3.0, 3.0)])
+def test_association_is_a_covariance_whose_interval_holds_whatever_the_scale_of_the_noise(
+    scale: float, tie: float
+) -> None:
+    rng, held = stream(0, "association", scale, tie), 0
+    for _ in range(400):
+        weight = rng.standard_normal(200)
+        outcome = Association().test(scale * rng.standard_normal(200) + tie * weight, weight)
+        # Given the weights, ⟨tie·weight, weight⟩/‖weight‖ over the root of the count.
+        held += outcome.low <= tie * math.sqrt(np.mean(weight**2)) <= outcome.high
+    assert stats.binom.cdf(held, 400, 0.985) > 1e-6
+
+
 def test_association_with_nothing_to_weigh_says_nothing() -> None:
     outcome = Association().test(np.ones(5), np.zeros(5))
     assert (outcome.p_value, outcome.count) == (1.0, 0)

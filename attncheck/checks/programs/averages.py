@@ -209,7 +209,7 @@ CHECKS = (
             lambda setting: min(1.0, 0.05 + _allowance(setting)),
             coarsest=lambda setting: min(1.0, 0.2 + _allowance(setting)),
         ),
-        reads="Kolmogorov distance of projected scores from their limit (up to the expected value is allowed):",
+        reads="Kolmogorov distance of projected scores from their limit:",
         family=lambda setting: Uniform(allowance=_allowance(setting)),
         measure=_score_uniform,
         hint="the scores do not approach the Gaussian with the covariance of formula (*)",

@@ -167,7 +167,7 @@ CHECKS = (
         needs=ONE_WIDTH,
         null="images of new directions are independent of the earlier ones: matrices are shared as declared, only",
         departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
-        reads="correlation of images of new directions with earlier ones:",
+        reads="standardised covariance of images of new directions with earlier ones:",
         family=lambda setting: Association(),
         measure=_pairs,
         hint="a matrix is drawn afresh where it should be shared, or shared where it should not be",
