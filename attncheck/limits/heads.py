@@ -23,7 +23,7 @@ import numpy as np
 from attncheck.limits.controls import exponential_means, less_known, regress
 from attncheck.limits.kernel import FloatArray, psd_root
 from attncheck.limits.one_row import OneRow
-from attncheck.limits.row_pairs import Grid, RowPair, largest_score
+from attncheck.limits.row_pairs import Grid, RowPair, few_directions, largest_score
 from attncheck.limits.rows import REPLICATES, scrambled_normals
 
 # Standard errors that an error estimate spans: 99.5% of Student's law with 7 degrees of freedom.
@@ -115,6 +115,8 @@ def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int]) -> 
     rule = _Rule.of(kernel, pairs)
     streams = np.random.SeedSequence([*key, len(kernel)]).spawn(REPLICATES)
     moments = np.stack([rule.moments(np.random.default_rng(stream)) for stream in streams])
+    if few_directions(kernel, max(pair.var_x for pair in pairs) ** 0.5):
+        return np.asarray(moments[:, :, 0, -1].T)
     return np.stack([regress(moments[:, p]) for p in range(len(pairs))])
 
 

@@ -21,15 +21,13 @@ import numpy as np
 from attncheck.limits import chebyshev
 from attncheck.limits.controls import exponential_means, less_known, regress
 from attncheck.limits.kernel import FloatArray, psd_root
-from attncheck.limits.row_pairs import RowPair, largest_score
+from attncheck.limits.row_pairs import RowPair, few_directions, largest_score
 from attncheck.limits.rows import REPLICATES, scrambled_normals
 
 # Scores of larger variance ask for more derivatives.
 _LARGEST = 2.0
 # Pairs of powers of the exponentials among the controls, for scores of standard deviation up to one.
 _POWERS = ((0.25, 0.25), (0.25, -0.25), (0.5, 0.5), (0.5, -0.5), (0.75, 0.75))
-# Fewer directions than this, as (Σ λ)² / Σ λ² counts them, have no controls for scores of larger standard deviation.
-_DIRECTIONS, _MODERATE = 8.0, 1 / 4
 # Which of `exponential_means` the linear controls take: those with the weighted sum.
 _LINEAR = (0, 6, 7, 8, 9, 10)
 # What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
@@ -253,14 +251,9 @@ class OneRow:
 
     @property
     def _powers(self) -> list[tuple[float, float]]:
-        """The controls' powers of exponentials of a row of variance one; none for scores of few directions.
-
-        There they fit the integrand so well that what is left comes from scores larger than any point has: it is then
-        the same in all scramblings, whose spread does not show it, and the points alone do as well.
-        """
+        """The controls' powers of exponentials of a row of variance one; none for scores of few directions."""
         top, of_one = self.std_range[1], largest_score(self.kernel)
-        directions = np.trace(self._centred) ** 2 / (self._centred**2).sum() if of_one > 0 else 0.0
-        if directions < _DIRECTIONS and top * of_one > _MODERATE:
+        if few_directions(self.kernel, top):
             return []
         scale = top / max(1.0, top * of_one)
         return [(scale * first, scale * second) for first, second in _POWERS]

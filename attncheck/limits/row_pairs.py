@@ -12,6 +12,9 @@ import numpy as np
 from attncheck.limits import chebyshev
 from attncheck.limits.kernel import FloatArray
 
+# Fewer directions than this, as (Σ λ)² / Σ λ² counts them, have no controls for scores of larger standard deviation.
+_DIRECTIONS, _MODERATE = 8.0, 1 / 4
+
 
 @dataclasses.dataclass(frozen=True)
 class RowPair:
@@ -46,6 +49,19 @@ def largest_score(kernel: FloatArray) -> float:
     """Return the largest standard deviation of a score, less the mean of its row, in a row of variance one."""
     own = np.diagonal(kernel) - 2 * kernel.mean(axis=0) + kernel.mean()
     return float(max(own.max(), 0.0) ** 0.5)
+
+
+def few_directions(kernel: FloatArray, std: float) -> bool:
+    """Tell whether rows of this standard deviation, with unit kernel, have too few directions for controls.
+
+    There controls fit the integrand so well that what is left comes from scores larger than any point has: it is then
+    the same in all scramblings, whose spread does not show it, and the points alone do as well.
+    """
+    if std * largest_score(kernel) <= _MODERATE:
+        return False
+    centring = np.eye(len(kernel)) - 1.0 / len(kernel)
+    centred = centring @ kernel @ centring
+    return bool(np.trace(centred) ** 2 < _DIRECTIONS * (centred**2).sum())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
