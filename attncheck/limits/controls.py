@@ -34,6 +34,12 @@ def regress(moments: FloatArray) -> FloatArray:
     return np.asarray(controlled if controlled.std() < 0.5 * plain.std() else plain)
 
 
+def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
+    """Return controls, (controls, points), less their means and over them, where these are not 0."""
+    scale = np.where(known != 0, known, 1.0)
+    return np.asarray(controls / scale[:, None] - (known != 0)[:, None])
+
+
 def exponential_means(
     kernel: FloatArray, u: FloatArray, x: FloatArray, cross: FloatArray, squares: bool
 ) -> list[float]:

@@ -20,10 +20,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attncheck.limits.controls import exponential_means, regress
+from attncheck.limits.controls import exponential_means, less_known, regress
 from attncheck.limits.kernel import FloatArray, psd_root
 from attncheck.limits.one_row import OneRow
-from attncheck.limits.row_pairs import Grid, RowPair
+from attncheck.limits.row_pairs import Grid, RowPair, few_directions, largest_score
 from attncheck.limits.rows import REPLICATES, scrambled_normals
 
 # Standard errors that an error estimate spans: 99.5% of Student's law with 7 degrees of freedom.
@@ -84,7 +84,7 @@ def _values_of(
     # Rows with themselves vary most and cost least: they have points of their own.
     values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
     off = dict.fromkeys(values, 0.0)
-    grid = None if causal or not both else Grid.around(both)
+    grid = None if causal or not both else Grid.around(both, largest_score(kernel))
     if grid is None:
         values.update(zip(both, _integrate(kernel, both, [seed, 1]), strict=True))
     else:
@@ -115,6 +115,8 @@ def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int]) -> 
     rule = _Rule.of(kernel, pairs)
     streams = np.random.SeedSequence([*key, len(kernel)]).spawn(REPLICATES)
     moments = np.stack([rule.moments(np.random.default_rng(stream)) for stream in streams])
+    if few_directions(kernel, max(pair.var_x for pair in pairs) ** 0.5):
+        return np.asarray(moments[:, :, 0, -1].T)
     return np.stack([regress(moments[:, p]) for p in range(len(pairs))])
 
 
@@ -132,9 +134,8 @@ class _Rule:
     def of(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> _Rule:
         """Return a rule that takes a second or two, whatever the number of pairs."""
         s = len(kernel)
-        own = np.diagonal(kernel) - 2 * kernel.mean(axis=0) + kernel.mean()
-        largest = max(pair.var_x for pair in pairs) * max(float(own.max()), 0.0)
-        powers = tuple(power / max(1.0, largest**0.5) for power in _POWERS)
+        largest = max(pair.var_x for pair in pairs) ** 0.5 * largest_score(kernel)
+        powers = tuple(power / max(1.0, largest) for power in _POWERS)
         squares = sum((pair.seen_u * pair.seen_x) ** 2 for pair in pairs) * 6 <= _PRODUCTS
         cost = _rows(pairs) * s * (60 + 0.7 * s) + len(pairs) * (800 + 4 * s)
         wanted = _COST / (REPLICATES * cost)
@@ -190,9 +191,7 @@ class _Rule:
             first, second = firsts[pair.first], seconds[pair.second]
             # Antithetic: the scores with both signs.
             values = 0.5 * (self._values(first[0], second[0]) + self._values(first[1], second[1]))
-            columns = np.concatenate([np.ones((1, len(normals))), values])
-            scale = np.where(means != 0, means, 1.0)
-            columns[1:-1] = columns[1:-1] / scale[:, None] - (means != 0)[:, None]
+            columns = np.concatenate([np.ones((1, len(normals))), less_known(values[:-1], means), values[-1:]])
             yield columns @ columns.T
 
     def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_Row, _Row]:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from attncheck.limits import chebyshev
-from attncheck.limits.controls import exponential_means, regress
+from attncheck.limits.controls import exponential_means, less_known, regress
 from attncheck.limits.kernel import FloatArray, psd_root
-from attncheck.limits.row_pairs import RowPair
+from attncheck.limits.row_pairs import RowPair, few_directions, largest_score
 from attncheck.limits.rows import REPLICATES, scrambled_normals
 
 # Scores of larger variance ask for more derivatives.
@@ -39,6 +39,8 @@ _FINER = 2
 # Numbers of third moments, beyond which they cost more than they give.
 _THIRD = 2**18
 _ORDERS = 3
+# What interpolation is wrong by at few points, so many times, bounds what it is wrong by.
+_SAFETY = 2.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,30 +72,52 @@ class OneRow:
         """Return the integrals that serve pairs that see all; None for large scores, few pairs or long sequences."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         between = (float(stds.min()), float(stds.max()))
-        own = np.diagonal(kernel) - 2 * kernel.mean(axis=0) + kernel.mean()
-        if between[1] ** 2 * own.max() > _LARGEST or len(kernel) ** 3 > _THIRD:
+        largest, length = largest_score(kernel), between[1] - between[0]
+        if (between[1] * largest) ** 2 > _LARGEST or len(kernel) ** 3 > _THIRD:
             return None
-        m = chebyshev.node_count(between, 3 + int(np.ceil(2 * (between[1] - between[0]))))
+        m = chebyshev.node_count(length, between[1], 3 + int(np.ceil(2 * length * largest)))
         return None if m * (m + 1) >= len(pairs) else cls(kernel, chebyshev.nodes(between, m), between)
 
     def interpolate(self, pairs: Sequence[RowPair], seed: int) -> tuple[FloatArray, FloatArray]:
         """Return the integrals of pairs, (pairs, REPLICATES), and what interpolation may be wrong by, (pairs,)."""
         m = len(self.stds)
-        table = np.empty((m, m, 3 * _ORDERS, REPLICATES))
-        for (a, b), values in zip(self._couples, self._integrate(seed), strict=True):
-            table[a, b] = table[b, a] = values
-        to_std = chebyshev.to_coefficients(m)
-        coefficients = np.einsum("am,bk,mkdr->abdr", to_std, to_std, table, optimize=True)
+        coefficients = self._coefficients(self._integrate(seed))
         first = np.stack([chebyshev.polynomials(self.std_range, pair.var_u**0.5, m) for pair in pairs])
         second = np.stack([chebyshev.polynomials(self.std_range, pair.var_x**0.5, m) for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
         weights, fewer = _hermite(corrs, 3), _hermite(corrs, 2)
         result = np.einsum("pa,pb,pd,abdr->pr", first, second, weights, coefficients, optimize=True)
         mean = coefficients.mean(axis=-1)
-        # A polynomial without the second derivatives at ±1, and the last coefficients, which exceed those left out.
+        # A polynomial without the second derivatives at ±1.
         dropped = np.einsum("pa,pb,pd,abd->p", first, second, weights - fewer, mean, optimize=True)
-        last = 2 * np.abs(np.einsum("pd,bd->pb", weights, mean[-1])).sum(axis=1) * (m > 1)
-        return np.asarray(result), np.abs(dropped) + last
+        between = _SAFETY * np.abs(weights @ self._between(seed).T).max(axis=1)
+        return np.asarray(result), np.abs(dropped) + between
+
+    def _coefficients(self, values: FloatArray) -> FloatArray:
+        """Return coefficients of Chebyshev polynomials in both standard deviations, (m, m, 9, ...)."""
+        m = len(self.stds)
+        table = np.empty((m, m, *values.shape[1:]))
+        for (a, b), each in zip(self._couples, values, strict=True):
+            table[a, b] = table[b, a] = each
+        to_std = chebyshev.to_coefficients(m)
+        return np.asarray(np.einsum("am,bk,mk...->ab...", to_std, to_std, table, optimize=True))
+
+    def _between(self, seed: int) -> FloatArray:
+        """Return what interpolation is wrong by at few points, where that is most: between the nodes, (couples, 9).
+
+        On the same points it is free of their noise, which is larger.
+        """
+        m = len(self.stds)
+        if m == 1:
+            return np.zeros((1, 3 * _ORDERS))
+        root = psd_root(self._centred)
+        scores = scrambled_normals(root.shape[1], _FEWEST, np.random.default_rng([seed, 3])) @ root.T
+        fine = dataclasses.replace(self, stds=chebyshev.between_nodes(self.std_range, m))
+        at = np.stack([chebyshev.polynomials(self.std_range, std, m) for std in fine.stds])
+        first, second = np.array(fine._couples).T
+        coefficients = self._coefficients(self._plain(scores))
+        found = np.einsum("pa,pb,abd->pd", at[first], at[second], coefficients, optimize=True)
+        return np.asarray(found - fine._plain(scores))
 
     @functools.cached_property
     def _couples(self) -> list[tuple[int, int]]:
@@ -137,9 +161,23 @@ class OneRow:
                 into[3, r] = own[6, r] + self._contract(errors[0], errors[1])
                 into[4, r] = own[7, r] + self._contract(errors[2], errors[3])
                 into[5, r] = self._contract(cumulants[a][2], cumulants[b][2])
-            into[[1, 4, 7]] *= self.stds[a] * self.stds[b]
-            into[[2, 5, 8]] *= (self.stds[a] * self.stds[b]) ** 2
-        return values
+        return values * self._of_orders[:, :, None]
+
+    def _plain(self, scores: FloatArray) -> FloatArray:
+        """Return the derivatives for each couple of nodes at these points, without controls, (couples, 9)."""
+        cumulants, rows = self._cumulants(scores), self._rows(scores)
+        values = np.empty((len(self._couples), 3 * _ORDERS))
+        for (a, b), into in zip(self._couples, values, strict=True):
+            ends = self._at_ends(rows[a], rows[b]).mean(axis=1)
+            into[:3], into[6:] = ends[:3], ends[3:]
+            into[3:6] = [self._contract(u, x) for u, x in zip(cumulants[a], cumulants[b], strict=True)]
+        return values * self._of_orders
+
+    @functools.cached_property
+    def _of_orders(self) -> FloatArray:
+        """What derivatives in the correlation are multiplied by, (couples, 9)."""
+        products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
+        return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
     def _contract(self, first: FloatArray, second: FloatArray) -> float:
         """Return the inner product of two tensors, each index by the kernel."""
@@ -165,15 +203,13 @@ class OneRow:
         total: FloatArray | float = 0.0
         for start in range(0, len(scores), _BLOCK):
             block = scores[start : start + _BLOCK]
-            rows = [[self._row(sign * std * block) for sign in (1.0, -1.0)] for std in self.stds]
+            rows = self._rows(block)
             # Antithetic: the scores with both signs.
             lines = [[0.5 * sum(each.weights @ of_means[a] for each in rows[b]) for b in range(m)] for a in range(m)]
             forms = [[0.5 * sum(_form(of_seconds[a], row) for row in rows[b]) for b in range(m)] for a in range(m)]
-            columns = [np.ones((1, len(block))), self._controls(block, of_means[0]) / known[:, None] - 1.0]
+            columns = [np.ones((1, len(block))), less_known(self._controls(block, of_means[0]), known)]
             for a, b in self._couples:
-                for second in (rows[b][::-1], rows[b]):
-                    both = [_derivatives(kernel, u, x) for u, x in zip(rows[a], second, strict=True)]
-                    columns.append(0.5 * (both[0] + both[1]))
+                columns.append(self._at_ends(rows[a], rows[b]))
                 columns.append((lines[a][b] + lines[b][a] - pilot[a][0] @ of_means[b])[None])
                 columns.append((forms[a][b] + forms[b][a] - (of_seconds[a] * pilot[b][1]).sum())[None])
             of_block = np.concatenate(columns)
@@ -191,10 +227,22 @@ class OneRow:
                 seen = [each @ self.kernel for each in weights]
                 products = [np.einsum("ps,ps->p", weights[a], seen[b]) for a, b in self._couples]
                 values = values + 0.5 * np.stack(products)
-            controls = self._controls(block, line) / known[:, None] - 1.0
+            controls = less_known(self._controls(block, line), known)
             columns = np.concatenate([np.ones((1, len(block))), controls, np.asarray(values)])
             total = total + columns @ columns.T
         return np.asarray(total / len(scores))
+
+    def _at_ends(self, first: list[_Row], second: list[_Row]) -> FloatArray:
+        """Return derivatives 0, 1, 2 at -1 and 1, (6, points), of rows that are given with both signs."""
+        found = []
+        for other in (second[::-1], second):
+            both = [_derivatives(self.kernel, u, x) for u, x in zip(first, other, strict=True)]
+            found.append(0.5 * (both[0] + both[1]))
+        return np.concatenate(found)
+
+    def _rows(self, scores: FloatArray) -> list[list[_Row]]:
+        """Return the rows at each node, with both signs."""
+        return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
 
     def _row(self, scores: FloatArray) -> _Row:
         weights = _softmax(scores)
@@ -203,9 +251,11 @@ class OneRow:
 
     @property
     def _powers(self) -> list[tuple[float, float]]:
-        """The controls' powers of exponentials of a row of variance one."""
-        top = self.std_range[1]
-        scale = top / max(1.0, top * float(np.diagonal(self._centred).max()) ** 0.5)
+        """The controls' powers of exponentials of a row of variance one; none for scores of few directions."""
+        top, of_one = self.std_range[1], largest_score(self.kernel)
+        if few_directions(self.kernel, top):
+            return []
+        scale = top / max(1.0, top * of_one)
         return [(scale * first, scale * second) for first, second in _POWERS]
 
     def _controls(self, scores: FloatArray, line: FloatArray) -> FloatArray:
@@ -221,7 +271,7 @@ class OneRow:
                 b, v = np.einsum("ps,ps->p", u @ self.kernel, x), (u @ line) * e
                 values += [b, d, e, d * e, d * d, e * e, b * d, b * e, b * d * e, b * d * d, b * e * e]
                 values += [v, v * d, v * e, v * d * e, v * d * d, v * e * e]
-            total = total + 0.5 * np.stack(values)
+            total = total + 0.5 * np.reshape(values, (-1, len(scores)))
         return np.asarray(total)
 
     def _control_means(self, line: FloatArray) -> FloatArray:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.attention_map import attention_weights
 from attncheck.errors import InputError
+from attncheck.limits import chebyshev, heads, one_row
 from attncheck.limits.heads import _integrate, softmax_means
 from attncheck.limits.kernel import psd_root
 from attncheck.limits.one_row import OneRow
@@ -122,6 +124,104 @@ def test_values_and_derivatives_at_three_correlations_give_all_between() -> None
         assert abs(values.mean() - found[i, k]) <= allowed < 1e-3 * found.max()
     wrong = _integrate(kernel, [dataclasses.replace(pair, corr=-pair.corr) for pair in pairs], [0])
     assert all(abs(values.mean() - found[at]) > 10 * error[at] for values, at in zip(wrong, places, strict=True))
+
+
+def of_rank_one(values: FloatArray, std: float) -> FloatArray:
+    """K = f fᵀ: row i of the scores is std f_i z f, one standard normal z for all rows; Gauss-Hermite quadrature."""
+    nodes, probabilities = hermegauss(120)
+    scores = std * np.multiply.outer(np.outer(nodes, values), values)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    seen = (weights / weights.sum(axis=-1, keepdims=True)) @ values
+    return np.asarray((seen * (probabilities / probabilities.sum())[:, None]).T @ seen)
+
+
+def drawn_of_rank_one(case: int) -> tuple[FloatArray, float]:
+    """Values around 0 or far from it, of any unit, and σ_Q σ_K for scores of moderate to large deviation."""
+    rng = np.random.default_rng([20, case])
+    s, offset, unit = int(rng.integers(4, 26)), (case % 3) * rng.uniform(0.0, 3.0), 10.0 ** rng.uniform(-3.0, 3.0)
+    values = rng.standard_normal(s) * rng.choice([1.0, 0.1]) + offset
+    deviation = rng.choice([0.1, 0.3, 0.7, 1.0, 1.3, 1.4, 1.8])
+    std = deviation / (np.abs(values).max() * np.abs(values - values.mean()).max())
+    return unit**0.5 * values, float(std / unit)
+
+
+# fmt: off
+HARD = np.array([
+    -1.164, -1.013, -0.588, 0.695, -0.163, 0.109, -1.539, -0.522, -0.163, 0.15, -0.785, 0.202, -0.01, 0.584,
+    0.053, 1.446, -0.002, -0.882, -2.05, -0.696, 0.728, -0.464, 2.76, -3.357, 0.158, -0.31, 0.835,
+])
+# fmt: on
+FOUND = {
+    "unequal": (HARD, 0.1339),
+    "normal": (np.random.default_rng(0).standard_normal(20) / 2.33, 1.4),
+    "of one sign": (np.linspace(0.2, 1.0, 20), 3.518),
+    "far from zero": (10.0 + 0.05 * np.random.default_rng(0).standard_normal(20), 1.0),
+    "symmetric": (np.r_[np.linspace(0.5, 1.0, 10), -np.linspace(0.5, 1.0, 10)], 1.0),
+}
+
+
+@pytest.fixture
+def fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make points cost more than they do: errors are larger, and no less honest."""
+    monkeypatch.setattr(heads, "_COST", 2e8)
+    monkeypatch.setattr(one_row, "_COST", 2e8)
+
+
+@pytest.mark.usefixtures("fewer_points")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", [*FOUND, *range(24)])
+def test_errors_cover_the_exact_integral_of_rank_one(case: int | str) -> None:
+    """Four standard errors of eight scramblings are left by Student's law once in 190, for one integral.
+
+    The entries of a rank-one kernel share one normal, so that they err as a few integrals do: some 30 cases have a
+    false failure with a chance of about one in four over seeds, less what interpolation adds. So a case may
+    leave its error by a half: six standard errors, once in 1,800, and one in 60 for all of them.
+    """
+    values, std = FOUND[case] if isinstance(case, str) else drawn_of_rank_one(case)
+    found = ac.infinite_heads_kernel(kernel=np.outer(values, values), score_std=std)
+    exact = of_rank_one(values, std)
+    assert np.abs(found.matrix - exact).max() <= 1.5 * found.error < 0.02 * np.abs(exact).max()
+    # Scores half as large again are rejected.
+    assert np.abs(found.matrix - of_rank_one(values, 1.5 * std)).max() > 1.5 * found.error
+
+
+@pytest.mark.usefixtures("fewer_points")
+def test_one_row_at_few_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes are wrong by far more than points are, and what is measured between them covers it."""
+    monkeypatch.setattr(chebyshev, "node_count", lambda length, scale, wanted: 2)
+    found = ac.infinite_heads_kernel(kernel=np.outer(HARD, HARD), score_std=0.1339)
+    wrong = np.abs(found.matrix - of_rank_one(HARD, 0.1339)).max()
+    monkeypatch.setattr(OneRow, "_between", lambda self, seed: np.zeros((1, 9)))
+    without = ac.infinite_heads_kernel(kernel=np.outer(HARD, HARD), score_std=0.1339)
+    assert 2 * without.error < wrong < found.error
+
+
+@pytest.mark.usefixtures("fewer_points")
+@pytest.mark.parametrize("unit", [2.0**-12, 2.0**12])
+@pytest.mark.parametrize("std", [0.02, 0.7, 1.5])
+def test_units_do_not_matter(unit: float, std: float) -> None:
+    """Scores of c K and σ_Qσ_K / c are those of K and σ_Qσ_K, by one row and between nodes.
+
+    With powers of two rounding is the same too, but for that of variances to twelve decimal digits.
+    """
+    values = np.random.default_rng(5).uniform(-1.0, 1.0, (24, 2))
+    kernel = values @ values.T
+    one = ac.infinite_heads_kernel(kernel=kernel, score_std=std)
+    other = ac.infinite_heads_kernel(kernel=unit * kernel, score_std=std / unit)
+    largest = np.abs(one.matrix).max()
+    assert np.abs(other.matrix / unit - one.matrix).max() <= 1e-6 * one.error + 1e-9 * largest
+    assert other.error / unit == pytest.approx(one.error, rel=1e-4, abs=1e-9 * largest)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.4, 0.7])
+def test_what_coefficients_leave_out(ratio: float) -> None:
+    """Of 1 / (1 - q T): a geometric series, and one of every second polynomial, where the last coefficient is 0."""
+    for step in (1, 2):
+        sizes = np.where(np.arange(60) % step == 0, ratio ** (np.arange(60) / step), 0.0)
+        for count in (4, 5, 6, 7):
+            assert chebyshev.left_out(sizes[:count]) >= sizes[count:].sum()
+            assert chebyshev.left_out(sizes[:count]) <= 30 * sizes[count - 2 :].sum()
+    assert chebyshev.left_out(np.ones(1)) == 0.0
 
 
 def test_errors_at_large_scores_are_honest() -> None:
