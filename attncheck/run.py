@@ -25,12 +25,8 @@ from attncheck.manifest import manifest_of
 from attncheck.messages import explain
 from attncheck.profiles import Profile, profile_named
 from attncheck.records import Closing, Manifest, Planned, Result, Writer, run_digest
-<<<<<<< HEAD
-from attncheck.shrink import shrink
-from attncheck.stand_ins import stand_in
-=======
 from attncheck.shrink import illustration
->>>>>>> words2
+from attncheck.stand_ins import stand_in
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
 

@@ -62,13 +62,8 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     """
     parts = [verdict_sentence(run, results, conclusion), *usual_causes(results)]
     if results:
-<<<<<<< HEAD
-        parts += [render_table(_table(results), color), *detectable(results), *unseen(results)]
-    parts += [*visited_layers(results), *visited_programs(results)]
-=======
         parts += [render_table(_table(results), color), *skipped(results), *detectable(results), *unseen(results)]
-    parts += visited_programs(results)
->>>>>>> words2
+    parts += [*visited_layers(results), *visited_programs(results)]
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(

@@ -128,7 +128,7 @@ def _weights_apart(
         needs=needs,
         null=f"sizes of the whitened {name} of neighbouring draws are independent",
         departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
-        reads=f"correlation of the sizes of the whitened {name} of neighbouring draws:",
+        reads=f"standardised covariance of the sizes of the whitened {name} of neighbouring draws:",
         family=lambda setting: Association(heads(setting)),
         draws_per_unit=3,
         measure=_next_to(energies),
