@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_whole, refuse
 from attncheck.limits import covariance, rows
 from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
 from attncheck.limits.mixture import ScaleMixture, check_points, pool
@@ -330,7 +330,7 @@ class LimitLaw:
         InputError
             If `size` or `coordinates` is below 1, or `seed` is negative.
         """
-        size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
         rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
         layer = self.layer

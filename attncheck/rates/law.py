@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.mixture import check_points
 from attncheck.memory import check_memory
-from attncheck.rates.deviation import deviation
+from attncheck.rates.deviation import deviation, kept_entries
 from attncheck.rates.gap import ERRORS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry
 from attncheck.simulators import simulate
@@ -96,7 +96,7 @@ class FiniteWidthLaw:
     def __post_init__(self) -> None:
         if self.size is not None:
             remedy = "pass a number of draws, e.g. size=1024"
-            object.__setattr__(self, "size", check_whole("size", self.size, 16, remedy))
+            object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
 
     @property
@@ -250,6 +250,8 @@ def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: in
     if marginal.law().mean() == 0.0:
         what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
+    if size is not None:
+        check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_whole, refuse
 from attncheck.evidence.streams import stream
 from attncheck.limits.mixture import ScaleMixture, check_points, condense
 from attncheck.memory import check_memory
@@ -60,8 +60,8 @@ class StackLaw:
         if not isinstance(self.stack, AttentionStack):
             refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
         for field, least in (("draws", 16), ("seed", 0)):
-            remedy = f"pass a whole number of at least {least}"
-            object.__setattr__(self, field, check_whole(field, getattr(self, field), least, remedy))
+            check, remedy = check_draws if field == "draws" else check_whole, f"pass a whole number of at least {least}"
+            object.__setattr__(self, field, check(field, getattr(self, field), least, remedy))
 
     @functools.cached_property
     def conditional_variances(self) -> FloatArray:

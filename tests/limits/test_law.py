@@ -354,6 +354,7 @@ def test_bad_position(position: Any) -> None:
         (lambda law: LimitLaw(law.layer, scramble=-1), "scramble="),
         (lambda law: law.sample(0), "size="),
         (lambda law: law.sample(1.5), "size="),
+        (lambda law: law.sample(10**400), "size=1000.*: must be at most"),
         (lambda law: law.sample(3, seed=-1), "seed="),
         (lambda law: law.sample(3, coordinates=0), "coordinates="),
         (lambda law: law.conditional_covariance(np.zeros((4, 4))), "scores.shape="),

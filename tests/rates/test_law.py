@@ -250,6 +250,27 @@ def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn()
     check_drawn("width", program, 10**6)
 
 
+def test_sizes_that_nobody_waits_for_are_refused() -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=2)
+    program = ac.Program()
+    x = program.initial("x")
+    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+    calls: tuple[Callable[[int], object], ...] = (
+        lambda size: ac.distance(layer, size=size),
+        lambda size: ac.distance(program, of="scores", width=16, size=size),
+        lambda size: ac.distance(layer, weights="uniform", size=size),
+        lambda size: ac.rate(layer, (64, 128, 256, 512), size=size),
+        lambda size: ac.finite_width_law(layer, size=size),
+    )
+    for call in calls:
+        for size in (10**13, 10**400):
+            with pytest.raises(ac.InputError, match=r"^size=1000.*: must be at most 1000000000000; pass"):
+                call(size)
+    for kept in (calls[0], calls[1], lambda size: ac.finite_width_law(layer, size=size).variance()):
+        with pytest.raises(ac.InputError, match=r"^size=10000000000: makes .* of the draws take .*; pass fewer"):
+            kept(10**10)
+
+
 def test_what_is_no_layer_is_refused() -> None:
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match="layer"):
