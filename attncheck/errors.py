@@ -88,6 +88,15 @@ def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
     return check_whole(field, value, minimum, remedy, MOST_DRAWS)
 
 
+def check_position(field: str, value: Any, seq_len: int) -> int:
+    """Return a position from 0 to ``seq_len - 1``, or raise `InputError`."""
+    last = seq_len - 1
+    whole = check_whole(field, value, 0, f"pass a position from 0 to {last}")
+    if whole > last:
+        refuse(field, value, f"exceeds the last position {last}", f"pass 0 to {last}")
+    return whole
+
+
 def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
     """Return different whole numbers of at least `minimum` in ascending order, or raise `InputError`."""
     from itertools import islice

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
-from attncheck.errors import check_draws, check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.limits import covariance, rows
 from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
 from attncheck.limits.mixture import ScaleMixture, check_points, pool
@@ -346,11 +346,7 @@ class LimitLaw:
         return covariance.mean_covariance(self.layer, self.kernel.matrix, self.scramble)
 
     def _check_position(self, position: Any) -> int:
-        last = self.layer.seq_len - 1
-        whole = check_whole("position", position, 0, f"pass a position from 0 to {last}")
-        if whole > last:
-            refuse("position", position, f"exceeds the last position {last}", f"pass 0 to {last}")
-        return whole
+        return check_position("position", position, self.layer.seq_len)
 
     def _head_laws(self, position: int) -> tuple[ScaleMixture, ...]:
         position = self._check_position(position)
@@ -360,9 +356,9 @@ class LimitLaw:
 
     def mixture(self, position: int = 0) -> ScaleMixture:
         """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
-        heads = self._head_laws(position)
+        position = self._check_position(position)
         if position not in self._pooled:
-            self._pooled[position] = self._exact(position) or self._sum_heads(pool(heads))
+            self._pooled[position] = self._exact(position) or self._sum_heads(pool(self._head_laws(position)))
         return self._pooled[position]
 
     def _exact(self, position: int) -> ScaleMixture | None:
@@ -372,10 +368,10 @@ class LimitLaw:
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of v at `position` from each scrambling."""
-        heads = self._head_laws(position)
+        position = self._check_position(position)
         if position not in self._replicates:
             exact = self._exact(position)
-            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in heads)
+            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in self._head_laws(position))
         return self._replicates[position]
 
     def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:

@@ -159,13 +159,24 @@ def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
 
 def check_points(t: ArrayLike) -> FloatArray:
     """Return where a law is to be evaluated as float64, or raise `InputError` for NaN and what is no number."""
+    return _check_numbers("t", t)
+
+
+def _check_numbers(field: str, values: ArrayLike) -> FloatArray:
+    remedy = "pass a number or an array of them"
     try:
-        points = np.asarray(t, dtype=np.float64)
+        given = np.asarray(values)
+        # Objects may be numbers too, such as whole ones of many digits.
+        numbers = given.astype(np.float64, copy=False) if given.dtype.kind in "iufO" else None
+    except OverflowError:
+        refuse(field, values, "is larger than any float", remedy)
     except (TypeError, ValueError):
-        refuse("t", t, "must be numbers", "pass a number or an array of them")
-    if np.isnan(points).any():
-        refuse("t", t, "holds NaN", "remove the NaN entries")
-    return points
+        numbers = None
+    if numbers is None:
+        refuse(field, values, "must be numbers", remedy)
+    if np.isnan(numbers).any():
+        refuse(field, values, "holds NaN", "remove the NaN entries")
+    return numbers
 
 
 def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]) -> FloatArray:

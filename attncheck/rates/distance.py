@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice, check_draws, check_number, check_whole, refuse
+from attncheck.errors import check_choice, check_draws, check_number, check_position, check_whole, refuse
 from attncheck.memory import check_memory
 from attncheck.program import Program, Score
 from attncheck.rates.deviation import REPLICATES
@@ -18,7 +18,7 @@ from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.gap import METRICS
 from attncheck.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.rates.inversion import CharacteristicGap
-from attncheck.rates.law import Distance, check_inputs, check_position, check_separate, gap_of
+from attncheck.rates.law import Distance, check_inputs, check_separate, gap_of
 from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
 from attncheck.rates.weights import OtherWeights
@@ -205,11 +205,11 @@ def _marginal(
         refuse("width", width, "leaves no gap without a head_dim", "pass a layer with head_dim, or a finite width")
     if width is not None and not infinite:
         layer = layer.replace(width=width)
-    position = check_position("position", position, layer)
+    position = check_position("position", position, layer.seq_len)
     if of == "outputs":
         if key is not None:
             refuse("key", key, "is for scores", 'leave it out, or pass of="scores"')
         return OutputEntry(layer, position), infinite
     if key is None:
         key = 0 if position > 0 or layer.seq_len == 1 else 1
-    return ScoreEntry(layer, position, check_position("key", key, layer)), infinite
+    return ScoreEntry(layer, position, check_position("key", key, layer.seq_len)), infinite

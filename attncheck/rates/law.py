@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_draws, check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.mixture import check_points
 from attncheck.memory import check_memory
@@ -185,7 +185,7 @@ class FiniteWidthLaw:
 
     def gap(self, position: int = 0) -> Gap:
         """Return the law at a position together with its limit."""
-        position = check_position("position", position, self.layer)
+        position = check_position("position", position, self.layer.seq_len)
         if position not in self._gaps:
             self._gaps[position] = gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
         return self._gaps[position]
@@ -270,15 +270,6 @@ def check_separate(layer: Any) -> AttentionLayer:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
     return layer
-
-
-def check_position(field: str, position: Any, layer: AttentionLayer) -> int:
-    """Return a position of the layer, or raise `InputError`."""
-    last = layer.seq_len - 1
-    whole = check_whole(field, position, 0, f"pass a position from 0 to {last}")
-    if whole > last:
-        refuse(field, position, f"exceeds the last position {last}", f"pass 0 to {last}")
-    return whole
 
 
 def _errors(replicates: FloatArray) -> FloatArray:

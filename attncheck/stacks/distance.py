@@ -19,7 +19,7 @@ from scipy import special
 
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_draws, check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.evidence.streams import stream
 from attncheck.memory import DEFAULT_MEMORY, check_memory
 from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
@@ -197,10 +197,7 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
     check_stack(stack)
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
-    place = check_whole("position", position, 0, "pass a position from 0")
-    if place >= stack.seq_len:
-        refuse("position", position, f"exceeds the last position {stack.seq_len - 1}", "pass a position of the layer")
-    return place, size
+    return check_position("position", position, stack.seq_len), size
 
 
 def _controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:

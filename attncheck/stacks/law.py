@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck.errors import check_draws, check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.evidence.streams import stream
 from attncheck.limits.mixture import ScaleMixture, check_points, condense
 from attncheck.memory import check_memory
@@ -162,16 +162,13 @@ class StackLaw:
 
     def _of(self, position: Any) -> FloatArray:
         """Return the draws of v at a position."""
-        last = self.stack.seq_len - 1
-        whole = check_whole("position", position, 0, f"pass a position from 0 to {last}")
-        if whole > last:
-            refuse("position", position, f"exceeds the last position {last}", f"pass 0 to {last}")
-        return self.conditional_variances[:, whole]
+        return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
 
     def _kept(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of v from all draws, then from each of eight parts of them."""
-        v = self._of(position)
+        position = check_position("position", position, self.stack.seq_len)
         if position not in self._laws:
+            v = self._of(position)
             parts = (v, *np.array_split(v, _PARTS))
             self._laws[position] = tuple(condense(part, np.ones(len(part))) for part in parts)
         return self._laws[position]

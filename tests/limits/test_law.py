@@ -23,6 +23,7 @@ from attncheck.limits.kernel import input_kernel
 from attncheck.limits.law import LimitLaw, draw_limit, limit
 from attncheck.limits.proposals import towards_keys, weigh
 from attncheck.rates.distance import distance
+from attncheck.stacks.law import StackLaw
 from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
@@ -331,12 +332,34 @@ def test_the_law_is_a_value() -> None:
     assert repr(law) == f"LimitLaw(layer={layer()!r}, scramble=0)"
 
 
-@pytest.mark.parametrize("t", [np.nan, [0.0, np.nan], "one", None, [[1.0], [1.0, 2.0]]])
+@pytest.mark.parametrize(
+    "t",
+    [
+        np.nan,
+        [0.0, np.nan],
+        "one",
+        "1.5",
+        None,
+        [[1.0], [1.0, 2.0]],
+        10**400,
+        [1.0, -(10**400)],
+        True,
+        1j,
+        np.array(1j),
+    ],
+)
 def test_bad_t(t: Any) -> None:
     law = limit(layer())
     for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
         with pytest.raises(InputError, match="t="):
             method(t)
+
+
+def test_positions_are_whole_numbers_of_any_kind() -> None:
+    for law in (limit(layer()), StackLaw(AttentionStack(layer=layer(), depth=1), draws=64)):
+        for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
+            # A whole number without axes is one to `operator.index`, as it is to slices.
+            assert method(1.0, np.array(1)) == method(1.0, np.int8(1)) == method(1.0, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("position", [4, -1, 1.0, True, "first"])

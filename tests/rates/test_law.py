@@ -276,8 +276,13 @@ def test_what_is_no_layer_is_refused() -> None:
         with pytest.raises(ac.InputError, match="layer"):
             # The wrong type is what is refused.
             function("layer")  # type: ignore[arg-type]
-    with pytest.raises(ac.InputError, match="NaN"):
-        ac.finite_width_law(ac.AttentionLayer(width=8), size=16).cdf(math.nan)
+    law = ac.finite_width_law(ac.AttentionLayer(width=8), size=16)
+    for method in (law.cdf, law.sf, law.pdf, law.difference, law.density_difference, law.cdf_error, law.pdf_error):
+        # A whole number without axes is one to `operator.index`, as it is to slices.
+        assert method(1.0, np.array(1)) == method(1.0, 1)  # type: ignore[arg-type]
+        for t in (math.nan, 10**400, True):
+            with pytest.raises(ac.InputError, match=r"^t="):
+                method(t)
 
 
 def test_stacks_are_sent_to_distances_of_their_own() -> None:
