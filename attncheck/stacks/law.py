@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.evidence.streams import stream
-from attncheck.limits.mixture import ScaleMixture, check_points, condense
+from attncheck.limits.mixture import ScaleMixture, check_chances, check_points, condense
 from attncheck.memory import check_memory
 from attncheck.stacks.recursion import draw_normals, recur
 from attncheck.stacks.stack import AttentionStack
@@ -105,6 +105,10 @@ class StackLaw:
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of z^position at `t`, of the part that is not 0; as `cdf` otherwise."""
         return self._law(position).density(np.abs(check_points(t)))[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles of z^position at chances `q`; as ``LimitLaw.ppf``."""
+        return self._law(position).quantile(check_chances(q))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `cdf` and `sf`, in the shape of `t`."""

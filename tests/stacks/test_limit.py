@@ -131,6 +131,7 @@ def test_the_law_is_that_of_its_draws(residual: bool) -> None:
     assert stats.kstest(law.cdf(outputs, 1), "uniform").pvalue > 1e-9
     t = np.linspace(-3, 3, 7)
     np.testing.assert_allclose(law.cdf(t) + law.sf(t), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(law.ppf(law.cdf(t[t != 0])), t[t != 0], rtol=1e-10)
     np.testing.assert_allclose((law.cdf(t + 1e-4) - law.cdf(t - 1e-4)) / 2e-4, law.pdf(t), rtol=1e-5)
     assert law.excess_kurtosis() > law.excess_kurtosis_error() > 0.0
 
@@ -141,6 +142,8 @@ def test_what_the_law_cannot_say_is_refused() -> None:
         law.cdf(0.0, 2)
     with pytest.raises(InputError, match=r"^t=nan: holds NaN"):
         law.cdf(np.nan)
+    with pytest.raises(InputError, match=r"^q=2: must be from 0 to 1"):
+        law.ppf(2)
     with pytest.raises(InputError, match=r"^draws=3: must be at least 16"):
         StackLaw(law.stack, draws=3)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
