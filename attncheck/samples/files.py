@@ -99,7 +99,8 @@ def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
 
 def _first_bad(array: NDArray[Any]) -> tuple[int, ...]:
     """Return where the first number is that is not finite, or too large; empty if there is none."""
-    bad = ~(np.abs(array) <= LARGEST)
+    with np.errstate(over="ignore"):  # a long double beyond float64 is infinite
+        bad = ~(np.abs(array.astype(np.float64, copy=False)) <= LARGEST)
     return tuple(int(k) for k in np.argwhere(bad)[0]) if bad.any() else ()
 
 
