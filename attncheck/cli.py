@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from attncheck import __version__
+from attncheck.commands.output import lasting_output
 from attncheck.errors import InputError
 from attncheck.exit_codes import ExitCode
 
@@ -276,7 +277,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         Those of this process by default.
     """
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    with lasting_output():
+        return _outcome(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _outcome(tokens: Sequence[str]) -> int:
+    """Return the exit code of a command, after saying what is wrong where something is."""
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -288,10 +294,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _refused("interrupted")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output, head for example, has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.UNUSABLE
     except Exception as error:
         if os.environ.get("ATTNCHECK_TRACEBACK"):
             raise

@@ -55,10 +55,14 @@ def _is_boolean(value: Any) -> bool:
 
 # Of larger whole numbers Python does not print the squares.
 _MOST_BITS = 4_000
+#: More draws than anybody waits for: a larger number of them is a mistake.
+MOST_DRAWS = 10**12
+# Longer lists of whole numbers are not read to their end.
+_LONGEST = 10_000
 
 
-def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
-    """Return `value` as an int of at least `minimum`, or raise `InputError`.
+def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
+    """Return `value` as an int of at least `minimum` and at most `maximum`, or raise `InputError`.
 
     NumPy integers are accepted, booleans and floats are not.
     """
@@ -74,17 +78,37 @@ def check_whole(field: str, value: Any, minimum: int, remedy: str) -> int:
         refuse(field, value, "is too large", remedy)
     if whole < minimum:
         refuse(field, value, f"must be at least {minimum}", remedy)
+    if maximum is not None and whole > maximum:
+        refuse(field, value, f"must be at most {maximum}", remedy)
+    return whole
+
+
+def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
+    """Return a number of draws, from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
+    return check_whole(field, value, minimum, remedy, MOST_DRAWS)
+
+
+def check_position(field: str, value: Any, seq_len: int) -> int:
+    """Return a position from 0 to ``seq_len - 1``, or raise `InputError`."""
+    last = seq_len - 1
+    whole = check_whole(field, value, 0, f"pass a position from 0 to {last}")
+    if whole > last:
+        refuse(field, value, f"exceeds the last position {last}", f"pass 0 to {last}")
     return whole
 
 
 def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
     """Return different whole numbers of at least `minimum` in ascending order, or raise `InputError`."""
+    from itertools import islice
+
     try:
-        listed = None if isinstance(values, str | bytes) else list(values)
+        listed = None if isinstance(values, str | bytes) else list(islice(values, _LONGEST + 1))
     except TypeError:
         listed = None
     if listed is None:
         refuse(field, values, "is no list of whole numbers", remedy)
+    if len(listed) > _LONGEST:
+        refuse(field, values, f"are more than {_LONGEST} numbers", remedy)
     return sorted({check_whole(field, value, minimum, remedy) for value in listed})
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,10 +126,63 @@ def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], mon
         main(["explain"])
 
 
-def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
-    line = f"{sys.executable} -m attncheck explain | true"
+def run_into_closed_pipes(arguments: Sequence[str], folder: Path) -> int:
+    """Return the exit code of a command whose output and errors nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "attncheck", *arguments]
+    try:
+        return subprocess.run(command, cwd=folder, stdout=writer, stderr=writer, check=False, timeout=60).returncode
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["explain"], ExitCode.CONSISTENT),
+        (["--help"], ExitCode.CONSISTENT),
+        (["power", "nosuch"], ExitCode.UNUSABLE),
+        (["check", "--layer", "l.toml", "--samples", "nofile.npz"], ExitCode.UNUSABLE),
+        (["check", "--layer", "l.toml", "--samples", "few.npy"], ExitCode.INCONCLUSIVE),
+        (["check", "--layer", "l.toml", "--samples", "wrong.npy"], ExitCode.VIOLATED),
+    ],
+)
+def test_a_reader_that_stops_reading_changes_no_exit_code(arguments: list[str], code: ExitCode, tmp_path: Path) -> None:
+    (tmp_path / "l.toml").write_text("[layer]\nwidth = 16\nseq_len = 2\n")
+    normals = np.random.default_rng(0).standard_normal((2000, 2))
+    np.save(tmp_path / "few.npy", normals[:5])
+    np.save(tmp_path / "wrong.npy", 100.0 * normals)
+    assert run_into_closed_pipes(arguments, tmp_path) == code
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize(("stream", "arguments"), [("stdout", ["explain"]), ("stderr", ["power", "nosuch"])])
+def test_what_cannot_be_written_is_unusable(stream: str, arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "attncheck", *arguments]
+    with open("/dev/full", "w") as full:
+        kept: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        done = subprocess.run(command, cwd=tmp_path, text=True, check=False, timeout=60, **kept)
+    assert done.returncode == ExitCode.UNUSABLE
+    assert stream == "stderr" or "make room" in refused(done.stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_closed_streams_are_no_fault(closed: str, tmp_path: Path) -> None:
+    line = f"{sys.executable} -m attncheck explain {closed}"
     done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
+
+
+def test_a_terminal_that_lacks_characters_shows_the_others(tmp_path: Path) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "attncheck", "explain", "independence"]
+    said = [
+        subprocess.run(command, cwd=tmp_path, env=os.environ | more, capture_output=True, check=True, timeout=60).stdout
+        for more in (plain, {"PYTHONIOENCODING": "utf-8"})
+    ]
+    assert "°" in said[1].decode()
+    assert said[0].decode("ascii") == said[1].decode().encode("ascii", "replace").decode()
 
 
 # explain and power --------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ _AXES = {
     "value_gram": "heads and positions",
 }
 _GRAMS = ("input_gram", "key_gram", "value_gram")
-# Beyond this squares of squares are no numbers any more.
-_LARGEST = 1e100
+#: Beyond this squares of squares are no numbers any more.
+LARGEST = 1e100
 # What rounding may leave of asymmetry, or of a negative diagonal, in a Gram matrix, against its largest diagonal entry.
 _ROUNDING = 1e-2
 # Typical sizes of a score below which none lies: a product of six normals has a chance of 1e-28 to get there.
@@ -283,7 +283,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
             value[..., hidden] = -np.inf
         allowed = np.isfinite(value) | (np.isneginf(value) & hidden)
     _refuse_where(~allowed, name, value, "is not finite")
-    _refuse_where(np.isfinite(value) & (np.abs(value) > _LARGEST), name, value, f"is beyond {_LARGEST:g}")
+    _refuse_where(np.isfinite(value) & (np.abs(value) > LARGEST), name, value, f"is beyond {LARGEST:g}")
     if name in _GRAMS:
         _check_gram(name, value)
 

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, refuse
 from attncheck.limits.kernel import FloatArray
+from attncheck.memory import check_memory
 from attncheck.simulators.collapsed import draw_inputs
 
 # Entries of X that are drawn at a time.
@@ -59,7 +60,8 @@ def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Gene
     if layer.tied_query_key:
         remedy = "pass a layer with matrices of its own for both"
         refuse("tied_query_key", True, "makes scores that depend on the inputs in the limit too", remedy)
-    check_whole("size", size, 2, "pass the number of draws, e.g. size=10000")
+    check_draws("size", size, 2, "pass the number of draws, e.g. size=10000")
+    check_memory("size", size, "norms of all inputs", size * layer.seq_len, "pass fewer draws")
     step = max(1, _ENTRIES // (layer.seq_len * layer.width))
     parts = [_norms(layer, min(step, size - start), rng) for start in range(0, size, step)]
     norms = np.concatenate(parts)

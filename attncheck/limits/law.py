@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights, visible
-from attncheck.errors import check_whole, refuse
+from attncheck.attention_map import visible
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.limits import covariance, rows
-from attncheck.limits.kernel import FloatArray, Kernel, input_covariance, input_kernel, psd_root
-from attncheck.limits.mixture import ScaleMixture, check_points, pool
+from attncheck.limits.draw import draw_limit
+from attncheck.limits.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.limits.mixture import ScaleMixture, check_chances, check_points, pool
 from attncheck.limits.programs import ProgramLimit, limit_of_program
 from attncheck.memory import check_memory
 from attncheck.program import Program
 from attncheck.stacks.stack import AttentionStack
 
 if TYPE_CHECKING:
-    from attncheck.simulators.draws import Draws
     from attncheck.stacks.law import StackLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
@@ -80,45 +79,6 @@ def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | Progra
         remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
         refuse("layer", layer, "is not an AttentionLayer", remedy)
     return LimitLaw(layer)
-
-
-def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
-    """Draw from the limit: scores p°, values ṽ, outputs Σ_a A_a ṽ^a/√H, and inputs Z^{x^i}.
-
-    Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl and Cov(ṽ^{a,j}, ṽ^{b,k}) =
-    δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    size : int
-        Number of draws.
-    coordinates : int
-        Neurons of outputs and inputs.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    Draws
-        `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
-        (size, num_heads, seq_len, seq_len); no Gram matrices.
-    """
-    # Imported here: the readings import this module.
-    from attncheck.simulators.draws import Draws
-
-    root = psd_root(input_kernel(layer).matrix)
-    rank, per_head = root.shape[1], (size, layer.num_heads)
-    std = rows.score_std(layer)
-    if std > 0:
-        scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
-    else:
-        scores = np.tile(rows.mean_scores(layer, input_kernel(layer).matrix), (*per_head, 1, 1))
-    values = root @ rng.standard_normal((*per_head, rank, coordinates))
-    outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
-    outputs *= layer.value_std * layer.output_std * layer.head_factor
-    input_root = psd_root(input_covariance(layer))
-    hidden = input_root @ rng.standard_normal((size, input_root.shape[1], coordinates))
-    return Draws(outputs=outputs, scores=scores, inputs=nonlinearity.from_layer(layer)(hidden))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +167,36 @@ class LimitLaw:
         t = check_points(t)
         value = self.mixture(position).density(np.abs(t))
         return np.where((t == 0) & self._singular(position), np.inf, value)[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+
+        From 1e-300 to 1 - 1e-16 the smaller one of cdf and sf at t is that of q and 1 - q to 1e-11 of its size. How
+        far `cdf` itself is off, `cdf_error` says.
+
+        Parameters
+        ----------
+        q : array_like
+            Any shape, entries from 0 to 1; at these two it is infinite.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `q`
+
+        Raises
+        ------
+        InputError
+            If `q` holds NaN or what is no chance, or there is no such position.
+
+        Examples
+        --------
+        >>> law = limit(AttentionLayer(width=64))
+        >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
+        ([0.025, 0.5], np.float64(inf))
+        """
+        return self.mixture(position).quantile(check_chances(q))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
@@ -328,14 +318,17 @@ class LimitLaw:
         Raises
         ------
         InputError
-            If `size` or `coordinates` is below 1, or `seed` is negative.
+            If `size` or `coordinates` is below 1, `seed` is negative, or memory does not hold the draws.
         """
-        size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
         rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
         layer = self.layer
         block = max(1, _BLOCK // (layer.num_heads * layer.seq_len * (layer.seq_len + coordinates)))
-        result = np.empty((size, layer.seq_len, coordinates))
+        try:
+            result = np.empty((size, layer.seq_len, coordinates))
+        except (MemoryError, ValueError):
+            refuse("size", size, "is more draws than memory holds at once", "draw fewer, or several parts")
         for start in range(0, size, block):
             part = result[start : start + block]
             part[...] = draw_limit(layer, len(part), coordinates, rng).outputs
@@ -346,11 +339,7 @@ class LimitLaw:
         return covariance.mean_covariance(self.layer, self.kernel.matrix, self.scramble)
 
     def _check_position(self, position: Any) -> int:
-        last = self.layer.seq_len - 1
-        whole = check_whole("position", position, 0, f"pass a position from 0 to {last}")
-        if whole > last:
-            refuse("position", position, f"exceeds the last position {last}", f"pass 0 to {last}")
-        return whole
+        return check_position("position", position, self.layer.seq_len)
 
     def _head_laws(self, position: int) -> tuple[ScaleMixture, ...]:
         position = self._check_position(position)
@@ -360,9 +349,9 @@ class LimitLaw:
 
     def mixture(self, position: int = 0) -> ScaleMixture:
         """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
-        heads = self._head_laws(position)
+        position = self._check_position(position)
         if position not in self._pooled:
-            self._pooled[position] = self._exact(position) or self._sum_heads(pool(heads))
+            self._pooled[position] = self._exact(position) or self._sum_heads(pool(self._head_laws(position)))
         return self._pooled[position]
 
     def _exact(self, position: int) -> ScaleMixture | None:
@@ -372,10 +361,10 @@ class LimitLaw:
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of v at `position` from each scrambling."""
-        heads = self._head_laws(position)
+        position = self._check_position(position)
         if position not in self._replicates:
             exact = self._exact(position)
-            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in heads)
+            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in self._head_laws(position))
         return self._replicates[position]
 
     def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
+from scipy.optimize import elementwise
 
 from attncheck.errors import refuse
 
@@ -65,6 +67,24 @@ class ScaleMixture:
         scaled = ScaleMixture(self.variances, self.weights / roots, self.atom)
         bells = _average(scaled, size, lambda ratio: np.exp(-0.5 * ratio * ratio))
         return np.asarray(bells / np.sqrt(2 * np.pi))
+
+    def quantile(self, chances: FloatArray) -> FloatArray:
+        """Return where P(y ≤ t) reaches chances from 0 to 1, by bracketing; infinite at both ends."""
+        flat = chances.ravel()
+        tails = np.minimum(flat, 1.0 - flat)
+        sizes = np.where(tails > 0, 0.0, np.inf)
+        inside = (tails > 0) & (tails < self.upper_tail(np.zeros(1)))
+
+        def above(size: FloatArray, /, *tail: Any, **_: Any) -> FloatArray:
+            return np.asarray(self.upper_tail(size) - tail[0])
+
+        if inside.any():
+            # Beyond 40 standard deviations nothing is left in double precision.
+            bracket = 0.0, 40.0 * float(np.sqrt(self.variances.max()))
+            # Tails may be smaller than any tolerance that is not relative.
+            found = elementwise.find_root(above, bracket, args=(tails[inside],), tolerances={"fatol": 0.0})
+            sizes[inside] = found.x
+        return np.where(flat < 0.5, 0.0 - sizes, sizes).reshape(chances.shape)
 
     def plus(self, other: ScaleMixture) -> ScaleMixture:
         """Return the law with v the sum of this v and an independent one."""
@@ -159,13 +179,32 @@ def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
 
 def check_points(t: ArrayLike) -> FloatArray:
     """Return where a law is to be evaluated as float64, or raise `InputError` for NaN and what is no number."""
+    return _check_numbers("t", t)
+
+
+def check_chances(q: ArrayLike) -> FloatArray:
+    """Return chances as float64, or raise `InputError` for NaN and what is not from 0 to 1."""
+    chances = _check_numbers("q", q)
+    if ((chances < 0) | (chances > 1)).any():
+        refuse("q", q, "must be from 0 to 1", "pass chances, e.g. q=0.975")
+    return chances
+
+
+def _check_numbers(field: str, values: ArrayLike) -> FloatArray:
+    remedy = "pass a number or an array of them"
     try:
-        points = np.asarray(t, dtype=np.float64)
+        given = np.asarray(values)
+        # Objects may be numbers too, such as whole ones of many digits.
+        numbers = given.astype(np.float64, copy=False) if given.dtype.kind in "iufO" else None
+    except OverflowError:
+        refuse(field, values, "is larger than any float", remedy)
     except (TypeError, ValueError):
-        refuse("t", t, "must be numbers", "pass a number or an array of them")
-    if np.isnan(points).any():
-        refuse("t", t, "holds NaN", "remove the NaN entries")
-    return points
+        numbers = None
+    if numbers is None:
+        refuse(field, values, "must be numbers", remedy)
+    if np.isnan(numbers).any():
+        refuse(field, values, "holds NaN", "remove the NaN entries")
+    return numbers
 
 
 def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]) -> FloatArray:

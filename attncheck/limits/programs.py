@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_whole, refuse
 from attncheck.limits.expectation import expectation, normal_points
 from attncheck.limits.kernel import psd_root
 from attncheck.nonlinearity import Nonlinearity
@@ -131,7 +131,7 @@ class ProgramLimit:
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> ProgramDraws:
         """Draw from the limit under a seed; see `draw`."""
-        size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
         seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
         return self.draw(size, coordinates, np.random.default_rng(seed))

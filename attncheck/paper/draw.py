@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import map_scores, visible
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, refuse
 from attncheck.limits.kernel import input_kernel, psd_root
 from attncheck.limits.rows import score_std
 from attncheck.simulators.collapsed import draw_inputs
@@ -139,7 +139,7 @@ def _outputs(
 
 def _in_blocks(size: int, entries: int, block: Callable[[int], FloatArray]) -> FloatArray:
     """Return `size` draws, made as many at a time as their entries fit into a block."""
-    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
     step = max(1, _BLOCK // entries)
     return np.concatenate([block(min(step, size - start)) for start in range(0, size, step)])
 

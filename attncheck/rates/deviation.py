@@ -173,6 +173,13 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
     return Deviation(cells, np.stack(measures), np.stack(expansion), each * REPLICATES)
 
 
+def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
+    """Return how many entries `deviation` keeps of its draws: the probes of all, the drivers of one repetition."""
+    limits = marginal.fluctuations(infinite).limits
+    drivers = limits.gram.size + limits.keys.size + limits.values.size
+    return size * 3 * len(_PROBES) + size // REPLICATES * drivers
+
+
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
     """Return cells that hold the variances at the width and in the limit."""
     limits = fluctuations.limits

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice, check_number, check_whole, refuse
+from attncheck.errors import check_choice, check_draws, check_number, check_position, check_whole, refuse
 from attncheck.memory import check_memory
 from attncheck.program import Program, Score
 from attncheck.rates.deviation import REPLICATES
@@ -18,7 +18,7 @@ from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.gap import METRICS
 from attncheck.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.rates.inversion import CharacteristicGap
-from attncheck.rates.law import Distance, check_inputs, check_position, check_separate, gap_of
+from attncheck.rates.law import Distance, check_inputs, check_separate, gap_of
 from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
 from attncheck.rates.weights import OtherWeights
@@ -101,7 +101,7 @@ def distance(
     of, reference = check_choice("of", of, ("outputs", "scores")), check_choice("reference", reference, REFERENCES)
     seed = check_whole("seed", seed, 0, "pass a whole number")
     if size is not None:
-        size = check_whole("size", size, 16, "pass a number of draws, e.g. size=1024")
+        size = check_draws("size", size, 16, "pass a number of draws, e.g. size=1024")
     if isinstance(layer, Program):
         _check_left_out(position=(position, 0), key=(key, None), reference=(reference, "limit"))
         _check_left_out(weights=(weights, GAUSSIAN))
@@ -169,6 +169,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     check_drawn("width", total.program, n)
     draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, _COORDINATES // (n * total.entries))) if size is None else size
     each = max(2, -(-draws // REPLICATES))
+    check_memory("size", draws, "the Gram matrices of the draws", each * total.entries**2, "pass fewer draws")
     gap = total.gap(n, each, np.random.SeedSequence(seed).spawn(REPLICATES))
     leading = total.leading(n)
     first = math.nan if leading is None else leading.distance(metric)[0]
@@ -204,11 +205,11 @@ def _marginal(
         refuse("width", width, "leaves no gap without a head_dim", "pass a layer with head_dim, or a finite width")
     if width is not None and not infinite:
         layer = layer.replace(width=width)
-    position = check_position("position", position, layer)
+    position = check_position("position", position, layer.seq_len)
     if of == "outputs":
         if key is not None:
             refuse("key", key, "is for scores", 'leave it out, or pass of="scores"')
         return OutputEntry(layer, position), infinite
     if key is None:
         key = 0 if position > 0 or layer.seq_len == 1 else 1
-    return ScoreEntry(layer, position, check_position("key", key, layer)), infinite
+    return ScoreEntry(layer, position, check_position("key", key, layer.seq_len)), infinite

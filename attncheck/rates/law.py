@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.mixture import check_points
 from attncheck.memory import check_memory
-from attncheck.rates.deviation import deviation
+from attncheck.rates.deviation import deviation, kept_entries
 from attncheck.rates.gap import ERRORS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry
 from attncheck.simulators import simulate
@@ -96,7 +96,7 @@ class FiniteWidthLaw:
     def __post_init__(self) -> None:
         if self.size is not None:
             remedy = "pass a number of draws, e.g. size=1024"
-            object.__setattr__(self, "size", check_whole("size", self.size, 16, remedy))
+            object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
 
     @property
@@ -185,7 +185,7 @@ class FiniteWidthLaw:
 
     def gap(self, position: int = 0) -> Gap:
         """Return the law at a position together with its limit."""
-        position = check_position("position", position, self.layer)
+        position = check_position("position", position, self.layer.seq_len)
         if position not in self._gaps:
             self._gaps[position] = gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
         return self._gaps[position]
@@ -250,6 +250,8 @@ def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: in
     if marginal.law().mean() == 0.0:
         what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
         refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
+    if size is not None:
+        check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
 
@@ -268,15 +270,6 @@ def check_separate(layer: Any) -> AttentionLayer:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
     return layer
-
-
-def check_position(field: str, position: Any, layer: AttentionLayer) -> int:
-    """Return a position of the layer, or raise `InputError`."""
-    last = layer.seq_len - 1
-    whole = check_whole(field, position, 0, f"pass a position from 0 to {last}")
-    if whole > last:
-        refuse(field, position, f"exceeds the last position {last}", f"pass 0 to {last}")
-    return whole
 
 
 def _errors(replicates: FloatArray) -> FloatArray:

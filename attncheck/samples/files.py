@@ -6,16 +6,17 @@ import csv
 import dataclasses
 import difflib
 import re
+import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import visible
-from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
+from attncheck.checks.sample import FIELDS, FILE_FIELDS, LARGEST, Sample
 from attncheck.errors import InputError, refuse
 
 FloatArray = NDArray[np.float64]
@@ -25,6 +26,9 @@ _OUTPUT_COLUMN = re.compile(r"y_?(\d+)$")
 # How .npy files start.
 _NPY = b"\x93NUMPY"
 _SCORE_COLUMN = re.compile(r"p_?(\d+)_(\d+)_(\d+)$")
+# How arrays are called in the errors of what a subject returns, which has no file.
+_RETURNED = re.compile(r"subject\['(\w+)'\]")
+_MEND = "mend the simulator, or what wrote the file"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,13 +75,37 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
         if isinstance(error, InputError):
             raise
         raise InputError(f"samples={path}: is damaged ({_first_line(error)}); write the file again") from None
+    for name in ("outputs", "inputs"):
+        if name in arrays:
+            _check_array(path, name, arrays[name])
     shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
     size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
     try:
         shaped["score_entries"] = entries or None
         return Samples(Sample.from_mapping(layer, shaped, size, FILE_FIELDS), path.name)
     except InputError as error:
-        raise InputError(f"samples={path}: " + str(error).replace("subject[", "[")) from None
+        said = _RETURNED.sub(r"\1", str(error)).replace("mend the simulator", _MEND)
+        raise InputError(f"samples={path}: {said}") from None
+
+
+def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
+    """Refuse an array without draws, or with numbers that are none, in the words of its own shape."""
+    if array.shape[:1] == (0,):
+        refuse(f"samples={path}: {name}.shape", array.shape, "holds no draws", "write one row per draw")
+    if array.dtype.kind == "f" and (where := _first_bad(array)):
+        entry = "draw {}, position {}".format(*(k + 1 for k in where[:2])) if array.ndim > 1 else f"draw {where[0] + 1}"
+        _refuse_number(f"samples={path}: {name}{list(where)} ({entry})", float(array[where]))
+
+
+def _first_bad(array: NDArray[Any]) -> tuple[int, ...]:
+    """Return where the first number is that is not finite, or too large; empty if there is none."""
+    with np.errstate(over="ignore"):  # a long double beyond float64 is infinite
+        bad = ~(np.abs(array.astype(np.float64, copy=False)) <= LARGEST)
+    return tuple(int(k) for k in np.argwhere(bad)[0]) if bad.any() else ()
+
+
+def _refuse_number(where: str, number: float) -> NoReturn:
+    refuse(where, number, f"is beyond {LARGEST:g}" if np.isfinite(number) else "is not finite", _MEND)
 
 
 def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -114,13 +142,19 @@ def _read_csv(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
     if header is None:
         refuse("samples", str(path), "is empty", "write one row per draw")
     named = not all(_is_number(cell) for cell in header)
-    table = np.loadtxt(path, delimiter=",", skiprows=int(named), ndmin=2, encoding="utf-8-sig")
-    if not named:
-        return {"outputs": table}, {}
-    names = [cell.strip() for cell in header]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+        table = np.loadtxt(path, delimiter=",", skiprows=int(named), ndmin=2, encoding="utf-8-sig")
+    if not table.size:
+        refuse("samples", str(path), "has no rows below its header", "write one row per draw")
+    names = [cell.strip() for cell in header] if named else [str(1 + k) for k in range(table.shape[1])]
     if len(names) != table.shape[1]:
         refuse("samples", len(names), f"header cells for {table.shape[1]} columns", "name every column once")
-    return _named_columns(names, table, layer)
+    found = _named_columns(names, table, layer) if named else ({"outputs": table}, {})
+    if where := _first_bad(table):
+        row = f"row {where[0] + 1}{' below the header' * named}"
+        _refuse_number(f"samples={path}: {row}, column {names[where[1]]}", float(table[where]))
+    return found
 
 
 def _named_columns(
@@ -132,7 +166,7 @@ def _named_columns(
         if match := _OUTPUT_COLUMN.match(name):
             outputs[int(match[1])] = column
         elif match := _SCORE_COLUMN.match(name):
-            entries[_entry(name, match, layer)] = _finite(name, column)
+            entries[_entry(name, match, layer)] = column
         else:
             refuse("column", name, "is not known", "name outputs y1, y2, … and scores p1_1_2 (head, row, column)")
     if sorted(outputs) != list(range(1, layer.seq_len + 1)) or len(outputs) + len(entries) != len(names):
@@ -147,13 +181,6 @@ def _entry(name: str, match: re.Match[str], layer: AttentionLayer) -> Entry:
         problem = "is no visible score of the layer"
         refuse("column", name, problem, f"heads go to {layer.num_heads}, positions to {layer.seq_len}")
     return head, i, j
-
-
-def _finite(name: str, column: FloatArray) -> FloatArray:
-    if not np.isfinite(column).all():
-        row = int(np.argmin(np.isfinite(column)))
-        refuse(f"column {name}, row {row + 1}", float(column[row]), "is not finite", "mend the simulator")
-    return column
 
 
 def _is_number(cell: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, refuse
-from attncheck.limits.law import draw_limit
+from attncheck.limits.draw import draw_limit
 from attncheck.limits.programs import limit_of_program
 from attncheck.memory import DEFAULT_MEMORY
 from attncheck.program import Program

@@ -19,11 +19,13 @@ from scipy import special
 
 from attncheck import nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.evidence.streams import stream
+from attncheck.memory import DEFAULT_MEMORY, check_memory
 from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.stacks.recursion import Deviations, Recursion, draw_normals, recur
+from attncheck.stacks.simulate import limit_entries
 from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
@@ -93,7 +95,7 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
     Raises
     ------
     InputError
-        If an argument is out of range.
+        If an argument is out of range, or one draw takes more than `attncheck.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -121,11 +123,9 @@ def difference_parts(stack: AttentionStack, size: int, seed: int = 0, position: 
         At `POINTS` standard deviations of the limit.
     """
     place, size = _check(stack, size, seed, position)
+    check_drawn("width", stack)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
-    per_draw = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS)) + 12 * stack.seq_len * stack.width
-    if stack.residual:
-        per_draw += 3 * len(POINTS) * min(_NEURONS, stack.width)
-    step = max(1, _BLOCK // per_draw)
+    step = max(1, _BLOCK // _entries(stack))
     means = np.zeros((4, PARTS, stack.depth, len(POINTS)))
     for part in range(PARTS):
         rng = stream(seed, "stack distance", stack.to_dict(), part)
@@ -150,6 +150,7 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
     ndarray, shape (PARTS, depth, points)
     """
     place, size = _check(stack, size, seed, position)
+    check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
     points = limit_scales(stack, seed, place)[:, None] * POINTS
     right, wrong = (recur(stack, normals, averaged=averaged).streams for averaged in (False, True))
@@ -163,8 +164,25 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
 def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
     """Return the standard deviations of the limit after every layer, by some draws of the recursion, (depth,)."""
     rng = stream(seed, "stack distance", "scales")
-    streams = recur(stack, draw_normals(stack, _PILOT, rng)).streams[:, 1:, position, position]
-    return np.asarray(np.sqrt(streams.mean(axis=0)))
+    step = max(1, DEFAULT_MEMORY // (8 * limit_entries(stack, 0)))
+    sizes = [min(step, _PILOT - start) for start in range(0, _PILOT, step)]
+    parts = [recur(stack, draw_normals(stack, some, rng)).streams[:, 1:, position, position] for some in sizes]
+    return np.asarray(np.sqrt(np.concatenate(parts).mean(axis=0)))
+
+
+def check_drawn(field: str, stack: AttentionStack) -> None:
+    """Refuse a stack of which one draw takes more than `attncheck.memory.DEFAULT_MEMORY`, limit or finite width."""
+    remedy = "pass a shorter sequence, or fewer layers or heads"
+    check_memory("seq_len", stack.seq_len, "a draw of the recursion", limit_entries(stack, 0), remedy)
+    remedy = "pass a smaller width, a shorter sequence, or fewer layers or heads"
+    check_memory(field, stack.width, "a draw of the stack", _entries(stack), remedy)
+
+
+def _entries(stack: AttentionStack) -> int:
+    """Bound the entries that one draw of the difference works on."""
+    recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
+    neurons = 3 * len(POINTS) * min(_NEURONS, stack.width) if stack.residual else 0
+    return recursions + neurons + 12 * stack.seq_len * stack.width
 
 
 def check_stack(stack: Any) -> AttentionStack:
@@ -178,11 +196,8 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
     """Return the position and the size, or raise `InputError`."""
     check_stack(stack)
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
-    size = check_whole("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
-    place = check_whole("position", position, 0, "pass a position from 0")
-    if place >= stack.seq_len:
-        refuse("position", position, f"exceeds the last position {stack.seq_len - 1}", "pass a position of the layer")
-    return place, size
+    size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
+    return check_position("position", position, stack.seq_len), size
 
 
 def _controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.evidence.streams import stream
-from attncheck.limits.mixture import ScaleMixture, check_points, condense
+from attncheck.limits.mixture import ScaleMixture, check_chances, check_points, condense
 from attncheck.memory import check_memory
 from attncheck.stacks.recursion import draw_normals, recur
 from attncheck.stacks.stack import AttentionStack
@@ -60,8 +60,8 @@ class StackLaw:
         if not isinstance(self.stack, AttentionStack):
             refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
         for field, least in (("draws", 16), ("seed", 0)):
-            remedy = f"pass a whole number of at least {least}"
-            object.__setattr__(self, field, check_whole(field, getattr(self, field), least, remedy))
+            check, remedy = check_draws if field == "draws" else check_whole, f"pass a whole number of at least {least}"
+            object.__setattr__(self, field, check(field, getattr(self, field), least, remedy))
 
     @functools.cached_property
     def conditional_variances(self) -> FloatArray:
@@ -105,6 +105,10 @@ class StackLaw:
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of z^position at `t`, of the part that is not 0; as `cdf` otherwise."""
         return self._law(position).density(np.abs(check_points(t)))[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles of z^position at chances `q`; as ``LimitLaw.ppf``."""
+        return self._law(position).quantile(check_chances(q))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
@@ -162,16 +166,13 @@ class StackLaw:
 
     def _of(self, position: Any) -> FloatArray:
         """Return the draws of v at a position."""
-        last = self.stack.seq_len - 1
-        whole = check_whole("position", position, 0, f"pass a position from 0 to {last}")
-        if whole > last:
-            refuse("position", position, f"exceeds the last position {last}", f"pass 0 to {last}")
-        return self.conditional_variances[:, whole]
+        return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
 
     def _kept(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of v from all draws, then from each of eight parts of them."""
-        v = self._of(position)
+        position = check_position("position", position, self.stack.seq_len)
         if position not in self._laws:
+            v = self._of(position)
             parts = (v, *np.array_split(v, _PARTS))
             self._laws[position] = tuple(condense(part, np.ones(len(part))) for part in parts)
         return self._laws[position]

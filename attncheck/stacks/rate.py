@@ -10,7 +10,7 @@ from scipy import stats
 
 from attncheck.errors import check_wholes, refuse
 from attncheck.rates.least_squares import least_squares
-from attncheck.stacks.distance import Distance, check_stack, distances
+from attncheck.stacks.distance import Distance, check_drawn, check_stack, distances
 from attncheck.stacks.stack import AttentionStack
 
 
@@ -67,7 +67,7 @@ def rates(
     Raises
     ------
     InputError
-        If an argument is out of range.
+        If an argument is out of range, or one draw takes more than `attncheck.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -83,6 +83,7 @@ def rates(
     distinct = check_wholes("widths", widths, 1, remedy)
     if len(distinct) < 4:
         refuse("widths", distinct, "are fewer than four different ones", remedy)
+    check_drawn("widths", stack.at_width(distinct[-1]))
     from attncheck.commands.progress import counted_off
 
     found = [distances(stack.at_width(n), size, seed, position) for n in counted_off(distinct, "widths")]

@@ -19,10 +19,12 @@ from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
 from attncheck.errors import InputError
 from attncheck.limits.covariance import infinite_heads_kernel
+from attncheck.limits.draw import draw_limit
 from attncheck.limits.kernel import input_kernel
-from attncheck.limits.law import LimitLaw, draw_limit, limit
+from attncheck.limits.law import LimitLaw, limit
 from attncheck.limits.proposals import towards_keys, weigh
 from attncheck.rates.distance import distance
+from attncheck.stacks.law import StackLaw
 from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
@@ -192,6 +194,51 @@ def test_shapes(shape: tuple[int, ...]) -> None:
         assert np.shape(method(np.full(shape, 0.3))) == shape
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seq_len": 4, "num_heads": 2},
+        {"attention_map": "relu", "seq_len": 1, "num_heads": 1},
+        {"attention_map": "relu", "seq_len": 2, "num_heads": 2},
+        {"attention_map": "linear", "seq_len": 1, "num_heads": 1},
+        {"seq_len": 1},
+        {"score_scaling": "1/n", "attention_map": "linear"},
+    ],
+)
+def test_quantiles_are_where_the_law_reaches_them(fields: dict[str, Any]) -> None:
+    law = limit(layer(**fields))
+    q = np.concatenate([10.0 ** -np.arange(300.0, 0.0, -7.0), [0.25, 0.49, 0.5 - 1e-9, 0.5, 0.51, 0.75, 1 - 2**-53]])
+    t = law.ppf(q)
+    jump = (1 - law.atom()) / 2
+    over = np.minimum(q, 1 - q) >= jump
+    assert over[q == 0.5].all()
+    np.testing.assert_array_equal(t[over], 0.0)
+    below, above = ~over & (q < 0.5), ~over & (q > 0.5)
+    np.testing.assert_allclose(law.cdf(t[below]), q[below], rtol=1e-11)
+    np.testing.assert_allclose(law.sf(t[above]), 1 - q[above], rtol=1e-11)
+    assert np.all(np.diff(t) >= 0)
+    np.testing.assert_array_equal(law.ppf([0.0, 1.0]), [-np.inf, np.inf])
+
+
+def test_quantiles_of_known_laws() -> None:
+    q = np.array([[1e-12, 0.01, 0.3], [0.5, 0.9, 1 - 1e-9]])
+    single = limit(layer(seq_len=1))
+    np.testing.assert_allclose(single.ppf(q), single.variance() ** 0.5 * special.ndtri(q), rtol=1e-7, atol=1e-15)
+    one = limit(layer(seq_len=2, num_heads=1, attention_map="linear", input_correlation=0.0))
+    expected = stats.laplace.ppf(q, scale=(one.variance() / 2) ** 0.5)
+    # A normal with the same variance is another law.
+    np.testing.assert_allclose(one.ppf(q), expected, rtol=1e-6, atol=1e-12)
+    assert not np.allclose(one.ppf(q), one.variance() ** 0.5 * special.ndtri(q), rtol=1e-2)
+    for shape in ((), (0,), (2, 0), (2, 3)):
+        assert np.shape(one.ppf(np.full(shape, 0.2))) == shape
+
+
+@pytest.mark.parametrize("q", [-0.1, 1.1, np.nan, [0.5, np.inf], "half", True, None])
+def test_bad_q(q: Any) -> None:
+    with pytest.raises(InputError, match=r"^q="):
+        limit(layer()).ppf(q)
+
+
 def test_memory_does_not_grow_with_t() -> None:
     law = limit(layer())
     t = np.linspace(-2, 2, 20_000)
@@ -331,12 +378,34 @@ def test_the_law_is_a_value() -> None:
     assert repr(law) == f"LimitLaw(layer={layer()!r}, scramble=0)"
 
 
-@pytest.mark.parametrize("t", [np.nan, [0.0, np.nan], "one", None, [[1.0], [1.0, 2.0]]])
+@pytest.mark.parametrize(
+    "t",
+    [
+        np.nan,
+        [0.0, np.nan],
+        "one",
+        "1.5",
+        None,
+        [[1.0], [1.0, 2.0]],
+        10**400,
+        [1.0, -(10**400)],
+        True,
+        1j,
+        np.array(1j),
+    ],
+)
 def test_bad_t(t: Any) -> None:
     law = limit(layer())
     for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
         with pytest.raises(InputError, match="t="):
             method(t)
+
+
+def test_positions_are_whole_numbers_of_any_kind() -> None:
+    for law in (limit(layer()), StackLaw(AttentionStack(layer=layer(), depth=1), draws=64)):
+        for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
+            # A whole number without axes is one to `operator.index`, as it is to slices.
+            assert method(1.0, np.array(1)) == method(1.0, np.int8(1)) == method(1.0, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("position", [4, -1, 1.0, True, "first"])
@@ -354,6 +423,9 @@ def test_bad_position(position: Any) -> None:
         (lambda law: LimitLaw(law.layer, scramble=-1), "scramble="),
         (lambda law: law.sample(0), "size="),
         (lambda law: law.sample(1.5), "size="),
+        (lambda law: law.sample(10**400), "size=1000.*: must be at most"),
+        (lambda law: law.sample(10**12), "size=10+: is more draws than memory holds"),
+        (lambda law: law.ppf(0.5, 4), "position=4"),
         (lambda law: law.sample(3, seed=-1), "seed="),
         (lambda law: law.sample(3, coordinates=0), "coordinates="),
         (lambda law: law.conditional_covariance(np.zeros((4, 4))), "scores.shape="),

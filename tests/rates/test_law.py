@@ -250,13 +250,39 @@ def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn()
     check_drawn("width", program, 10**6)
 
 
+def test_sizes_that_nobody_waits_for_are_refused() -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=2)
+    program = ac.Program()
+    x = program.initial("x")
+    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+    calls: tuple[Callable[[int], object], ...] = (
+        lambda size: ac.distance(layer, size=size),
+        lambda size: ac.distance(program, of="scores", width=16, size=size),
+        lambda size: ac.distance(layer, weights="uniform", size=size),
+        lambda size: ac.rate(layer, (64, 128, 256, 512), size=size),
+        lambda size: ac.finite_width_law(layer, size=size),
+    )
+    for call in calls:
+        for size in (10**13, 10**400):
+            with pytest.raises(ac.InputError, match=r"^size=1000.*: must be at most 1000000000000; pass"):
+                call(size)
+    for kept in (calls[0], calls[1], lambda size: ac.finite_width_law(layer, size=size).variance()):
+        with pytest.raises(ac.InputError, match=r"^size=10000000000: makes .* of the draws take .*; pass fewer"):
+            kept(10**10)
+
+
 def test_what_is_no_layer_is_refused() -> None:
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match="layer"):
             # The wrong type is what is refused.
             function("layer")  # type: ignore[arg-type]
-    with pytest.raises(ac.InputError, match="NaN"):
-        ac.finite_width_law(ac.AttentionLayer(width=8), size=16).cdf(math.nan)
+    law = ac.finite_width_law(ac.AttentionLayer(width=8), size=16)
+    for method in (law.cdf, law.sf, law.pdf, law.difference, law.density_difference, law.cdf_error, law.pdf_error):
+        # A whole number without axes is one to `operator.index`, as it is to slices.
+        assert method(1.0, np.array(1)) == method(1.0, 1)  # type: ignore[arg-type]
+        for t in (math.nan, 10**400, True):
+            with pytest.raises(ac.InputError, match=r"^t="):
+                method(t)
 
 
 def test_stacks_are_sent_to_distances_of_their_own() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.records import Closing, Manifest, Result, read
@@ -113,6 +114,13 @@ def test_the_record_of_a_file_is_a_record(tmp_path: Path, folder: Path) -> None:
     assert lines[-1].verdict == "consistent"
 
 
+def with_nan(*shape: int) -> NDArray[np.float64]:
+    """Return zeros but for one entry in the second draw: that of the third position, or head if there are so many."""
+    array = np.zeros(shape)
+    array[(1, 2 % shape[1], *(0,) * (len(shape) - 2))] = np.nan
+    return array
+
+
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no outputs": ({"scores": np.zeros((5, 2, 4, 4))}, "returned no outputs"),
     "unknown name": ({"outputs": np.zeros((5, 4)), "weights": np.zeros(3)}, "'weights'"),
@@ -121,7 +129,16 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "nan": ({"outputs": np.full((5, 4), np.nan)}, "not finite"),
     "text": ({"outputs": np.full((5, 4), "x")}, "floating-point numbers"),
     "one dimension": ({"outputs": np.zeros(5)}, "must be"),
-    "empty": ({"outputs": np.zeros((0, 4))}, "must be"),
+    "empty": ({"outputs": np.zeros((0, 4))}, "outputs.shape=(0, 4): holds no draws; write one row per draw"),
+    "one nan": ({"outputs": with_nan(5, 4)}, "outputs[1, 2] (draw 2, position 3)=nan: is not finite; mend the"),
+    "of several": ({"outputs": with_nan(5, 4, 3)}, "outputs[1, 2, 0] (draw 2, position 3)=nan: is not finite; mend"),
+    "inputs": ({"outputs": np.zeros((5, 4)), "inputs": with_nan(5, 4)}, "inputs[1, 2] (draw 2, position 3)=nan"),
+    "scores": (
+        {"outputs": np.zeros((5, 4)), "scores": with_nan(5, 2, 4, 4)},
+        ": scores[1, 0, 0, 0]=nan: is not finite",
+    ),
+    "large": ({"outputs": np.full((5, 4), 1e200)}, "outputs[0, 0] (draw 1, position 1)=1e+200: is beyond 1e+100"),
+    "scalar": ({"outputs": np.array(np.nan)}, "must be"),
 }
 
 
@@ -161,6 +178,27 @@ def test_unusable_files_are_refused_in_one_line(tmp_path: Path, folder: Path) ->
             read_samples(tmp_path / name, LAYER)
         assert "\n" not in str(caught.value), name
         assert ";" in str(caught.value), name
+
+
+BAD_TABLES = {
+    "y1,y2,y3,y4\n": "has no rows below its header; write one row per draw",
+    "y1,y2,y3,y4\n\n# none\n": "has no rows below its header; write one row per draw",
+    "y1,y2,y3,y4\n1,2,3,4\n1,2,nan,4\n": ": row 2 below the header, column y3=nan: is not finite; mend the",
+    "y4,y2,y3,y1\n1,2,3,inf\n": ": row 1 below the header, column y1=inf: is not finite",
+    "y1,y2,y3,y4,p1_1_2\n1,2,3,4,nan\n": ": row 1 below the header, column p1_1_2=nan: is not finite",
+    "1,2,3,4\n1,2,3,-1e200\n": ": row 2, column 4=-1e+200: is beyond 1e+100",
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("table", BAD_TABLES)
+def test_unusable_tables_are_refused_by_row_and_column(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(table)
+    with pytest.raises(ac.InputError) as caught:
+        read_samples(path, LAYER)
+    assert str(caught.value).startswith("samples=")
+    assert BAD_TABLES[table] in str(caught.value)
 
 
 @pytest.mark.parametrize("order", ["thrice", "halves"])

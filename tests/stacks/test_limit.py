@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from attncheck.stacks.distance import (
     POINTS,
     Distance,
     averaged_parts,
+    check_drawn,
     difference_parts,
     distances,
     limit_scales,
@@ -128,6 +131,7 @@ def test_the_law_is_that_of_its_draws(residual: bool) -> None:
     assert stats.kstest(law.cdf(outputs, 1), "uniform").pvalue > 1e-9
     t = np.linspace(-3, 3, 7)
     np.testing.assert_allclose(law.cdf(t) + law.sf(t), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(law.ppf(law.cdf(t[t != 0])), t[t != 0], rtol=1e-10)
     np.testing.assert_allclose((law.cdf(t + 1e-4) - law.cdf(t - 1e-4)) / 2e-4, law.pdf(t), rtol=1e-5)
     assert law.excess_kurtosis() > law.excess_kurtosis_error() > 0.0
 
@@ -138,6 +142,8 @@ def test_what_the_law_cannot_say_is_refused() -> None:
         law.cdf(0.0, 2)
     with pytest.raises(InputError, match=r"^t=nan: holds NaN"):
         law.cdf(np.nan)
+    with pytest.raises(InputError, match=r"^q=2: must be from 0 to 1"):
+        law.ppf(2)
     with pytest.raises(InputError, match=r"^draws=3: must be at least 16"):
         StackLaw(law.stack, draws=3)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
@@ -258,6 +264,43 @@ def test_what_cannot_be_compared_is_refused() -> None:
         with pytest.raises(InputError, match=rf"^seed={seed}: "):
             # The wrong type is what is refused.
             distances(stack, 64, seed=seed)  # type: ignore[arg-type]
+
+
+def test_what_takes_too_much_is_refused_before_anything_is_drawn() -> None:
+    stack = AttentionStack(layer=AttentionLayer(width=16, seq_len=2), depth=2)
+    for width in (10**9, 10**12):
+        with pytest.raises(InputError, match=rf"^width={width}: makes a draw of the stack take \d+ bytes, .*; pass a"):
+            distances(stack.at_width(width), 64)
+        with pytest.raises(InputError, match=rf"^widths={width}: makes a draw of the stack take \d+ bytes, .*; pass a"):
+            rates(stack, (16, 32, 64, width), 64)
+    long = stack.replace(layer=stack.layer.replace(seq_len=10_000))
+    with pytest.raises(InputError, match=r"^seq_len=10000: makes a draw of the recursion take"):
+        distances(long, 64)
+    with pytest.raises(InputError, match=r"^size=1000000000: makes the draws, all at once, take"):
+        averaged_parts(stack, 10**9)
+    calls: tuple[Callable[[int], object], ...] = (
+        lambda size: distances(stack, size),
+        lambda size: rates(stack, (16, 32, 64, 128), size),
+        lambda size: averaged_parts(stack, size),
+    )
+    for call in calls:
+        for size in (10**13, 10**400):
+            with pytest.raises(InputError, match=r"^size=1000.*: must be at most 1000000000000; pass"):
+                call(size)
+    with pytest.raises(InputError, match=r"^draws=10+: must be at most"):
+        StackLaw(stack, draws=10**13)
+    for widths in (range(1, 10**12), itertools.count(1)):
+        with pytest.raises(InputError, match=r"^widths=(range|count)\(.*\): are more than 10000 numbers; pass"):
+            # The wrong type is what is refused.
+            rates(stack, widths, 64)  # type: ignore[arg-type]
+    # Widths of a million are let through.
+    check_drawn("width", stack.at_width(10**6))
+
+
+def test_scales_drawn_in_parts_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = limit_scales(SMALL[0], 0, 1)
+    monkeypatch.setattr("attncheck.stacks.distance.DEFAULT_MEMORY", 2**20)
+    np.testing.assert_allclose(limit_scales(SMALL[0], 0, 1), whole, rtol=1e-12)
 
 
 def test_averaged_kernels_are_another_law_from_the_second_layer_on() -> None:
