@@ -248,6 +248,26 @@ class TestCheck:
         found = ac.check(copying, EXAMPLES["grouped_query_attention"](), properties="corollary2", profile="smoke")
         assert "corollary2.closest_scores" in [result.check for result in found.violated]
 
+    @pytest.mark.parametrize("single", [False, True])
+    def test_scores_that_are_one_number_but_for_rounding_are_no_fault(self, single: bool) -> None:
+        """⟨Q x, K x⟩ and ⟨K x, Q x⟩: readings that round in another order differ by rounding only."""
+
+        def right(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+            draws = ac.simulate(program, size, seeded(rng), width=width)
+            # Another order of summation.
+            scores = draws.scores * (1.0 + 1e-15 * rng.standard_normal(draws.scores.shape))
+            return {"outputs": draws.outputs, "scores": scores.astype(np.float32) if single else scores}
+
+        program = Program()
+        x = program.nonlin(ac.tanh(), program.matmul(program.weight("W"), program.initial("h")))
+        Q, K, V, L = (program.weight(name) for name in "QKVL")
+        q, k, other = program.matmul(Q, x), program.matmul(K, x), program.matmul(L, x)
+        scores = [program.score(q, k), program.score(k, q), program.score(q, other)]
+        program.output(lambda v, *a: np.tanh(sum(a)) * v, vectors=[program.matmul(V, x)], scores=scores)
+        found = ac.check(right, program, properties="corollary2", profile="smoke")
+        assert found.verdict == "consistent"
+        assert "corollary2.closest_scores" in [result.check for result in found.results if result.p_values]
+
     def test_layers_and_programs_together(self) -> None:
         layers: list[ac.AttentionLayer | Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent(2)]
         report = ac.check(OWN, layers, properties=["scores", "netsor"], profile="smoke")

@@ -13,6 +13,10 @@ from attncheck.simulators.programs import results_of
 
 FloatArray = NDArray[np.float64]
 
+# Distances below this share of the largest score are no distances: two scores may be one number by what they are made
+# of, as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, and differ by rounding, in single precision too.
+_ONE_NUMBER = 1e-5
+
 
 @dataclasses.dataclass(frozen=True)
 class ProgramFunctional:
@@ -41,9 +45,10 @@ def _two_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _closest_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the logarithm of the least distance of two scores: none where one is a copy of another."""
-    ordered = np.sort(scores, axis=1)
-    return _log(np.diff(ordered, axis=1).min(axis=1))
+    """Return the logarithm of the least distance of two scores over the largest one, the least where one is a copy."""
+    least = np.diff(np.sort(scores, axis=1), axis=1).min(axis=1)
+    largest = np.maximum(np.abs(scores).max(axis=1), 1e-300)
+    return _log(np.maximum(least / largest, _ONE_NUMBER))
 
 
 def _two_results(outputs: FloatArray, scores: FloatArray) -> FloatArray:
@@ -75,7 +80,7 @@ PROGRAM_FUNCTIONALS = (
     ),
     ProgramFunctional(
         "closest_scores",
-        "the least distance of two scores",
+        "the least distance of two scores over the largest",
         _closest_scores,
         lambda case, coordinates: "" if len(case.scores) > 1 else "there is one score at most",
     ),
