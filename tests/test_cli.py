@@ -175,7 +175,7 @@ def test_closed_streams_are_no_fault(closed: str, tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_lacks_characters_shows_the_others(tmp_path: Path) -> None:
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii:strict"}
     command = [sys.executable, "-m", "attncheck", "explain", "independence"]
     said = [
         subprocess.run(command, cwd=tmp_path, env=os.environ | more, capture_output=True, check=True, timeout=60).stdout
