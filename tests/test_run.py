@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ from attncheck.regimes import REGIMES
 from attncheck.report.causes import causes
 from attncheck.report.gather import gather
 from attncheck.run import Run, RunReport
-from attncheck.stand_ins import stand_in
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 from attncheck.summary import MAIN_CHECKS, NOT_PROVED, detectable, skipped, unseen, visited_layers
@@ -508,6 +506,11 @@ class TestDetectable:
         assert heading in report.summary().splitlines()
 
 
+def test_the_summary_tells_what_layers_had() -> None:
+    (line,) = visited_layers(results_of(planned("scores", layer=GROUPED), "scores", GROUPED))
+    assert line.startswith("Layers visited: 1; causal 1, grouped heads 1, fixed head_dim 0, ")
+
+
 def test_whole_properties_are_told_in_short() -> None:
     results = results_of(planned("scores"), "scores")
     unable = [msgspec.structs.replace(r, p_values=[], reason="no programs") for r in results]
@@ -538,63 +541,3 @@ def _streams_are_left_alone() -> Iterator[None]:
     yield
     after = np.random.get_state(legacy=False)  # noqa: NPY002
     np.testing.assert_equal(before, after)
-
-
-# What a subject supports -----------------------------------------------------------------------------
-
-
-def supporting(supports: Callable[[AttentionLayer], bool | str]) -> Any:
-    """Return a right simulator that declares what it supports."""
-    simulator: Any = functools.partial(collapsed)
-    simulator.supports = supports
-    return simulator
-
-
-def _plain(layer: Any) -> bool | str:
-    """Support a mask, and nothing else that is not the default."""
-    sizes = {name: getattr(layer, name) for name in ("width", "seq_len", "num_heads", "mask")}
-    return layer == AttentionLayer(**sizes) or "only masks"
-
-
-def test_others_stand_in_for_layers_that_are_not_supported() -> None:
-    run = made(subject=supporting(_plain))
-    units = run.units("scores", layers())
-    every = made(subject=collapsed).units("scores", layers())
-    # What is not supported is still planned, so that it is told as not examined.
-    assert [unit.layer for unit in units][: len(every)] == [unit.layer for unit in every]
-    added = [unit.layer for unit in units][len(every) :]
-    assert added
-    assert all(_plain(layer) is True for layer in added)
-    # The grouped causal anchor is not supported: a causal layer of its sizes is.
-    assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in added
-    assert len(set(units)) == len(units)
-
-
-def test_nothing_stands_in_where_sizes_are_not_supported() -> None:
-    run = made(subject=supporting(lambda layer: False))
-    assert len(run.units("scores", layers())) == len(made().units("scores", layers()))
-    assert stand_in(GROUPED, lambda layer: layer.width == 8) is None
-
-
-def test_stand_ins_keep_all_that_is_supported() -> None:
-    tied = REGIMES["tied queries and keys"].layer
-    assert stand_in(tied, lambda layer: layer.mask == "none") == tied
-    assert stand_in(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
-    # Fields that a subject supports together only, whatever their order.
-    together = AttentionLayer(width=4, head_dim=2, mask="causal")
-    assert stand_in(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
-
-
-def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
-    def failing(layer: AttentionLayer) -> bool:
-        raise RuntimeError("no licence")
-
-    run = made(subject=supporting(failing))
-    assert run.units("scores", layers()) == made().units("scores", layers())
-
-
-def test_the_summary_tells_what_layers_had() -> None:
-    run = planned("scores", layer=GROUPED)
-    results = msgspec.convert(run.examine("scores", GROUPED)[0], list[Result])
-    (line,) = visited_layers(results)
-    assert line.startswith("Layers visited: 1; causal 1, grouped heads 1, fixed head_dim 0, ")

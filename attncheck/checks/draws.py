@@ -86,28 +86,21 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     return scores[:, 0], scores[:, 1]
 
 
-Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
+_Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 
 
-def _score_energy(sample: Sample) -> tuple[FloatArray, FloatArray]:
-    residual = sample.whitened_scores
-    return (residual.values**2).sum(axis=(2, 3)), residual.kept.sum(axis=(2, 3)).astype(np.float64)
-
-
-def _next_to(energies: Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray]]:
-    """Return the measure of pairs of neighbouring draws by energies that are χ² given the inputs, (draws, heads).
-
-    Of three draws the first two are a pair, so that pairs begin at even and at odd draws.
-    """
+def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray]]:
+    """Return the measure of pairs of neighbouring draws by energies that are χ² given the inputs, (draws, heads)."""
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
         energy, dof = energies(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
-        triples = (len(scores) // 3, 3, scores.shape[1])
-        noise, weight, _ = np.moveaxis(scores[: 3 * triples[0]].reshape(triples), 1, 0)
-        seen = (dof[: 3 * triples[0]].reshape(triples)[:, :2] > 0).all(axis=1)
+        # Of three draws the first two are a pair, so that pairs begin at even and at odd draws.
+        first = np.arange(0, len(scores) - 2, 3)
+        seen = (dof[first] > 0) & (dof[first + 1] > 0)
+        noise, weight = scores[first][seen], scores[first + 1][seen]
         # Centred: a wrong scale of both is no dependence.
-        return noise[seen], weight[seen] - weight[seen].mean() if seen.any() else weight[seen]
+        return noise, weight - weight.mean() if weight.size else weight
 
     return pair
 
@@ -116,7 +109,7 @@ def _weights_apart(
     name: str,
     matrix: str,
     needs: frozenset[str],
-    energies: Energies,
+    energies: _Energies,
     heads: Callable[[Setting], int],
     excluded: Callable[[Setting], str] = lambda setting: "",
 ) -> Check:
@@ -252,7 +245,7 @@ CHECKS = (
         "scores",
         "W_Q",
         _SCORES,
-        _score_energy,
+        lambda sample: sample.whitened_scores.squares(2),
         lambda setting: setting.layer.num_heads,
         tied,
     ),

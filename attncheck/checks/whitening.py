@@ -35,17 +35,15 @@ class Residual:
         """Return the kept values, in C order."""
         return self.values[self.kept]
 
-    def squares(self) -> tuple[FloatArray, FloatArray]:
-        """Return each draw's sum of squares and its degrees of freedom, (draws,)."""
-        axes = tuple(range(1, self.values.ndim))
+    def squares(self, first_axes: int = 1) -> tuple[FloatArray, FloatArray]:
+        """Return the sum of squares over all but the first axes, and its degrees of freedom: of each draw, (draws,)."""
+        axes = tuple(range(first_axes, self.values.ndim))
         return (self.values**2).sum(axis=axes), self.kept.sum(axis=axes).astype(np.float64)
 
     def energy_scores(self, first_axes: int) -> FloatArray:
         """Return the sum of squares over all but the first axes, as a standard normal (0 where empty)."""
-        axes = tuple(range(first_axes, self.values.ndim))
-        dof = self.kept.sum(axis=axes)
-        scores = chi_square_scores(np.maximum(dof, 1), (self.values**2).sum(axis=axes))
-        return np.where(dof > 0, scores, 0.0)
+        squares, dof = self.squares(first_axes)
+        return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), squares), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,7 +176,7 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
     return factor
 
 
-def chi_square_scores(dof: NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
+def chi_square_scores(dof: FloatArray | NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
     """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, from the nearer tail so that no digits are lost."""
     below, above = special.chdtr(dof, squares), special.chdtrc(dof, squares)
     scores = np.where(below < above, special.ndtri(below), -special.ndtri(above))

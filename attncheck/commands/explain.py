@@ -146,7 +146,8 @@ def _rejected(check: AnyCheck) -> Iterator[str]:
     named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
     named |= {fault.name: fault.what for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by}
     if check.name in PAIRS:
-        named[PAIRS[check.name][0]] = paired(check.name)[1]
+        fault = paired(check.name)
+        named[fault.name] = fault.what
     yield from (f"{name} ({what})" for name, what in named.items())
 
 

@@ -17,9 +17,9 @@ import pytest
 
 import attncheck
 from attncheck.commands.live import Live
-from attncheck.commands.progress import progress_bar
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
+from attncheck.progress import progress_bar
 from attncheck.run import Run
 
 

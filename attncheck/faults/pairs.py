@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from attncheck.attention import AttentionLayer
 from attncheck.faults import FAULTS
-from attncheck.faults.fault import Simulator
+from attncheck.faults.fault import Fault
 from attncheck.faults.tampered import TAMPERED
 from attncheck.profiles import ANCHORS
 from attncheck.regimes import REGIMES
@@ -108,17 +108,12 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
 )
 
 
-def paired(check: str) -> tuple[Simulator, str]:
-    """Return the wrong simulator that a check of layers is paired with, and what is wrong with it.
+def paired(check: str) -> Fault:
+    """Return the wrong simulator that a check of layers is paired with.
 
     Examples
     --------
-    >>> paired("independence.output_inputs")[1]
+    >>> paired("independence.output_inputs").what
     'the inputs are added to the outputs, as a residual stream would be'
     """
-    name, _ = PAIRS[check]
-    if name in FAULTS:
-        return FAULTS[name].subject, FAULTS[name].what
-    simulator = TAMPERED[name]
-    what = (simulator.__doc__ or "").rstrip(".")
-    return simulator, what[:1].lower() + what[1:]
+    return {**FAULTS, **TAMPERED}[PAIRS[check][0]]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
+from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections
+from attncheck.faults.visibility import everywhere
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
 
@@ -20,25 +23,21 @@ FloatArray = NDArray[np.float64]
 Drawn = dict[str, FloatArray]
 
 
-def by_sign(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The draws of a call are sorted by the sign of their outputs."""
+def _by_sign(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     return _taken(drawn, np.argsort(drawn["outputs"].sum(axis=(1, 2)) > 0))
 
 
-def by_size(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The draws of a call are sorted by the size of their outputs."""
+def _by_size(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     return _taken(drawn, np.argsort(_energy(drawn["outputs"])))
 
 
-def twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """Every draw of a call is returned twice."""
+def _twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     return _taken(_drawn(layer, size, rng), np.arange(size) // 2)
 
 
-def stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """Every second draw multiplies by the matrices of the one before it."""
+def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, size, rng)
     draw = np.arange(size) // 2
 
@@ -53,78 +52,46 @@ def stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return Literal().after(layer, made, rng)
 
 
-def scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """One random scale multiplies all outputs of a call."""
+def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     scale = np.exp(rng.standard_normal())
     return _changed(_drawn(layer, size, rng), outputs=lambda drawn: scale * drawn["outputs"])
 
 
-def half_precision_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The outputs are rounded to float16."""
+def _half_precision_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     return _changed(drawn, outputs=lambda drawn: drawn["outputs"].astype(np.float16).astype(np.float64))
 
 
-def residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The inputs are added to the outputs, as a residual stream would be."""
+def _residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     return _changed(_drawn(layer, size, rng), outputs=lambda drawn: drawn["outputs"] + drawn["inputs"])
 
 
-def first_position_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The first position's output is added to the last one's."""
+def _first_position_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     drawn["outputs"][:, -1] += drawn["outputs"][:, 0]
     return drawn
 
 
-def scores_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """Half of the first head's last row of scores is added to the outputs."""
+def _scores_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     return _changed(drawn, outputs=lambda drawn: drawn["outputs"] + 0.5 * drawn["scores"][:, 0, -1, :, None])
 
 
-def input_bias(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The first neuron of an input is added to its scores."""
+def _input_bias(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     return _changed(drawn, scores=lambda drawn: drawn["scores"] + drawn["inputs"][:, None, :, :1])
 
 
-def outputs_sized_by_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The outputs are as large as the scores of their draw are."""
+def _outputs_sized_by_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["scores"]))
 
 
-def outputs_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The outputs are as large as the inputs of their draw are, once more than they should be."""
+def _outputs_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["inputs"]))
 
 
-def scores_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    """The scores are as large as the inputs of their draw are, once more than they should be."""
+def _scores_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     return _changed(_drawn(layer, size, rng), scores=lambda drawn: _sized(drawn["scores"], drawn["inputs"]))
-
-
-#: Every one by name.
-TAMPERED: Mapping[str, Callable[[AttentionLayer, int, np.random.Generator], Drawn]] = MappingProxyType(
-    {
-        each.__name__: each
-        for each in (
-            by_sign,
-            by_size,
-            twice,
-            stale_weights,
-            scale_per_call,
-            half_precision_outputs,
-            residual_added,
-            first_position_added,
-            scores_added,
-            input_bias,
-            outputs_sized_by_scores,
-            outputs_sized_by_inputs,
-            scores_sized_by_inputs,
-        )
-    }
-)
 
 
 def _drawn(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
@@ -149,3 +116,67 @@ def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
 def _energy(values: FloatArray) -> FloatArray:
     """Return the sum of squares of each draw."""
     return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
+
+
+#: Every one by name.
+TAMPERED: Mapping[str, Fault] = MappingProxyType(
+    {
+        fault.name: fault
+        for fault in (
+            Fault("by_sign", "the draws of a call are sorted by the sign of their outputs", everywhere, _by_sign),
+            Fault("by_size", "the draws of a call are sorted by the size of their outputs", everywhere, _by_size),
+            Fault("twice", "every draw of a call is returned twice", everywhere, _twice),
+            Fault(
+                "stale_weights",
+                "every second draw multiplies by the matrices of the one before it",
+                everywhere,
+                _stale_weights,
+            ),
+            Fault("scale_per_call", "one random scale multiplies all outputs of a call", everywhere, _scale_per_call),
+            Fault("half_precision_outputs", "the outputs are rounded to float16", everywhere, _half_precision_outputs),
+            Fault(
+                "residual_added",
+                "the inputs are added to the outputs, as a residual stream would be",
+                everywhere,
+                _residual_added,
+            ),
+            Fault(
+                "first_position_added",
+                "the first position's output is added to the last one's",
+                everywhere,
+                _first_position_added,
+            ),
+            Fault(
+                "scores_added",
+                "half of the first head's last row of scores is added to the outputs",
+                everywhere,
+                _scores_added,
+            ),
+            Fault("input_bias", "the first neuron of an input is added to its scores", everywhere, _input_bias),
+            Fault(
+                "outputs_sized_by_scores",
+                "the outputs are as large as the scores of their draw are",
+                everywhere,
+                _outputs_sized_by_scores,
+            ),
+            Fault(
+                "outputs_sized_by_inputs",
+                "the outputs are as large as the inputs of their draw are, once more than they should be",
+                everywhere,
+                _outputs_sized_by_inputs,
+            ),
+            Fault(
+                "scores_sized_by_inputs",
+                "the scores are as large as the inputs of their draw are, once more than they should be",
+                everywhere,
+                _scores_sized_by_inputs,
+            ),
+        )
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in TAMPERED:
+        raise AttributeError(f"module 'attncheck.faults.tampered' has no attribute {name!r}")
+    return TAMPERED[name].subject

@@ -169,7 +169,7 @@ def rate(
     low_rank = isinstance(layer, AttentionLayer) and layer.head_dim is not None
     reference = "infinite width" if low_rank else "limit"
     seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
-    from attncheck.commands.progress import counted_off
+    from attncheck.progress import counted_off
 
     distances = tuple(
         distance(layer, metric, **arguments, seed=int(own), width=width, reference=reference)

@@ -84,7 +84,7 @@ def rates(
     if len(distinct) < 4:
         refuse("widths", distinct, "are fewer than four different ones", remedy)
     check_drawn("widths", stack.at_width(distinct[-1]))
-    from attncheck.commands.progress import counted_off
+    from attncheck.progress import counted_off
 
     found = [distances(stack.at_width(n), size, seed, position) for n in counted_off(distinct, "widths")]
     return tuple(fit(each) for each in zip(*found, strict=True))

@@ -41,7 +41,7 @@ def test_every_check_has_a_pair() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_wrong_simulator_is_rejected(name: str) -> None:
-    assert p_value(paired(name)[0], name, PAIRS[name][1]) < FALSE_ALARM
+    assert p_value(paired(name).subject, name, PAIRS[name][1]) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -1,0 +1,71 @@
+"""What a run visits in the place of layers that its subject does not support."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from attncheck.attention import AttentionLayer
+from attncheck.regimes import REGIMES
+from attncheck.run import Run
+from attncheck.stand_ins import stand_in
+from attncheck.strategies import layers
+from attncheck.subject import collapsed
+
+GROUPED = REGIMES["causal"].layer
+
+
+def made(subject: Any = None) -> Run:
+    """Return a smoke run of a subject."""
+    return Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=None)
+
+
+def supporting(supports: Callable[[AttentionLayer], bool | str]) -> Any:
+    """Return a right simulator that declares what it supports."""
+    simulator: Any = functools.partial(collapsed)
+    simulator.supports = supports
+    return simulator
+
+
+def _plain(layer: Any) -> bool | str:
+    """Support a mask, and nothing else that is not the default."""
+    sizes = {name: getattr(layer, name) for name in ("width", "seq_len", "num_heads", "mask")}
+    return layer == AttentionLayer(**sizes) or "only masks"
+
+
+def test_others_stand_in_for_layers_that_are_not_supported() -> None:
+    run = made(supporting(_plain))
+    units = run.units("scores", layers())
+    every = made(collapsed).units("scores", layers())
+    # What is not supported is still planned, so that it is told as not examined.
+    assert [unit.layer for unit in units][: len(every)] == [unit.layer for unit in every]
+    added = [unit.layer for unit in units][len(every) :]
+    assert added
+    assert all(_plain(layer) is True for layer in added)
+    # The grouped causal anchor is not supported: a causal layer of its sizes is.
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in added
+    assert len(set(units)) == len(units)
+
+
+def test_nothing_stands_in_where_sizes_are_not_supported() -> None:
+    run = made(supporting(lambda layer: False))
+    assert len(run.units("scores", layers())) == len(made().units("scores", layers()))
+    assert stand_in(GROUPED, lambda layer: layer.width == 8) is None
+
+
+def test_stand_ins_keep_all_that_is_supported() -> None:
+    tied = REGIMES["tied queries and keys"].layer
+    assert stand_in(tied, lambda layer: layer.mask == "none") == tied
+    assert stand_in(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
+    # Fields that a subject supports together only, whatever their order.
+    together = AttentionLayer(width=4, head_dim=2, mask="causal")
+    assert stand_in(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
+
+
+def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
+    def failing(layer: AttentionLayer) -> bool:
+        raise RuntimeError("no licence")
+
+    run = made(supporting(failing))
+    assert run.units("scores", layers()) == made().units("scores", layers())
