@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from attncheck.attention_map import visible
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
@@ -53,21 +54,32 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((larger[:, 0] == larger[:, 1]).sum()), len(larger)
 
 
-def _marks(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
-    """Return a mark of each draw that holds enough digits, else of each run of draws.
+def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
+    """Return the measure of what marks a draw by one field; masked scores count for nothing."""
+
+    def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
+        values = sample.need(field)
+        seen = np.where(visible(sample.layer), values, 0.0) if field == "scores" else values
+        return (marks(seen.reshape(len(sample), -1)),)
+
+    return measure
+
+
+def marks(numbers: FloatArray) -> NDArray[np.uint64]:
+    """Return a mark of each draw that holds enough digits, else of each run of draws, from numbers (draws, numbers).
 
     Signs count for nothing, so that mirrored draws are repeats too.
     """
-    values = np.abs(sample.outputs.reshape(len(sample), -1))
+    values = np.abs(numbers)
     rich = _distinct(values) >= _NUMBERS
     if 2 * int(rich.sum()) > len(values):
-        return (hashes(values[rich]),)
+        return hashes(values[rich])
     if len(values) < _RUN:
-        return (np.empty(0, dtype=np.uint64),)
+        return np.empty(0, dtype=np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view
     nonzero = windows((values != 0.0).any(axis=1), _RUN).sum(axis=1)
     runs = windows(values, _RUN, axis=0).reshape(len(nonzero), -1)
-    return (hashes(runs[nonzero >= _NUMBERS]),)
+    return hashes(runs[nonzero >= _NUMBERS])
 
 
 def _distinct(values: FloatArray) -> NDArray[np.int64]:
@@ -135,19 +147,20 @@ def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np
     return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
 
 
-def _repeats(name: str, departure: Departure) -> Check:
+def _repeats(name: str, departure: Departure, field: str = "outputs") -> Check:
+    what = field.replace("_gram", " Gram matrices")
     return Check(
         name=name,
         claim="draws",
         kind="exact",
         any_weights=True,
-        needs=_OUTPUTS,
-        null="no draw occurs twice (no run of draws, where one draw holds a single number)",
+        needs=_OUTPUTS | {field},
+        null=f"no draw's {what} occur twice (in no run of draws, where those of one draw are a single number)",
         departure=departure,
-        reads="share of draws that occurred before:",
+        reads=f"share of draws whose {what} occurred before:",
         family=lambda setting: Repeats(),
-        measure=_marks,
-        hint="random streams repeat, e.g. every chunk starts from the same seed",
+        measure=_marks_of(field),
+        hint="random streams or matrices repeat, e.g. every chunk starts from the same seed",
     )
 
 
@@ -159,7 +172,7 @@ def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
         values = values[np.isfinite(values) & (values != 0.0)]
         with np.errstate(over="ignore"):
             rounded = values.astype(np.float16).astype(np.float64)
-        return int((rounded == values).sum()), max(1, len(values))
+        return int((rounded == values).sum()), len(values)
 
     return count
 
@@ -264,6 +277,9 @@ CHECKS = (
         lambda setting: setting.layer.kv_heads,
     ),
     _repeats("draws.repeats", Departure.of("one repeated draw in a hundred", 0.01)),
+    _repeats("draws.repeats_scores", Departure.of("one repeated draw in a hundred", 0.01), "scores"),
+    _repeats("draws.repeats_keys", Departure.of("one repeated draw in a hundred", 0.01), "key_gram"),
+    _repeats("draws.repeats_values", Departure.of("one repeated draw in a hundred", 0.01), "value_gram"),
     _repeats("exactness.repeats", Departure.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
     _precision("outputs"),
     _precision("scores"),

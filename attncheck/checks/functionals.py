@@ -277,6 +277,13 @@ FUNCTIONALS: tuple[Functional, ...] = (
         lambda layer, coordinates: _three_positions(layer, coordinates) or _one_group(layer),
     ),
     Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
+    Functional(
+        "input_neurons",
+        "the product of two neurons of the last input",
+        _INPUTS,
+        lambda layer, a: _inputs(a)[:, -1].prod(axis=-1),
+        _coordinates,
+    ),
     Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
     Functional(
         "input_overlap",

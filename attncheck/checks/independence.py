@@ -12,7 +12,7 @@ from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import factor_entries, tied
-from attncheck.checks.whitening import Residual
+from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 
 FloatArray = NDArray[np.float64]
@@ -20,6 +20,7 @@ Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
 _KEYS = frozenset({"scores", "masked scores", "input_gram", "key_gram"})
+_VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
 def _standard(values: FloatArray) -> FloatArray:
@@ -102,6 +103,26 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
     return values.values[both], weight[both]
 
 
+def _whole(energies: Pair) -> FloatArray:
+    """Return a draw's size over all heads, χ² given the inputs, as a standard normal; NaN where it is empty."""
+    energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
+    return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
+
+
+def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
+    """Return the measure of pairs of sizes over all heads: of the values, and of another matrix.
+
+    Any head's values may go with any other head's keys or queries, so all of them are summed first.
+    """
+
+    def pair(sample: Sample, reference: Reference) -> Pair:
+        noise, weight = _whole(sample.value_energy()), _whole(other(sample))
+        seen = ~np.isnan(noise + weight)
+        return noise[seen], _standard(weight[seen])
+
+    return pair
+
+
 def _tie(
     name: str,
     between: tuple[str, str],
@@ -136,6 +157,7 @@ def _per_neuron(setting: Setting) -> int:
 _RESIDUAL = "the whitened output"
 _RESIDUAL_SIZE = "the size of the whitened output"
 _SCORE_SIZE = "the size of the whitened scores"
+_VALUE_SIZE = "the size of the whitened value Grams"
 _OTHER_SCORES = "the outputs do not use these scores, or W_O depends on them"
 _OTHER_INPUTS = "the outputs contain the inputs, e.g. through a residual connection"
 
@@ -203,5 +225,22 @@ CHECKS = (
         "W_V and W_K are shared",
         factor_entries,
         claim="assumption",
+    ),
+    _tie(
+        "values_any_keys",
+        (_VALUE_SIZE, "that of the key Grams of any heads"),
+        _VALUE_GRAM | {"key_gram"},
+        _values_with(Sample.key_energy),
+        "W_V of a head and W_K of this or another head are one matrix",
+        claim="assumption",
+    ),
+    _tie(
+        "values_any_scores",
+        (_VALUE_SIZE, "that of the scores of any heads, given their keys"),
+        _VALUE_GRAM | {"key_gram", "scores", "masked scores"},
+        _values_with(lambda sample: sample.whitened_scores.squares()),
+        "W_V of a head and W_Q of this or another head are one matrix",
+        claim="assumption",
+        excluded=tied,
     ),
 )

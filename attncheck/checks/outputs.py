@@ -22,6 +22,8 @@ FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
 _SUP = "a law at Kolmogorov distance 0.05"
+# At most this often a right draw is 0, by rounding.
+_ZEROS = 1e-6
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
@@ -66,6 +68,20 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
     """Return how many of the draws' sums over positions are positive, of those that are not 0."""
     sums = sample.outputs.sum(axis=1)
     return int((sums > 0).sum()), int((sums != 0).sum())
+
+
+def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
+    """Return how many draws are 0 at every position and neuron."""
+    return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
+
+
+def _may_vanish(setting: Setting) -> str:
+    """Exclude layers whose outputs may be 0 by their nature."""
+    layer = setting.layer
+    if layer.attention_map == "relu":
+        return "relu attention gives 0 where no score is positive"
+    vanishing = layer.activation == "relu" and 2.0**-layer.width > _ZEROS
+    return "all inputs of a narrow layer may be 0 under relu" if vanishing else ""
 
 
 def _exceedances(multiple: float) -> Check:
@@ -173,6 +189,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
 
 # Beyond this the limit says too little about the law at the width.
 _FAR = 0.05
+
 CHECKS = (
     Check(
         name="outputs.given_scores",
@@ -236,6 +253,20 @@ CHECKS = (
         family=lambda setting: Count(0.5, setting.coordinates, "two-sided"),
         measure=_signs,
         hint="something is added to the outputs, such as a bias",
+        any_weights=True,
+    ),
+    Check(
+        name="outputs.zeros",
+        claim="draws",
+        kind="exact",
+        needs=_OUTPUTS,
+        null="no draw is 0 everywhere: given scores and values the outputs are normal",
+        departure=Departure.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
+        reads="share of draws that are 0 at every position and neuron:",
+        family=lambda setting: Count(_ZEROS),
+        measure=_zeros,
+        hint="draws were never filled in, e.g. the last part of a batch",
+        excluded=_may_vanish,
         any_weights=True,
     ),
     _exceedances(4.0),

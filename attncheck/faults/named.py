@@ -25,6 +25,8 @@ NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
         "clipped_inputs": (_ONE, "inputs.tail_4"),
         "tied_query_key": (_PAPER, "scores.tied"),
         "tied_key_value": (_PAPER, "independence.keys_values"),
+        "tied_query_value": (_NARROW, "independence.values_any_scores"),
+        "slipped_slice": (_PAPER, "independence.values_any_keys"),
         "shared_keys": (_PAPER, "scores.key_heads"),
         "interleaved_groups": (_GROUPED, "scores.key_groups"),
         "weights_per_call": (_NARROW, "draws.calls"),

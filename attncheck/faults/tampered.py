@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import Literal, Projections
+from attncheck.faults.literal import Literal, Projections, independent
 from attncheck.faults.visibility import everywhere
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
@@ -50,6 +50,24 @@ def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     )
     made = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
     return Literal().after(layer, made, rng)
+
+
+def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    inputs = draw_inputs(layer, -(-size // 2), rng)
+    made = independent(layer, inputs, rng)
+    arrays = (made.inputs, made.queries, made.keys, made.values)
+    return Literal().after(layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng)
+
+
+def _unfilled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    for array in drawn.values():
+        array[size - size // 50 :] = 0.0
+    return drawn
+
+
+def _neuron_twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: np.repeat(drawn["inputs"][..., :1], 2, axis=-1))
 
 
 def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
@@ -132,6 +150,14 @@ TAMPERED: Mapping[str, Fault] = MappingProxyType(
                 everywhere,
                 _stale_weights,
             ),
+            Fault(
+                "halves_alike",
+                "inputs, queries, keys and values of a call's first half come again in its second",
+                everywhere,
+                _halves_alike,
+            ),
+            Fault("unfilled", "the last fiftieth of a call stays 0 in all arrays", everywhere, _unfilled),
+            Fault("neuron_twice", "the inputs hold one neuron twice", everywhere, _neuron_twice),
             Fault("scale_per_call", "one random scale multiplies all outputs of a call", everywhere, _scale_per_call),
             Fault("half_precision_outputs", "the outputs are rounded to float16", everywhere, _half_precision_outputs),
             Fault(

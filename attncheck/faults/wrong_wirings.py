@@ -24,6 +24,21 @@ def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Ge
     return dataclasses.replace(made, values=made.keys * (layer.value_std / layer.key_std))
 
 
+def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Give every group the W_Q of its first head for W_V."""
+    made = independent(layer, inputs, rng)
+    queries = np.repeat(made.queries[:, :: layer.group_size], layer.group_size, axis=1)
+    return dataclasses.replace(made, values=queries * (layer.value_std / layer.query_std))
+
+
+def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Cut the values of the first group from where the keys of the last one are."""
+    made = independent(layer, inputs, rng)
+    values = made.values.copy()
+    values[:, : layer.group_size] = made.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
+    return dataclasses.replace(made, values=values)
+
+
 def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     made = independent(layer, inputs, rng)
     return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
@@ -105,6 +120,13 @@ def _shifted(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np
 FAULTS = (
     Fault("tied_query_key", "W_Q is W_K", seen.separate, Literal(project=_tied_query_key)),
     Fault("tied_key_value", "W_V is W_K", seen.everywhere, Literal(project=_tied_key_value)),
+    Fault("tied_query_value", "W_V is W_Q", seen.everywhere, Literal(project=_tied_query_value)),
+    Fault(
+        "slipped_slice",
+        "the first W_V is the last W_K, cut from a packed matrix one slice too early",
+        seen.everywhere,
+        Literal(project=_slipped_slice),
+    ),
     Fault(
         "shared_keys",
         "all heads share one W_K where each group should have its own",
