@@ -160,7 +160,7 @@ def _repeats(name: str, departure: Departure, field: str = "outputs") -> Check:
         reads=f"share of draws whose {what} occurred before:",
         family=lambda setting: Repeats(),
         measure=_marks_of(field),
-        hint="random streams repeat, e.g. every chunk starts from the same seed, or draws take over each other's matrices",
+        hint="random streams repeat, e.g. every chunk starts from the same seed, or draws share their matrices",
     )
 
 

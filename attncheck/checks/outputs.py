@@ -23,7 +23,9 @@ FloatArray = NDArray[np.float64]
 _OUTPUTS = frozenset({"outputs"})
 _SUP = "a law at Kolmogorov distance 0.05"
 # At most this often a right draw is 0, by rounding.
-_ZEROS = 1e-6
+_ZEROS = 1e-9
+# From this width on, sigmoid weights of scores with up to this standard deviation do not all underflow.
+_WIDE, _SMALL_SCORES = 8, 4.0
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
@@ -80,8 +82,11 @@ def _may_vanish(setting: Setting) -> str:
     layer = setting.layer
     if layer.attention_map == "relu":
         return "relu attention gives 0 where no score is positive"
-    vanishing = layer.activation == "relu" and 2.0**-layer.width > _ZEROS
-    return "all inputs of a narrow layer may be 0 under relu" if vanishing else ""
+    if layer.activation == "relu" and 2.0**-layer.width > _ZEROS:
+        return "all inputs of a narrow layer may be 0 under relu"
+    std = layer.query_std * layer.key_std * layer.hidden_std**2
+    tame = min(layer.width, layer.head_width) >= _WIDE and std <= _SMALL_SCORES
+    return "" if layer.attention_map != "sigmoid" or tame else "all sigmoid weights may underflow"
 
 
 def _exceedances(multiple: float) -> Check:
