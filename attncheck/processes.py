@@ -41,13 +41,13 @@ class _Pool(ProcessPoolExecutor):
         super().__init__(workers, mp_context=get_context("spawn"), initializer=_prepare)
 
     def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
-        with _held():
+        with interrupts_held():
             return super().submit(fn, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _held() -> Iterator[None]:
-    """Hold Ctrl-C back, in processes that are begun meanwhile too; here it comes at the end."""
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back: here until the end, in processes that are begun meanwhile until they admit it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -58,9 +58,14 @@ def _held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def admit_interrupts() -> None:
+    """Let Ctrl-C come that was held back while this process began."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def _prepare() -> None:
     """Set up a process of the pool: one thread, and an end without a traceback."""
     threadpool_limits(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # what was pressed while this process began comes now
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    admit_interrupts()
