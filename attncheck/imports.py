@@ -45,7 +45,8 @@ def find(path: str) -> Any:
     True
     """
     module, _, name = path.partition(":")
-    found = importlib.import_module(module)
+    with np.errstate():  # what the module makes of it ends with its import
+        found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     return found

@@ -12,12 +12,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 from scipy import stats
 
+from attncheck.arithmetic import own_arithmetic
 from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.check import Check, Setting
@@ -29,6 +28,7 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
+from attncheck.processes import pool_of
 from attncheck.profiles import ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Plan, Unit, chunk_of, observe, plan
@@ -326,13 +326,12 @@ def power_table(
     with contextlib.ExitStack() as stack:
         each: Iterable[list[Entry]] = map(one, names)
         if workers > 1:
-            # Fresh processes: a fork of one that runs threads may hang.
-            pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-            each = stack.enter_context(pool).map(one, names)
+            each = stack.enter_context(pool_of(workers)).map(one, names)
         for entries in each:
             yield from entries
 
 
+@own_arithmetic()
 def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int) -> list[Entry]:
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}

@@ -116,6 +116,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
+        from attncheck.processes import admit_interrupts
+
+        admit_interrupts()  # from here on pytest ends without a traceback
     elif config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
 

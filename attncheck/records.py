@@ -29,6 +29,8 @@ except ImportError:  # Windows
 SCHEMA = 2
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line; pass a record that attncheck wrote"
+# How `Writer` begins a record.
+_OPENING = b'{"type":"manifest"'
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -204,7 +206,7 @@ def read(path: Path) -> Iterator[Line]:
     Raises
     ------
     InputError
-        If the file is missing, has no manifest, is of a newer schema, has a broken line or was edited.
+        If the file is missing, has no manifest or half of one, is of another schema, has a broken line or was edited.
     """
     return read_as(path, Line)
 
@@ -248,6 +250,22 @@ def read_as(path: Path, lines: Any) -> Iterator[Any]:
         raise InputError(f"record={path}: cannot be read ({error.strerror}); pass the path of a run record") from None
 
 
+@contextlib.contextmanager
+def sensible(path: Path, number: int) -> Iterator[None]:
+    """Say of which line of a record it is that what is made of it is refused: no run writes such a line.
+
+    Raises
+    ------
+    InputError
+        Naming record and line, in the place of one that names neither.
+    """
+    try:
+        yield
+    except InputError as error:
+        problem = str(error).rpartition("; ")[0]  # its remedy is for who calls the ledger
+        raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
+
+
 def read_manifest(path: Path) -> Manifest:
     """Return the first line of a record.
 
@@ -267,12 +285,15 @@ def _schema_of(path: Path, first: bytes) -> int:
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             head = msgspec.json.decode(first, type=_Head)
+    elif first.startswith(_OPENING) or _OPENING.startswith(first):
+        raise InputError(f"record={path}: is cut in its first line; {_AGAIN}")
     if head.type != "manifest":
         raise InputError(f"record={path}: {_NO_MANIFEST}")
-    if not isinstance(head.schema, int) or not 1 <= head.schema <= SCHEMA:
-        remedy = "upgrade attncheck"
-        raise InputError(f"record={path}: has schema {head.schema!r}, this version reads up to {SCHEMA}; {remedy}")
-    return head.schema
+    if type(head.schema) is int and 1 <= head.schema <= SCHEMA:
+        return head.schema
+    # Only a number that is larger can be of a version to come.
+    remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else _AGAIN
+    raise InputError(f"record={path}: has schema {head.schema!r}, this version reads 1 to {SCHEMA}; {remedy}")
 
 
 def _decoded(path: Path, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from threadpoolctl import threadpool_limits
 
+from attncheck.arithmetic import own_arithmetic
 from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
@@ -149,8 +149,7 @@ class Run:
         """Examine a property on a layer; return its results as built-in types, and a message if violated."""
         unit = Unit(name, layer)
         cost = Cost(self.affordable(layer), self.level, self.profile.power)
-        # Workers share the machine's cores: one BLAS thread each.
-        with threadpool_limits(1):
+        with own_arithmetic():
             results = run_unit(unit, self.subject, self.seed, cost)
             if violated(results):
                 results = self._explained(unit, results, cost)
@@ -173,7 +172,8 @@ class Run:
     def conclude(self, results: Sequence[Result]) -> Conclusion:
         """Return what results come to, against the plan."""
         records = [msgspec.to_builtins(result) for result in results]
-        return conclude([planned.id for planned in self.planned], records, self.budget, self.seed)
+        with own_arithmetic():
+            return conclude([planned.id for planned in self.planned], records, self.budget, self.seed)
 
     def open_report(self) -> RunReport:
         """Open the record and write its manifest."""
@@ -256,6 +256,7 @@ def _count(text: str) -> int | float:
 def _typed(value: Any, kind: Callable[[str], Any]) -> Any:
     """Return what a person typed as a number where it is one; the check that follows refuses the rest."""
     try:
-        return kind(value) if isinstance(value, str) else value
+        # Python reads 1_0 as 10.
+        return kind(value) if isinstance(value, str) and "_" not in value else value
     except ValueError:
         return value

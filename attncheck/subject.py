@@ -253,8 +253,11 @@ class Subject:
     def _run(self, function: Callable[..., Any], layer: Case, *arguments: Any) -> Any:
         """Call a function of the subject's; whatever it raises becomes an `InputError` in one line."""
         try:
-            return function(layer.program if isinstance(layer, ProgramCase) else layer, *arguments)
-        except (Exception, SystemExit) as error:
+            with np.errstate():  # what it makes of it ends with the call
+                return function(layer.program if isinstance(layer, ProgramCase) else layer, *arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise InputError(
                 f"subject={self.name}: failed on {layer.describe()} with {_in_one_line(error)}; mend the simulator"
             ) from error
@@ -306,8 +309,11 @@ def _find(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
+        with np.errstate():  # what the module makes of it ends with its import
+            found: Any = importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         problem = f"cannot be imported: {_in_one_line(error)}"
         raise InputError(
             f"subject={name}: {problem}; check the module, run this in the folder it lies in, or add that to PYTHONPATH"
@@ -334,14 +340,20 @@ def _form_of(name: str, call: Callable[..., Any]) -> Form:
     if second == "inputs":
         return "inputs"
     forms = f"{_FORMS}, or {_PROGRAM_FORM} for programs"
-    refuse("subject", name, f"takes {_parameters(call)}", f"make it {forms}, with these names")
+    taken, by_name = _parameters(call)
+    positional = ", all of them positional: no * before them" if by_name else ""
+    refuse("subject", name, f"takes {taken}", f"make it {forms}, with these names{positional}")
 
 
-def _parameters(call: Callable[..., Any]) -> str:
+def _parameters(call: Callable[..., Any]) -> tuple[str, bool]:
+    """Return the parameters as they are written, without their types, and whether one must be passed by its name."""
     try:
-        return f"({', '.join(inspect.signature(call).parameters)})"
+        parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
-        return "parameters that cannot be read"
+        return "parameters that cannot be read", False
+    bare = [p.replace(annotation=p.empty, default=p.empty) for p in parameters]
+    by_name = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    return str(inspect.Signature(bare)) if by_name else f"({', '.join(p.name for p in bare)})", by_name
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -6,14 +6,13 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import msgspec
 
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.examples import strategy_of
+from attncheck.processes import pool_of
 from attncheck.records import Result, run_digest
 from attncheck.run import Run
 
@@ -103,6 +102,5 @@ def whole_runs(seeds: Iterable[int], profile: str, subject: str | None = None, w
         Processes.
     """
     one = functools.partial(whole_run, profile=profile, subject=subject)
-    # Fresh processes: a fork of one that runs threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with pool_of(workers) as pool:
         yield from pool.map(one, seeds)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
+
+Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 
 
 @pytest.fixture
@@ -17,3 +24,30 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def interrupt(interruptible: None) -> Interrupt:
+    """Run Python in a folder until there is a file ``begun``, press Ctrl-C, and return what was said."""
+
+    def said(arguments: Sequence[str], folder: Path) -> tuple[str, str]:
+        with subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                deadline = time.monotonic() + 120
+                while not (folder / "begun").exists():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
+                return process.communicate(timeout=120)
+            finally:
+                process.kill()  # one that hangs on would be waited for
+
+    return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.attention import AttentionLayer
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError
 from attncheck.records import run_digest
 from attncheck.subject import collapsed
@@ -38,6 +40,38 @@ def tied(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Gene
     outputs = (weights @ values @ weight()).sum(axis=0) / np.sqrt(layer.num_heads)
     gram = (queries @ queries.swapaxes(-1, -2) / n).swapaxes(0, 1)
     return {"outputs": outputs, "scores": scores.swapaxes(0, 1), "key_gram": gram}
+
+
+STRICT = """
+import numpy as np
+from attncheck.subject import collapsed
+np.seterr(all="raise")
+
+def simulate(layer, size, rng):
+    np.seterr(all="raise")
+    return collapsed(layer, size, rng)
+"""
+
+
+class TestSettingsOfNumpy:
+    """Where somebody had numpy raise at every underflow, attncheck computes as ever, and leaves it to him."""
+
+    LAYERS = (AttentionLayer(width=8, seq_len=3, num_heads=2), LAYER.replace(mask="causal"))
+
+    def test_of_the_subject(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "api_strict.py").write_text(STRICT)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        before = np.geterr()
+        report = small("api_strict:simulate", self.LAYERS, EVERY_PROPERTY)
+        assert report.verdict == "consistent"
+        assert np.geterr() == before
+
+    def test_of_the_caller(self) -> None:
+        with np.errstate(all="raise"):
+            report = small(layer=self.LAYERS, properties=EVERY_PROPERTY)
+            assert str(report)
+            assert set(np.geterr().values()) == {"raise"}
+        assert report.verdict == "consistent"
 
 
 class TestResults:

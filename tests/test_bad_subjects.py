@@ -76,6 +76,17 @@ class TestFillings:
         simulator = returning(lambda d: d | {"scores": d["scores"] + added})
         assert not [r.check for r in results(simulator, "scores", CAUSAL) if r.verdict == "violated"]
 
+    @pytest.mark.parametrize("query_std", [1.0, 5.0])
+    def test_scores_plus_a_mask_of_ten_thousand_are_none_either(self, query_std: float) -> None:
+        layer = CAUSAL.replace(query_std=query_std)
+        added = np.where(visible(layer), 0.0, -1e4)
+        simulator = returning(lambda d: d | {"scores": d["scores"] + added})
+        for name in ("scores", "exactness"):
+            assert not [r.check for r in results(simulator, name, layer) if r.verdict == "violated"]
+        setting = Subject.of(simulator).probe(layer, np.random.default_rng(0))
+        assert "scores" in setting.exposed
+        assert "masked scores" not in setting.exposed
+
     def test_the_array_of_the_subject_stays_as_it_is(self) -> None:
         scores = np.where(visible(CAUSAL), right(CAUSAL, 5, np.random.default_rng(0))["scores"], -1e9)
         kept = scores.copy()
@@ -89,6 +100,7 @@ class TestFillings:
         [
             CAUSAL,
             CAUSAL.replace(query_std=1e5, key_std=1e5),
+            CAUSAL.replace(width=1, seq_len=2, num_heads=1, input_correlation=1.0),
             CAUSAL.replace(width=1, seq_len=2, num_heads=1, activation="relu"),
             CAUSAL.replace(num_heads=1, input_correlation=1.0),
         ],

@@ -81,6 +81,8 @@ UNUSABLE = {
     ("run", "--subject", "math:nothing"): "math has no 'nothing'",
     ("run", "--seed", "-1"): "seed=-1: must be at least 0",
     ("run", "--seed", "many"): "pass a whole number, or random",
+    ("run", "--seed", "1_0"): "seed='1_0': must be a whole number; pass a whole number, or random",
+    ("run", "--false-alarm", "0.0_1"): "false_alarm='0.0_1': must be a number",
     ("run", "--false-alarm", "2"): "must be less than 1",
     ("run", "--false-alarm", "few"): "pass a chance such as 1e-6",
     ("run", "--draws", "1000"): "use the profile thorough",
@@ -94,6 +96,7 @@ UNUSABLE = {
     ("explain", "stacks"): "pass a claim (",
     ("power", "no_such_fault"): "use one of",
     ("power", "--seed", "x"): "pass a whole number",
+    ("power", "--seed", "1_0"): "seed='1_0': must be a whole number",
     ("paper", "fig4"): "attncheck paper --help",
     ("paper", "--scale", "2"): "must be at most 1",
     ("paper", "fig2", "--scale", "1e-9"): "scale=1e-09: must be at least 0.001",
@@ -112,6 +115,7 @@ def test_unusable_input_is_said_in_one_line(arguments: tuple[str, ...], capsys: 
     assert main(arguments) == ExitCode.UNUSABLE
     said = capsys.readouterr()
     assert UNUSABLE[arguments] in refused(said.err)
+    assert said.out == ""
 
 
 def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,24 @@ def test_interrupted_run_leaves_a_readable_record(folder: Path, capsys: pytest.C
     record.unlink()
 
 
+# A worker that takes its time to begin: execnet starts it with Python's option -c.
+BEGINNING = """
+import pathlib, sys, time
+if "-c" in sys.orig_argv:
+    pathlib.Path("begun").touch()
+    time.sleep(2)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
+def test_ctrl_c_while_workers_begin_is_one_line(
+    interrupt: Callable[[list[str], Path], tuple[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BEGINNING, encoding="utf-8")
+    _, errors = interrupt(["-m", "attncheck", "run", "--profile", "smoke", "--workers", "2"], tmp_path)
+    assert errors == "attncheck: interrupted\n"
+
+
 def test_properties_are_shipped_with_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
@@ -251,6 +269,33 @@ def test_properties_are_shipped_with_the_wheel() -> None:
 
 
 # replay -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1, -2])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line.replace(b'"smoke"', b'"mega"').replace(b'"text":"', b'"text":"so '),
+        lambda line: line[:-1] + b"\r\n",
+    ],
+    ids=["edited", "other line ends"],
+)
+def test_replay_refuses_a_record_that_was_edited(
+    small_run: tuple[subprocess.CompletedProcess[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[bytes], bytes],
+    number: int,
+) -> None:
+    """Before, in and after the line of the result."""
+    record = tmp_path / "edited.jsonl"
+    data = small_run[1].read_bytes().splitlines(keepends=True)
+    result = next(line for line in read(small_run[1]) if isinstance(line, Result))
+    data[number] = damage(data[number])
+    record.write_bytes(b"".join(data))
+    assert record.read_bytes() != small_run[1].read_bytes()
+    assert main(["replay", str(record), result.id]) == ExitCode.UNUSABLE
+    assert f"record={record}: was edited after the run" in refused(capsys.readouterr().err)
 
 
 def a_result(record: Path, verdict: str) -> Result:

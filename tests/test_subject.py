@@ -16,7 +16,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError
 from attncheck.profiles import PROFILES
-from attncheck.simulators import simulate
+from attncheck.simulators import Draws, simulate
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.subject import Subject, collapsed, direct, matrix_free
 from attncheck.unit import Cost, Unit, run_unit
@@ -83,7 +83,10 @@ class TestFound:
             ),
             ("good:two", "subject='good:two': takes (layer, size); make it"),
             ("good:four", "subject='good:four': takes (layer, size, rng, device); make it"),
-            ("good:keywords", "subject='good:keywords': takes (layer, size, rng, device); make it"),
+            ("good:keywords", "subject='good:keywords': takes (layer, size, rng, *, device); make it"),
+            ("good:named", "subject='good:named': takes (layer, size, *, rng); make it (layer, size, rng) or"),
+            ("good:named", "with these names, all of them positional: no * before them"),
+            ("leaving:f", "subject=leaving:f: cannot be imported: Stop: now (leaving.py, line 2); check the module"),
             ("good:supported", "good:supported.supports='all': is not callable; make it a function of the layer"),
             ("good:weighted", "good:weighted.weights='cauchy': is not known; use one of 'gaussian'"),
         ],
@@ -94,12 +97,14 @@ class TestFound:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "broken.py").write_text("def f(:\n")
         (tmp_path / "failing.py").write_text("def f(layer, size, rng): ...\n1 / 0\n")
+        (tmp_path / "leaving.py").write_text("class Stop(BaseException): ...\nraise Stop('now')\n")
         (tmp_path / "good.py").write_text(
             "number = 3\n"
             "def other(layer, n, rng): ...\n"
             "def two(layer, size): ...\n"
             "def four(layer, size, rng, device): ...\n"
             "def keywords(layer, size, rng, *, device): ...\n"
+            "def named(layer: int, size: int = 3, *, rng): ...\n"
             "def supported(layer, size, rng): ...\n"
             "supported.supports = 'all'\n"
             "def weighted(layer, size, rng): ...\n"
@@ -141,7 +146,8 @@ class TestReturned:
         ("change", "words"),
         [
             (lambda d: None, "subject='NoneType': must return a mapping of arrays"),
-            (lambda d: [1.0], "subject='list': must return a mapping of arrays"),
+            (lambda d: [1.0], "subject='list': must return a mapping of arrays; return {'outputs': ...}"),
+            (lambda d: Draws(d["outputs"], d["scores"], d["inputs"]), "mapping of arrays; return its as_dict()"),
             (lambda d: {}, "returned no outputs; return {'outputs': array of (N, s, k)}"),
             (lambda d: {"scores": d["scores"]}, "returned no outputs"),
             (lambda d: d | {"output": d["outputs"]}, "subject['output']='...': is not a known field; return some of"),
@@ -200,6 +206,21 @@ class TestReturned:
         assert "failing: failed on n=8 s=3 H=2 with ValueError: shapes (3,) and (4,) do not match xx" in message
         assert "test_subject.py, line" in message
         assert len(message) < 500
+
+    def test_what_is_no_exception_is_named_too(self) -> None:
+        class Stop(BaseException): ...
+
+        def stopping(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
+            raise Stop("early")
+
+        assert "stopping: failed on n=8 s=3 H=2 with Stop: early (test_subject.py, line" in refused(stopping)
+
+    def test_ctrl_c_is_no_fault_of_the_subject(self) -> None:
+        def interrupted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            probe(interrupted)
 
     def test_an_input_error_inside_a_subject_names_the_subject(self) -> None:
         def careless(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from attncheck.checks.whitening import (
     whiten_columns,
 )
 from attncheck.errors import InputError, refuse
+from attncheck.simulators.draws import Batch
 
 FloatArray = NDArray[np.float64]
 
@@ -43,8 +44,9 @@ _GRAMS = ("input_gram", "key_gram", "value_gram")
 LARGEST = 1e100
 # What rounding may leave of asymmetry, or of a negative diagonal, in a Gram matrix, against its largest diagonal entry.
 _ROUNDING = 1e-2
-# Typical sizes of a score below which none lies: a product of six normals has a chance of 1e-28 to get there.
-_FILLED = 1e4
+# Typical sizes of a score below which none lies: at width 1, where it is a product of six normals of which some may be
+# the same, it gets there in less than one of 1e8 draws. What a mask of -1e4 is added to lies there too.
+_FILLED = 1e3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +73,8 @@ class Sample:
     ) -> Sample:
         """Validate what a subject returned.
 
-        Scores at masked entries that are no scores but a filling, such as −1e9, become −inf.
+        Scores at masked entries that are no scores but a filling, one number or all of them below −1,000 typical
+        scores, such as −1e9 or P − 1e4, become −inf.
 
         Parameters
         ----------
@@ -90,7 +93,8 @@ class Sample:
             none; −inf is accepted for scores at masked entries.
         """
         if not isinstance(arrays, Mapping):
-            refuse("subject", type(arrays).__name__, "must return a mapping of arrays", "return {'outputs': ...}")
+            remedy = "return its as_dict()" if isinstance(arrays, Batch) else "return {'outputs': ...}"
+            refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
         for name in arrays:
             if name not in known:
                 refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(FIELDS))

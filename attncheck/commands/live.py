@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from rich.progress import Progress, TaskID
 
 from attncheck.messages import explain
+from attncheck.processes import interrupts_held
 from attncheck.pytest_plugin import shipped
 from attncheck.records import Result
 from attncheck.run import RunReport
@@ -40,6 +42,12 @@ class Live:
         self._progress = progress
         self._record = record
         self._task: TaskID = progress.add_task("collecting", total=None)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Generator[None, None, None]:
+        """Hold Ctrl-C back while pytest-xdist begins its workers, which admit it once they are ready for it."""
+        with interrupts_held():
+            yield
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Learn how much there is to do, where this process does it."""

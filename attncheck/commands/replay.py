@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
-
+from attncheck.arithmetic import own_arithmetic
 from attncheck.case import read_case
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError, refuse
@@ -58,7 +57,7 @@ def repeat(recorded: Result, subject: Subject, seed: int) -> Result:
     """
     unit = Unit(recorded.property, read_case(recorded.layer))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
-    with threadpool_limits(1):
+    with own_arithmetic():
         results = run_unit(unit, subject, seed, cost)
     for result in results:
         if result.check == recorded.check:
@@ -72,14 +71,17 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
     Raises
     ------
     InputError
-        If there is none, with those that are nearly called so.
+        If the record cannot be read, was edited, or has no such result: with those that are nearly called so.
     """
     lines = read(record)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
-    for line in lines:
-        if isinstance(line, Result) and line.id == id:
-            return manifest, line
+    found: Result | None = None
+    for line in lines:  # to the end: its hash stands there
+        if found is None and isinstance(line, Result) and line.id == id:
+            found = line
+    if found is not None:
+        return manifest, found
     planned = [each.id for each in manifest.planned]
     if id in planned:
         remedy = "make the record again"

@@ -46,6 +46,7 @@ def run_properties(
         If an argument cannot be used, or the subject fails and nothing is violated.
     """
     number = str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed
+    processes = _processes(workers)
     named = subject or os.environ.get("ATTNCHECK_SUBJECT")
     run = Run.of(subject=named, seed=number, profile=profile, false_alarm=false_alarm, draws=draws, record=record)
     print(run.header(), flush=True)
@@ -57,7 +58,7 @@ def run_properties(
         "--attncheck-record": str(record),
         **({} if draws is None else {"--attncheck-draws": draws}),
     }
-    live = _examine(options, _processes(workers))
+    live = _examine(options, processes)
     return _conclude(live)
 
 

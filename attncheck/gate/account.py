@@ -18,7 +18,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records import Closing, Planned, combined_digest, read_as, result_digest
+from attncheck.records import Closing, Planned, combined_digest, read_as, result_digest, sensible
 from attncheck.words import layer_name
 
 IntArray = NDArray[np.int64]
@@ -212,11 +212,13 @@ def read_account(path: Path, names: Names) -> Account:
     gathered, closing = _Gathering(names), []
 
     def entries() -> Iterator[Entry]:
-        for line in lines:
+        for number, line in enumerate(lines, 2):
             if isinstance(line, Closing):
                 closing.append(line)
-            else:
-                yield _taken(path, gathered, line)
+                continue
+            with sensible(path, number):
+                entry = gathered.take(line)
+            yield entry
 
     first_looks = keyed_p_values(entries(), head.seed)
     _check_digest(path, head, closing, gathered.digests)
@@ -252,13 +254,6 @@ def _planned(path: Path, head: Head, names: Names) -> IntArray:
         keys.append(names.key(planned.check, planned.unit))
     head.planned = []
     return np.unique(np.asarray(keys, dtype=np.int64))
-
-
-def _taken(path: Path, gathered: _Gathering, line: Line) -> Entry:
-    try:
-        return gathered.take(line)
-    except InputError as error:
-        raise InputError(f"record={path}: result {line.id} cannot be right ({error})") from None
 
 
 def _check_digest(path: Path, head: Head, closing: Sequence[Closing], digests: bytearray) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -18,6 +16,7 @@ from attncheck.manifest import installed_versions
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.units import Unit
+from attncheck.processes import pool_of
 
 #: Versions that digits and bytes rest on.
 _VERSIONED = ("attncheck", "numpy", "scipy")
@@ -113,24 +112,14 @@ def _performed(left: Sequence[Unit], data: Path, manifest: Manifest, workers: in
             for unit in left:
                 yield units.settle(unit, data, manifest.seed, manifest.scale)
         return
-    # Fresh processes: a fork of one that runs threads may hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_prepare)
     try:
-        futures = [pool.submit(units.settle, unit, data, manifest.seed, manifest.scale) for unit in left]
-        for future in as_completed(futures):
-            yield future.result()
+        with pool_of(workers) as pool:
+            futures = [pool.submit(units.settle, unit, data, manifest.seed, manifest.scale) for unit in left]
+            for future in as_completed(futures):
+                yield future.result()
     except BrokenProcessPool:
         remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
         raise InputError(f"workers={workers}: a process ended before its work; {remedy}") from None
-    finally:
-        # Units in progress are finished and kept, unless Ctrl-C on a terminal ended their processes too; none is begun.
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _prepare() -> None:
-    """Set up a process of the pool: one thread, and silence when somebody presses Ctrl-C."""
-    threadpool_limits(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _claimed(out: Path, manifest: Manifest) -> Path:

@@ -23,7 +23,7 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
 from attncheck.program.features import FEATURES, features_of
-from attncheck.records import Closing, Line, Manifest, Result, read_as
+from attncheck.records import Closing, Line, Manifest, Result, read_as, sensible
 from attncheck.report.bounded import Largest
 
 #: Results that are kept of each check, the most suspicious ones.
@@ -241,12 +241,14 @@ def extent(result: Result) -> tuple[float, str]:
 
 def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> Iterator[Entry]:
     """Count the lines of a record as they pass, and yield what the ledger needs of each result."""
-    for line in lines:
+    for number, line in enumerate(lines, 2):
         if isinstance(line, Closing):
             found.closing = line
         if not isinstance(line, Result):
             continue
-        yield Entry(line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous)
+        with sensible(found.path, number):
+            entry = Entry(line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous)
+        yield entry
         _account(found, owed, line.id)
         # A layer on which nothing was examined was not visited.
         if line.p_values:

@@ -201,6 +201,9 @@ class Situation:
     damage: Callable[[Path, Path], Any] = lambda run, base: None
 
 
+# A line that no run writes, whatever the record's hash says.
+DAMAGED = "was edited or damaged ("
+
 SITUATIONS = {
     "clean, another seed": Situation(0, "CONSISTENT"),
     "clean, the same seed": Situation(0, "CONSISTENT", same_seed),
@@ -215,7 +218,9 @@ SITUATIONS = {
     "violated and crashed": Situation(1, "completeness: 2 results planned and not reported", violated_and_crashed),
     "drifted effect": Situation(1, "drift: scores.scale: the effect moved from 0.99 to 1.01", drifted),
     "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 24 units", not_uniform),
-    "truncated in its first line": Situation(2, "has no manifest", damage=lambda run, base: run.write_bytes(b'{"ty')),
+    "truncated in its first line": Situation(
+        2, "is cut in its first line", damage=lambda run, base: run.write_bytes(b'{"ty')
+    ),
     "edited p-value": Situation(2, "was edited", damage=edit(b'"text":"ratio 1', b'"text":"ratio 2')),
     "edited plan": Situation(2, "was edited", damage=edit(b'"check":"draws.signs"}', b'"check":"draws.sighs"}')),
     "edited and sealed again": Situation(2, "its digest is not that of its results", damage=forge),
@@ -224,8 +229,9 @@ SITUATIONS = {
     "not a record": Situation(2, "has no manifest", damage=lambda run, base: run.write_text("hello\n")),
     "no run": Situation(2, "No such file", damage=lambda run, base: run.unlink()),
     "baseline not a record": Situation(2, "has no manifest", damage=lambda run, base: base.write_text("hello\n")),
-    "unknown verdict": Situation(2, "cannot be right", lambda run, base: run.change("scores.law", verdict="fine")),
-    "impossible p-value": Situation(2, "cannot be right", lambda run, base: run.change("scores.law", p_values=[7.0])),
+    "unknown verdict": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", verdict="fine")),
+    "impossible p-value": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", p_values=[7.0])),
+    "verdict without p-values": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", p_values=[])),
     "inconclusive": Situation(3, "verdicts: 8 results inconclusive: scores.scale@", inconclusive),
     "nothing examined": Situation(3, "nothing was examined", nothing_examined),
     "renamed property": Situation(4, "the property draws was not planned", renamed_property),

@@ -216,8 +216,21 @@ def test_broken_and_edited_records_are_refused(tmp_path: Path, clean_record: Pat
 
 def test_impossible_p_value_is_refused(tmp_path: Path) -> None:
     record = write_record(tmp_path / "p.jsonl", [make_result(p_values=[2.0])])
-    with pytest.raises(InputError, match=r"p_values=2\.0"):
+    with pytest.raises(
+        InputError, match=r"p\.jsonl: line 2 was edited or damaged \(p_values=2\.0: .*; make the record"
+    ):
         render(record)
+
+
+def test_a_verdict_that_was_edited_is_refused_by_its_line(tmp_path: Path) -> None:
+    unexamined = make_result(verdict="not examined", p_values=[])
+    record = write_record(tmp_path / "edited.jsonl", [make_result(layer=LAYERS[1]), unexamined])
+    record.write_bytes(record.read_bytes().replace(b"not examined", b"consistent"))
+    with pytest.raises(InputError) as caught:
+        render(record)
+    assert f"record={record}: line 3 was edited or damaged (p_values=(): is empty although" in str(caught.value)
+    assert str(caught.value).endswith("; make the record again")
+    assert "Entry" not in str(caught.value)
 
 
 def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
