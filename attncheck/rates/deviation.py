@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ _PILOT = 64
 _MARGIN = math.exp(3.0)
 # More directions than this are not gone through: the quadratic part is then left in the draws.
 _MOST_DIRECTIONS = 400
-# Draws of which the values at the probes are kept together.
+# Entries of a block of draws, or of points, and cells.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
@@ -110,11 +111,11 @@ class Deviation:
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
         """Return the difference of P(y > size) for sizes ≥ 0, (REPLICATES, sizes)."""
-        return np.asarray(self.measures @ tails(self.cells.variances, size).T)
+        return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
         """Return the difference of densities, (REPLICATES, sizes)."""
-        return np.asarray(self.measures @ bells(self.cells.variances, size).T)
+        return self._integrated(bells, size)
 
     def moment(self, power: int) -> FloatArray:
         """Return the difference of E v^power, (REPLICATES,)."""
@@ -123,6 +124,12 @@ class Deviation:
     def atom(self) -> FloatArray:
         """Return the difference of P(v = 0), (REPLICATES,)."""
         return self.measures[:, -1]
+
+    def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
+        """Return the integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
+        variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
+        parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
 
 
 def tails(variances: FloatArray, size: FloatArray) -> FloatArray:

@@ -73,7 +73,7 @@ class Gap:
         return value, standard_error(replicates)
 
     def leading(self, metric: str) -> tuple[float, float]:
-        """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where it is not known."""
+        """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""
         measures, (points, _) = self.deviation.expansion, self._grid
         if np.isnan(measures).any():
             return math.nan, math.nan
