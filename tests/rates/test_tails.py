@@ -48,7 +48,7 @@ def test_errors_are_infinite_where_too_few_draws_reach() -> None:
     few, many = (ac.finite_width_law(SINGLE, size=size) for size in (64, 4096))
     assert few.cdf_error(8.0) == few.pdf_error(8.0) == many.cdf_error(8.0) == math.inf
     assert few.cdf_error(3.0) == math.inf > many.cdf_error(3.0)
-    assert few.cdf_error([1.0, 8.0]).tolist() == [few.cdf_error(1.0), math.inf]
+    assert few.cdf_error([1.0, 8.0]).tolist() == [pytest.approx(few.cdf_error(1.0)), math.inf]
     # Beyond everything both laws are 1: nothing is estimated.
     assert few.cdf_error(math.inf) == few.pdf_error(-math.inf) == 0.0
     # With one neuron the density is infinite at 0.
@@ -82,7 +82,7 @@ def test_quantiles_are_where_the_law_reaches_them(layer: ac.AttentionLayer) -> N
         assert np.shape(law.ppf(np.full(shape, 0.2))) == shape
     for bad in (-0.1, 1.1, math.nan, "half"):
         with pytest.raises(ac.InputError, match=r"^q="):
-            law.ppf(bad)  # type: ignore[arg-type]
+            law.ppf(bad)
     with pytest.raises(ac.InputError, match=r"^position="):
         law.ppf(0.5, layer.seq_len)
 
@@ -109,7 +109,7 @@ def test_memory_does_not_grow_with_t() -> None:
     assert peak < 2**27
 
 
-@pytest.mark.parametrize("t", [np.ma.array([1.0, 99.0], mask=[0, 1]), 1j, "1", np.array(["1"], dtype=object)])
+@pytest.mark.parametrize("t", [np.ma.array([1.0, 99.0], mask=[False, True]), 1j, "1", np.array(["1"], dtype=object)])
 def test_what_holds_no_plain_numbers_is_refused(t: object) -> None:
     law = ac.finite_width_law(SINGLE, size=16)
     for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.ppf, law.limit.cdf, law.limit.ppf):
