@@ -13,6 +13,7 @@ from attncheck.attention_map import attention_weights, visible
 from attncheck.errors import check_number, check_whole, refuse
 from attncheck.limits.heads import softmax_means
 from attncheck.limits.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.limits.mixture import check_numbers
 from attncheck.limits.rows import REPLICATES, mean_scores, score_std, scrambled_normals
 
 # Score entries of one scrambling, and of a block of it.
@@ -105,13 +106,15 @@ def infinite_heads_kernel(
            [ 7.,  7.]])
     """
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
-    if (layer is None) == (kernel is None):
-        refuse("layer", layer, "and kernel must not both be given or both be missing", "pass one of them")
+    if layer is None and kernel is None:
+        refuse("layer", layer, "is missing, and so is kernel", "pass one of them")
+    if layer is not None and kernel is not None:
+        refuse("layer", layer, "is given beside a kernel", "pass one of them")
     stds = {
         "query_std": check_number("score_std", score_std, "pass σ_Q σ_K", minimum=1e-6, maximum=1e6),
         "output_std": check_number("value_std", value_std, "pass σ_V σ_O", minimum=1e-6, maximum=1e6),
     }
-    if layer is None:
+    if kernel is not None:
         matrix = _check_kernel(kernel)
         fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
         layer = AttentionLayer.from_dict({**fields, **stds})
@@ -129,20 +132,15 @@ def infinite_heads_kernel(
     return Kernel(mean, float(error.max()))
 
 
-def _check_kernel(kernel: ArrayLike | None) -> FloatArray:
-    if isinstance(kernel, np.ma.MaskedArray):
-        refuse("kernel", kernel, "is masked", "leave the masked positions out, and pass a plain array")
-    try:
-        matrix = np.asarray(kernel, dtype=np.float64)
-    except (TypeError, ValueError):
-        refuse("kernel", kernel, "must be numbers", "pass a square array")
+def _check_kernel(kernel: ArrayLike) -> FloatArray:
+    matrix = check_numbers("kernel", kernel, "pass a square array")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         refuse("kernel.shape", matrix.shape, "is not square", "pass a covariance matrix of the positions")
     largest = float(np.abs(matrix).max())
     if np.isfinite(largest) and largest and not _SMALLEST <= largest <= _LARGEST:
         problem = f"has the largest entry {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
         refuse("kernel", kernel, problem, "divide it, and multiply score_std by as much and value_std by its root")
-    psd_root(matrix)
+    psd_root(matrix, field="kernel")
     if np.abs(matrix - matrix.T).max() > 1e-12 * largest:
         refuse("kernel", kernel, "is not symmetric", "pass a covariance matrix")
     return 0.5 * (matrix + matrix.T)

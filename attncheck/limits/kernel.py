@@ -120,7 +120,7 @@ def input_kernel(layer: AttentionLayer) -> Kernel:
     return image_kernel(nonlinearity.from_layer(layer), input_covariance(layer))
 
 
-def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
+def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
     """Return F with F Fᵀ = matrix and as many columns as the matrix has rank.
 
     Parameters
@@ -129,6 +129,8 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
         Positive semi-definite; singular ones are welcome.
     rtol : float
         Eigenvalues up to `rtol` times the largest are null directions, and dropped.
+    field : str
+        What errors call the matrix.
 
     Returns
     -------
@@ -147,14 +149,14 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
            [1.]])
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
-        refuse("matrix.shape", matrix.shape, "is not square", "pass covariance matrices")
+        refuse(f"{field}.shape", matrix.shape, "is not square", "pass covariance matrices")
     if not np.all(np.isfinite(matrix)):
-        refuse("matrix", matrix, "must be finite", "remove NaN and infinite entries")
+        refuse(field, matrix, "must be finite", "remove NaN and infinite entries")
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[..., ::-1], vectors[..., ::-1]
     largest = np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
     if np.any(values < -max(rtol, 1e-9) * largest):
-        refuse("matrix", float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
+        refuse(field, float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
     # The sign that makes each column sum non-negative: eigenvectors come with either.

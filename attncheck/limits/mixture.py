@@ -70,21 +70,7 @@ class ScaleMixture:
 
     def quantile(self, chances: FloatArray) -> FloatArray:
         """Return where P(y ≤ t) reaches chances from 0 to 1, by bracketing; infinite at both ends."""
-        flat = chances.ravel()
-        tails = np.minimum(flat, 1.0 - flat)
-        sizes = np.where(tails > 0, 0.0, np.inf)
-        inside = (tails > 0) & (tails < self.upper_tail(np.zeros(1)))
-
-        def above(size: FloatArray, /, *tail: Any, **_: Any) -> FloatArray:
-            return np.asarray(self.upper_tail(size) - tail[0])
-
-        if inside.any():
-            # Beyond 40 standard deviations nothing is left in double precision.
-            bracket = 0.0, 40.0 * float(np.sqrt(self.variances.max()))
-            # Tails may be smaller than any tolerance that is not relative.
-            found = elementwise.find_root(above, bracket, args=(tails[inside],), tolerances={"fatol": 0.0})
-            sizes[inside] = found.x
-        return np.where(flat < 0.5, 0.0 - sizes, sizes).reshape(chances.shape)
+        return symmetric_quantile(self.upper_tail, chances, float(self.variances.max(initial=0.0)))
 
     def plus(self, other: ScaleMixture) -> ScaleMixture:
         """Return the law with v the sum of this v and an independent one."""
@@ -99,6 +85,37 @@ class ScaleMixture:
         half = self.times(count // 2)
         double = half.plus(half)
         return double.plus(self) if count % 2 else double
+
+
+def symmetric_quantile(
+    upper_tail: Callable[[FloatArray], FloatArray], chances: FloatArray, largest: float
+) -> FloatArray:
+    """Return where P(y ≤ t) of a symmetric law reaches chances from 0 to 1; infinite at both ends.
+
+    Parameters
+    ----------
+    upper_tail : callable
+        P(y > size) for an array of sizes ≥ 0: continuous, but for an atom at 0, and 0 from 40 √largest on. Where it
+        is not monotone the root is one of several.
+    chances : ndarray
+    largest : float
+        The largest variance that y has given what it is a mixture over.
+    """
+    flat = chances.ravel()
+    wanted = np.minimum(flat, 1.0 - flat)
+    sizes = np.where(wanted > 0, 0.0, np.inf)
+    inside = (wanted > 0) & (wanted < upper_tail(np.zeros(1)))
+
+    def above(size: FloatArray, /, *tail: Any, **_: Any) -> FloatArray:
+        return np.asarray(upper_tail(size) - tail[0])
+
+    if inside.any():
+        # Beyond 40 standard deviations nothing is left in double precision: the signs at the two ends differ.
+        bracket = 0.0, 40.0 * float(np.sqrt(largest))
+        # Tails may be smaller than any tolerance that is not relative.
+        found = elementwise.find_root(above, bracket, args=(wanted[inside],), tolerances={"fatol": 0.0})
+        sizes[inside] = found.x
+    return np.where(flat < 0.5, 0.0 - sizes, sizes).reshape(chances.shape)
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
@@ -179,29 +196,42 @@ def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
 
 def check_points(t: ArrayLike) -> FloatArray:
     """Return where a law is to be evaluated as float64, or raise `InputError` for NaN and what is no number."""
-    return _check_numbers("t", t)
+    return _without_nan("t", t)
 
 
 def check_chances(q: ArrayLike) -> FloatArray:
     """Return chances as float64, or raise `InputError` for NaN and what is not from 0 to 1."""
-    chances = _check_numbers("q", q)
+    chances = _without_nan("q", q)
     if ((chances < 0) | (chances > 1)).any():
         refuse("q", q, "must be from 0 to 1", "pass chances, e.g. q=0.975")
     return chances
 
 
-def _check_numbers(field: str, values: ArrayLike) -> FloatArray:
-    remedy = "pass a number or an array of them"
+def check_numbers(field: str, values: ArrayLike, remedy: str) -> FloatArray:
+    """Return real numbers as float64, or raise `InputError` for masked ones, complex ones, booleans and strings."""
+    if np.ma.is_masked(values):
+        refuse(field, values, "has masked entries", "leave them out, and pass a plain array of numbers")
     try:
         given = np.asarray(values)
         # Objects may be numbers too, such as whole ones of many digits.
-        numbers = given.astype(np.float64, copy=False) if given.dtype.kind in "iufO" else None
+        real = given.dtype.kind in "iuf" or (given.dtype.kind == "O" and not _holds_text(given))
+        numbers = given.astype(np.float64, copy=False) if real else None
     except OverflowError:
         refuse(field, values, "is larger than any float", remedy)
     except (TypeError, ValueError):
         numbers = None
     if numbers is None:
         refuse(field, values, "must be numbers", remedy)
+    return numbers
+
+
+def _holds_text(values: NDArray[np.object_]) -> bool:
+    """Return whether some object is text, which NumPy would read as a number."""
+    return any(isinstance(value, str | bytes) for value in values.flat)
+
+
+def _without_nan(field: str, values: ArrayLike) -> FloatArray:
+    numbers = check_numbers(field, values, "pass a number or an array of them")
     if np.isnan(numbers).any():
         refuse(field, values, "holds NaN", "remove the NaN entries")
     return numbers

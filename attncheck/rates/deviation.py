@@ -9,12 +9,16 @@ order n^{-1/2} around a mean of order 1/n. But its linear and quadratic parts in
 have means that follow from the first two moments of δ: draws are taken of g(δ) - g(0) - β_L L - β_Q Q, and the means
 of L and Q added to it. What is left is of order n^{-3/2}. All derivatives are differences along lines, on the same
 score normals. The means of L and Q alone are the first term of the expansion in 1/n.
+
+Where Q is not known, there is no such term: where a mapped score has a kink, at which a second difference is noise of
+the size of the normals near it over the square of the step, and where there are too many directions to go through.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +44,7 @@ _PILOT = 64
 _MARGIN = math.exp(3.0)
 # More directions than this are not gone through: the quadratic part is then left in the draws.
 _MOST_DIRECTIONS = 400
-# Draws of which the values at the probes are kept together.
+# Entries of a block of draws, or of points, and cells.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
@@ -95,7 +99,7 @@ class Deviation:
     cells : Cells
     measures : ndarray, shape (REPLICATES, cells + 1)
     expansion : ndarray, shape (REPLICATES, cells + 1)
-        The part that the expansion gives without any draw: all of it to first order in 1/n.
+        The part that the expansion gives without any draw: all of it to first order in 1/n. NaN where Q is not known.
     draws : int
         Of all repetitions together.
     """
@@ -107,11 +111,11 @@ class Deviation:
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
         """Return the difference of P(y > size) for sizes ≥ 0, (REPLICATES, sizes)."""
-        return np.asarray(self.measures @ tails(self.cells.variances, size).T)
+        return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
         """Return the difference of densities, (REPLICATES, sizes)."""
-        return np.asarray(self.measures @ bells(self.cells.variances, size).T)
+        return self._integrated(bells, size)
 
     def moment(self, power: int) -> FloatArray:
         """Return the difference of E v^power, (REPLICATES,)."""
@@ -120,6 +124,12 @@ class Deviation:
     def atom(self) -> FloatArray:
         """Return the difference of P(v = 0), (REPLICATES,)."""
         return self.measures[:, -1]
+
+    def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
+        """Return the integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
+        variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
+        parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
 
 
 def tails(variances: FloatArray, size: FloatArray) -> FloatArray:
@@ -204,12 +214,12 @@ class _Repetition:
         What the width does at δ = 0: nothing but with "1/n" scaling.
     change, linear, quadratic : ndarray, shape (cells + 1,)
         Means over the draws of g(δ) - g(0), L and Q.
-    linear_mean, quadratic_mean : ndarray, shape (cells + 1,)
-        What the last two have to be.
+    linear_mean : ndarray, shape (cells + 1,)
+        What the mean of L has to be.
+    quadratic_mean : ndarray, shape (cells + 1,), or None
+        The same of Q, which is then a control.
     probes : ndarray, shape (draws, 3, probes)
         g(δ) - g(0), L and Q of some functions g.
-    controlled : bool
-        Whether `quadratic_mean` is known.
     """
 
     shift: FloatArray
@@ -217,9 +227,8 @@ class _Repetition:
     linear: FloatArray
     quadratic: FloatArray
     linear_mean: FloatArray
-    quadratic_mean: FloatArray
+    quadratic_mean: FloatArray | None
     probes: FloatArray
-    controlled: bool
 
     @classmethod
     def draw(
@@ -236,26 +245,28 @@ class _Repetition:
             parts = np.stack(lines.parts(deviations[start : start + step]))
             sums += parts.sum(axis=1)
             probes.append((parts @ table).swapaxes(0, 1))
-        quadratic_mean = lines.quadratic_mean(rng)
         return cls(
             shift=lines.centre - cells.spread(limiting)[0],
             change=sums[0] / size,
             linear=sums[1] / size,
             quadratic=sums[2] / size,
             linear_mean=lines.linear_mean(),
-            quadratic_mean=np.zeros(len(cells.variances)) if quadratic_mean is None else quadratic_mean,
+            quadratic_mean=lines.quadratic_mean(rng),
             probes=np.concatenate(probes),
-            controlled=quadratic_mean is not None,
         )
 
     @property
     def expansion(self) -> FloatArray:
-        """The shift and the means of L and Q: of order 1/n, the rest is smaller."""
+        """The shift and the means of L and Q: of order 1/n, the rest is smaller; NaN where that of Q is not known."""
+        if self.quadratic_mean is None:
+            return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
         """Return the measure, with the controls taken by their coefficients."""
-        controls = linear * (self.linear - self.linear_mean) + quadratic * (self.quadratic - self.quadratic_mean)
+        controls = linear * (self.linear - self.linear_mean)
+        if self.quadratic_mean is not None:
+            controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
         return np.asarray(self.shift + self.change - controls)
 
 
@@ -296,9 +307,9 @@ class _Lines:
         return np.asarray(self.derivatives(self.fluctuations.mean())[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q: the sum over orthogonal directions; None where they are too many."""
+        """Return E Q: the sum over orthogonal directions; None where they are too many, or at a kink."""
         size = len(self.fluctuations.positions)
-        if size * (size + 1) // 2 > _MOST_DIRECTIONS:
+        if self.marginal.kinked or size * (size + 1) // 2 > _MOST_DIRECTIONS:
             return None
         limits = self.fluctuations.limits
         still = Drivers(np.zeros_like(limits.gram), np.zeros_like(limits.keys), np.zeros_like(limits.values))
@@ -330,7 +341,7 @@ def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
     used = spread > 0
     if not used.any():
         return 0.0, 0.0
-    controls = [linear, quadratic] if repetitions[0].controlled else [linear]
+    controls = [linear, quadratic] if repetitions[0].quadratic_mean is not None else [linear]
     columns = np.stack([(control[:, used] / spread[used]).ravel() for control in controls], axis=1)
     scales = np.sqrt((columns**2).mean(axis=0))
     scales = np.where(scales > 0, scales, 1.0)

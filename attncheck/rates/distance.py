@@ -68,7 +68,8 @@ def distance(
     key : int, optional
         The column of the score; by default the first position that is another one than the row.
     size : int, optional
-        Draws of what fluctuates with the width.
+        Draws of what fluctuates with the width, at least 16. Errors hold from 128 draws on: with 64 they were exceeded
+        in one of ten seeds at width 64.
     seed : int
         The same seed gives the same digits.
     width : float, optional

@@ -51,6 +51,11 @@ class FixedHeads:
         """Score normals, and one for the keys and one for the values of each head."""
         return self.marginal.normals + 2 * self._heads
 
+    @property
+    def kinked(self) -> bool:
+        """Where the number is."""
+        return self.marginal.kinked
+
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of G."""
         return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)

@@ -19,7 +19,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 ERRORS = 4.0
 # Gauss-Legendre panels in u, t = std · sinh(u), up to this many standard deviations.
 _PANELS, _NODES, _REACH = 24, 16, 40.0
-# A density at finite width is never taken for less than this share of the limit's.
+# A density, or an atom, at finite width is never taken for less than this share of the limit's.
 _LEAST_SHARE = 1e-9
 # Where the limit's density is less than this of its largest, no divergence is computed.
 _LEAST_DENSITY = 1e-200
@@ -73,8 +73,10 @@ class Gap:
         return value, standard_error(replicates)
 
     def leading(self, metric: str) -> tuple[float, float]:
-        """Return a distance by the first term of the expansion in 1/n alone, and its error."""
+        """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""
         measures, (points, _) = self.deviation.expansion, self._grid
+        if np.isnan(measures).any():
+            return math.nan, math.nan
         upper = measures @ tails(self.deviation.cells.variances, points).T
         density = measures @ bells(self.deviation.cells.variances, points).T
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._square}[metric]
@@ -105,7 +107,7 @@ class Gap:
         value -= float(weights @ _noise(density, base * (1.0 + share)))
         replicates = 2.0 * (density - mean) @ (weights * logs)
         if self.limit.atom > 0.0:
-            change = float(atom.mean()) / self.limit.atom
+            change = max(float(atom.mean()) / self.limit.atom, _LEAST_SHARE - 1.0)
             value += self.limit.atom * ((1.0 + change) * math.log1p(change) - change)
             replicates = replicates + (atom - atom.mean()) * math.log1p(change)
         return max(value, 0.0), value + replicates

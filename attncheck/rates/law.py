@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.limits.law import LimitLaw, limit
-from attncheck.limits.mixture import check_points
+from attncheck.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.memory import check_memory
 from attncheck.rates.deviation import deviation, kept_entries
 from attncheck.rates.gap import ERRORS, Gap, standard_error
@@ -26,6 +26,8 @@ FloatArray = NDArray[np.float64]
 
 # Entries of X that the draws of the default size take, and bounds on their number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
+# At least so many draws make a tail whose error is told.
+_FEWEST_IN_TAIL = 10
 # Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 
@@ -46,7 +48,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of what fluctuates with the width; by default as many as a few seconds allow.
+        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. Errors hold
+        from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
     seed : int
         The same seed gives the same digits.
 
@@ -78,13 +81,13 @@ class FiniteWidthLaw:
     over exact conditional variances (Rao–Blackwell). What is computed is its difference from the limit: on common
     score normals, with the parts that are linear and quadratic in the fluctuations of the Gram matrices taken from
     their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
-    infinite at narrow widths.
+    infinite at narrow widths, and those of `cdf` and `pdf` where too few draws make what is there (see `cdf_error`).
 
     Parameters
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of the fluctuations.
+        Draws of the fluctuations, at least 16; errors hold from 128 on.
     seed : int
     """
 
@@ -120,6 +123,38 @@ class FiniteWidthLaw:
         """Return the density of y^position at `t`, of what is not exactly 0."""
         return np.asarray(self.limit.pdf(t, position) + self.density_difference(t, position))[()]
 
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+
+        Where `cdf_error` is infinite the tail that the draws make may go up and down, or end: this is then one of the
+        points where it crosses that of `q`.
+
+        Parameters
+        ----------
+        q : array_like
+            Any shape, entries from 0 to 1; at these two it is infinite.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `q`
+
+        Raises
+        ------
+        InputError
+            If `q` holds NaN or what is no chance, or there is no such position.
+
+        Examples
+        --------
+        >>> law = finite_width_law(AttentionLayer(width=64), size=256)
+        >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
+        ([0.025, 0.5], np.float64(inf))
+        """
+        chances, gap = check_chances(q), self.gap(position)
+        largest = max(gap.limit.variances.max(initial=0.0), gap.deviation.cells.variances.max())
+        return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
+
     def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the cdf at this width less the limit's, in the shape of `t`."""
         t = check_points(t)
@@ -131,17 +166,33 @@ class FiniteWidthLaw:
         return np.asarray(self._replicates(check_points(t), position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`."""
-        return _errors(self._replicates(check_points(t), position, "upper_tail"))
+        """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
+
+        It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
+        it, with r the root of a tenth of the draws: 20 for 4096 of them. Draws that have to be tilted to make a tail r
+        times as heavy are one in r², so that fewer than ten of all would make it, and what those vary by does not tell
+        how far it is off.
+        """
+        t = check_points(t)
+        limit = self.gap(position).limit.upper_tail(np.abs(t))
+        return self._errors(t, limit, self._replicates(t, position, "upper_tail"), position)
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf` and `density_difference`, in the shape of `t`."""
-        return _errors(self._replicates(check_points(t), position, "density"))
+        """Return the error of `pdf` and `density_difference`, in the shape of `t`.
+
+        It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
+        """
+        t = check_points(t)
+        return self._errors(t, self.limit.pdf(t, position), self._replicates(t, position, "density"), position)
 
     def atom(self, position: int = 0) -> float:
-        """Return P(y^position = 0)."""
+        """Return P(y^position = 0), from 0 to 1."""
         gap = self.gap(position)
-        return float(gap.limit.atom + gap.deviation.atom().mean())
+        return min(max(float(gap.limit.atom + gap.deviation.atom().mean()), 0.0), 1.0)
+
+    def atom_error(self, position: int = 0) -> float:
+        """Return the error of `atom`."""
+        return standard_error(self.gap(position).deviation.atom())
 
     def variance(self, position: int = 0) -> float:
         """Return the variance of y^position, E v."""
@@ -164,7 +215,8 @@ class FiniteWidthLaw:
         """Return the error of `excess_kurtosis`; infinite where width or head_dim is below 8.
 
         Below 16 with linear and ReLU attention. Tails of the conditional variance are so heavy there that what the
-        draws vary by does not tell how far their moments are off. Errors of `cdf` are right at any width.
+        draws vary by does not tell how far their moments are off. Errors of `cdf` are right at any width, where they
+        are finite.
         """
         if self._narrow:
             return math.inf
@@ -198,12 +250,21 @@ class FiniteWidthLaw:
 
     def _upper_tail(self, t: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(np.abs(t))
-        return np.asarray(np.clip(beyond + self._replicates(t, position, "upper_tail").mean(axis=0), 0.0, 1.0))
+        # By symmetry no more than a half.
+        return np.asarray(np.clip(beyond + self._replicates(t, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
         """Return the difference from the limit at ±t by each repetition, (repetitions, *t.shape)."""
         found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
         return found.reshape(len(found), *t.shape)
+
+    def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
+        """Return four standard errors; infinite where too few draws make what is added to the limit at `t`."""
+        spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
+        most = math.sqrt(self.gap(position).deviation.draws / _FEWEST_IN_TAIL)
+        finite = limit + replicates.mean(axis=0)
+        reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
+        return np.where(reached | np.isinf(t), spread, np.inf)[()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,8 +278,9 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        The same by the first term of the expansion in 1/n alone, which takes no draws; NaN for programs whose
-        inputs are made by matrices, unless their order is -1/2.
+        The same by the first term of the expansion in 1/n alone, which takes no draws. NaN where that is not known: for
+        outputs of ReLU attention over several positions, which has a kink; beyond 27 visible positions; and for
+        programs whose inputs are made by matrices, unless their order is -1/2.
     width : float
         Infinite for the gap that stays at a fixed head_dim.
     draws : int
@@ -270,7 +332,3 @@ def check_separate(layer: Any) -> AttentionLayer:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
     return layer
-
-
-def _errors(replicates: FloatArray) -> FloatArray:
-    return np.asarray(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates)))[()]

@@ -33,6 +33,10 @@ class Marginal(Protocol):
     def normals(self) -> int:
         """Score normals that the variance depends on."""
 
+    @property
+    def kinked(self) -> bool:
+        """Whether the variance at given score normals has kinks in the drivers."""
+
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the drivers."""
 
@@ -86,6 +90,11 @@ class OutputEntry:
     def normals(self) -> int:
         """A row of normals for each head."""
         return self.layer.num_heads * len(self._seen)
+
+    @property
+    def kinked(self) -> bool:
+        """With ReLU attention: where a score is 0. A single score has the sign of its normal, whatever the drivers."""
+        return self.layer.attention_map == "relu" and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of G over the seen positions, and of each group's keys and values."""
@@ -154,6 +163,11 @@ class ScoreEntry:
     def normals(self) -> int:
         """None: the variance depends on the drivers alone."""
         return 0
+
+    @property
+    def kinked(self) -> bool:
+        """No: scores are not mapped."""
+        return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of G at the two positions and of the key's length; there are no values."""

@@ -1,0 +1,99 @@
+"""ReLU attention, whose outputs have an atom and whose mapped scores have a kink: no quadratic control there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck.limits.mixture import ScaleMixture
+from attncheck.rates.deviation import REPLICATES, Cells, Deviation
+from attncheck.rates.fixed_heads import FixedHeads
+from attncheck.rates.gap import Gap
+from attncheck.rates.inversion import CharacteristicGap, frequencies
+from attncheck.rates.marginal import OutputEntry, ScoreEntry
+
+RELU = ac.AttentionLayer(width=64, attention_map="relu")
+# Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+_LONGER = 1.75
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_atom_is_what_symmetry_makes_it(seed: int) -> None:
+    # At every width: each of the two scores is negative with chance 1/2, independently given all but the signs.
+    law = ac.finite_width_law(RELU.replace(width=3, seq_len=2, num_heads=1), size=2048, seed=seed)
+    assert abs(law.atom() - 0.25) < _LONGER * law.atom_error() < 0.02
+    assert law.sf(0.0) == pytest.approx((1 - law.atom()) / 2, abs=1e-12) == law.cdf(0.0) - law.atom()
+
+
+def test_an_atom_is_that_of_draws_and_not_the_limits() -> None:
+    layer, draws = RELU.replace(width=8), 60_000
+    law = ac.finite_width_law(layer)
+    share = float((ac.simulate(layer, draws, seed=0, reading="collapsed").outputs[:, 0] == 0.0).mean())
+    # Two-sided 1e-6 for the draws.
+    noise = 4.9 * math.sqrt(share * (1 - share) / draws)
+    assert abs(law.atom() - share) < _LONGER * law.atom_error() + noise
+    assert abs(law.limit.atom() - share) > noise
+
+
+@pytest.mark.parametrize("size", [64, 4096])
+def test_atoms_are_chances_and_divergences_numbers(size: int) -> None:
+    law = ac.finite_width_law(RELU, size=size)
+    assert abs(law.atom() - law.limit.atom()) < 0.005
+    assert law.sf(0.0) == pytest.approx((1 - law.atom()) / 2, abs=1e-12)
+    found = ac.distance(RELU, "kl", size=size)
+    assert 0.0 <= found.value < 0.05
+    assert math.isfinite(found.error)
+
+
+def test_noise_never_takes_more_than_the_whole_atom() -> None:
+    cells = Cells.over(1e-3, 1e3)
+    measures = np.zeros((REPLICATES, len(cells.variances)))
+    measures[:, -1] = np.linspace(-0.5, -0.3, REPLICATES)
+    measures[:, 1000] = -measures[:, -1]
+    gap = Gap(ScaleMixture(np.ones(1), np.array([0.8]), 0.2), Deviation(cells, measures, measures, 16))
+    value, error = gap.distance("kl")
+    assert value >= 0.0
+    assert math.isfinite(error)
+    law = ac.finite_width_law(RELU)
+    law._gaps[0] = gap
+    assert law.atom() == 0.0
+    assert law.sf(0.0) == law.cdf(0.0) == 0.5
+    law._gaps[0] = dataclasses.replace(gap, deviation=Deviation(cells, -measures * 4, measures, 16))
+    assert law.atom() == 1.0
+    assert law.sf(0.0) == 0.0
+
+
+def test_only_kinks_are_left_to_the_draws() -> None:
+    assert OutputEntry(RELU, 2).kinked
+    assert FixedHeads(OutputEntry(RELU.replace(head_dim=4), 2)).kinked
+    # One visible position: the sign of its score is that of its normal.
+    assert not OutputEntry(RELU.replace(mask="causal"), 0).kinked
+    assert not ScoreEntry(RELU, 0, 1).kinked
+    assert not any(OutputEntry(RELU.replace(attention_map=name), 0).kinked for name in ("softmax", "linear", "sigmoid"))
+
+
+@pytest.mark.parametrize(
+    ("layer", "known"),
+    [
+        (RELU, False),
+        (RELU.replace(seq_len=1), True),
+        (ac.AttentionLayer(width=8, seq_len=28), False),
+    ],
+    ids=lambda value: value.describe() if isinstance(value, ac.AttentionLayer) else str(value),
+)
+def test_the_first_term_is_told_where_it_is_known(layer: ac.AttentionLayer, known: bool) -> None:
+    for metric in ("ks", "kl"):
+        found = ac.distance(layer, metric, size=16)
+        assert math.isfinite(found.value)
+        assert math.isfinite(found.leading) == math.isfinite(found.leading_error) == known
+        assert not known or found.leading > 1e-4
+
+
+def test_a_first_term_that_is_not_known_is_at_no_distance() -> None:
+    for metric in ("ks", "w1", "tv"):
+        unknown = CharacteristicGap(1.0, np.full((REPLICATES, len(frequencies(1.0))), math.nan, dtype=np.complex128))
+        assert np.isnan(unknown.distance(metric)).all()

@@ -1,0 +1,117 @@
+"""Tails and quantiles at finite width: errors hold where they are finite, and are infinite where draws do not reach."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special
+
+import attncheck as ac
+
+FloatArray = NDArray[np.float64]
+
+SINGLE = ac.AttentionLayer(width=16, seq_len=1, num_heads=1)
+# Spacing of the logarithm.
+_SPACING = 1 / 200
+
+
+def _tail(width: int, t: FloatArray) -> FloatArray:
+    """Return P(y > t) with one position and head: v is a product of three χ²_n/n, ‖h‖², ‖Wh‖²/‖h‖² and the value's."""
+    half = width / 2
+    logs = _SPACING * np.arange(-30 / _SPACING, 6 / _SPACING)
+    density = np.exp(half * (math.log(half) + logs - np.exp(logs)) - special.gammaln(half))
+    product = np.convolve(np.convolve(density, density), density) * _SPACING**3
+    roots = np.exp(0.5 * (3 * logs[0] + _SPACING * np.arange(len(product))))
+    assert product.sum() == pytest.approx(1.0, abs=1e-9)
+    return np.asarray(special.ndtr(-t[:, None] / roots) @ product)
+
+
+@pytest.mark.parametrize(("width", "size", "seeds"), [(16, 256, 8), (16, 2048, 3), (64, 256, 8)])
+def test_errors_of_tails_hold_or_are_infinite(width: int, size: int, seeds: int) -> None:
+    t = np.array([0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0])
+    exact = _tail(width, t)
+    for seed in range(seeds):
+        law = ac.finite_width_law(SINGLE.replace(width=width), size=size, seed=seed)
+        error = np.asarray(law.cdf_error(t))
+        # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+        assert np.all(np.abs(law.sf(t) - exact) < 1.75 * error)
+        # No excuse where draws do reach.
+        assert np.all(error[:2] < 0.05 * exact[:2])
+        np.testing.assert_array_equal(law.cdf_error(-t), error)
+
+
+def test_errors_are_infinite_where_too_few_draws_reach() -> None:
+    few, many = (ac.finite_width_law(SINGLE, size=size) for size in (64, 4096))
+    assert few.cdf_error(8.0) == few.pdf_error(8.0) == many.cdf_error(8.0) == math.inf
+    assert few.cdf_error(3.0) == math.inf > many.cdf_error(3.0)
+    assert few.cdf_error([1.0, 8.0]).tolist() == [pytest.approx(few.cdf_error(1.0)), math.inf]
+    # Beyond everything both laws are 1: nothing is estimated.
+    assert few.cdf_error(math.inf) == few.pdf_error(-math.inf) == 0.0
+    # With one neuron the density is infinite at 0.
+    narrow = ac.finite_width_law(SINGLE.replace(width=1))
+    assert narrow.pdf_error(0.0) == math.inf > narrow.pdf_error(1.0)
+    # So is a limit of linear attention.
+    singular = ac.finite_width_law(ac.AttentionLayer(width=64, seq_len=1, num_heads=1, attention_map="linear"), size=16)
+    assert singular.pdf(0.0) == singular.pdf_error(0.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [SINGLE, ac.AttentionLayer(width=16), ac.AttentionLayer(width=16, attention_map="relu", seq_len=2, num_heads=1)],
+    ids=lambda layer: layer.describe(),
+)
+def test_quantiles_are_where_the_law_reaches_them(layer: ac.AttentionLayer) -> None:
+    law = ac.finite_width_law(layer, size=256)
+    q = np.concatenate([10.0 ** -np.arange(5.0, 0.0, -0.5), [0.05, 0.3, 0.49, 0.5, 0.51, 0.75, 1 - 1e-3]])
+    q.sort()
+    t = law.ppf(q)
+    over = np.minimum(q, 1 - q) >= (1 - law.atom()) / 2
+    assert over[q == 0.5].all()
+    np.testing.assert_array_equal(t[over], 0.0)
+    below, above = ~over & (q < 0.5), ~over & (q > 0.5)
+    np.testing.assert_allclose(law.cdf(t[below]), q[below], rtol=1e-9)
+    np.testing.assert_allclose(law.sf(t[above]), 1 - q[above], rtol=1e-9)
+    assert np.all(np.diff(t[np.isfinite(law.cdf_error(t))]) >= 0)
+    np.testing.assert_array_equal(law.ppf([0.0, 1.0]), [-np.inf, np.inf])
+    assert law.ppf(0.2, position=layer.seq_len - 1) == pytest.approx(-law.ppf(0.8, position=layer.seq_len - 1))
+    for shape in ((), (0,), (2, 0), (2, 3)):
+        assert np.shape(law.ppf(np.full(shape, 0.2))) == shape
+    for bad in (-0.1, 1.1, math.nan, "half"):
+        with pytest.raises(ac.InputError, match=r"^q="):
+            law.ppf(bad)
+    with pytest.raises(ac.InputError, match=r"^position="):
+        law.ppf(0.5, layer.seq_len)
+
+
+def test_quantiles_are_those_of_draws_and_not_the_limits() -> None:
+    layer, draws = ac.AttentionLayer(width=8), 60_000
+    law, q = ac.finite_width_law(layer), np.array([0.6, 0.7])
+    y = ac.simulate(layer, draws, seed=0, reading="collapsed", coordinates=1).outputs[:, 0].ravel()
+    # Two-sided 1e-6.
+    noise = 4.9 * np.sqrt(q * (1 - q) / draws)
+    t = law.ppf(q)
+    assert np.all(np.abs((y[:, None] <= t).mean(axis=0) - q) < noise + law.cdf_error(t))
+    assert np.all(np.abs((y[:, None] <= law.limit.ppf(q)).mean(axis=0) - q) > noise + law.cdf_error(t))
+
+
+def test_memory_does_not_grow_with_t() -> None:
+    law = ac.finite_width_law(SINGLE, size=16)
+    law.cdf(0.0)
+    tracemalloc.start()
+    law.cdf(np.linspace(-2, 2, 20_000))
+    law.pdf_error(np.linspace(-2, 2, 20_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**27
+
+
+@pytest.mark.parametrize("t", [np.ma.array([1.0, 99.0], mask=[False, True]), 1j, "1", np.array(["1"], dtype=object)])
+def test_what_holds_no_plain_numbers_is_refused(t: object) -> None:
+    law = ac.finite_width_law(SINGLE, size=16)
+    for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.ppf, law.limit.cdf, law.limit.ppf):
+        with pytest.raises(ac.InputError, match=r"^[tq]=.*(masked|must be numbers)"):
+            method(t)  # type: ignore[arg-type]
