@@ -75,7 +75,7 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
     t = np.array(figure.grid)
     factors = [_width(curve.layer) if scaled else 1.0 for curve in figure.curves]
     values = [factor * np.array(curve.value) for factor, curve in zip(factors, figure.curves, strict=True)]
-    errors = [factor * np.array(curve.error) for factor, curve in zip(factors, figure.curves, strict=True)]
+    errors = [factor * np.array(curve.error, dtype=float) for factor, curve in zip(factors, figure.curves, strict=True)]
 
     def paint(axes: Axes) -> None:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)

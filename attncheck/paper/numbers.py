@@ -205,7 +205,8 @@ def times(factor: float) -> str:
 
 def _largest(curve: Curve) -> str:
     at = int(np.argmax(np.abs(curve.value)))
-    return f"{abs(curve.value[at]):.2g} ± {curve.error[at]:.1g}"
+    error = curve.error[at]
+    return f"{abs(curve.value[at]):.2g} ± {'unknown' if error is None else format(error, '.1g')}"
 
 
 def _within(law: Sampled, floor: Sampled) -> bool:

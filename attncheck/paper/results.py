@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,15 @@ class Sampled(msgspec.Struct, frozen=True):
 class Curve(msgspec.Struct, frozen=True):
     """A density at finite width less that of the limit, computed, with the half-widths of its errors.
 
-    ``moments`` are the variance, its error, the excess kurtosis and its error.
+    An error is None far out, where too few draws make the density to tell how far it is off. ``moments`` are the
+    variance, its error, the excess kurtosis and its error.
     """
 
     label: str
     layer: dict[str, Any]
     of: str
     value: list[float]
-    error: list[float]
+    error: list[float | None]
     moments: list[float]
 
 
@@ -223,8 +225,9 @@ def _sampled(
 
 
 def _curve(wanted: Exact, arrays: Arrays) -> Curve:
-    value, error, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
-    return Curve(wanted.curve, wanted.layer.to_dict(), wanted.of, value, error, moments)
+    value, errors, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
+    told = [error if math.isfinite(error) else None for error in errors]
+    return Curve(wanted.curve, wanted.layer.to_dict(), wanted.of, value, told, moments)
 
 
 def _point(wanted: Exact, arrays: Arrays) -> Point:

@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 # Entries of X that the draws of the default size take, and bounds on their number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # At least so many draws make a tail whose error is told.
-_FEWEST_IN_TAIL = 10
+_FEWEST_IN_TAIL = 20
 # Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 
@@ -169,9 +169,9 @@ class FiniteWidthLaw:
         """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
 
         It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
-        it, with r the root of a tenth of the draws: 20 for 4096 of them. Draws that have to be tilted to make a tail r
-        times as heavy are one in r², so that fewer than ten of all would make it, and what those vary by does not tell
-        how far it is off.
+        it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
+        tail r times as heavy are one in r², so that fewer than twenty of all would make it, and what those vary by does
+        not tell how far it is off.
         """
         t = check_points(t)
         limit = self.gap(position).limit.upper_tail(np.abs(t))
