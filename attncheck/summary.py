@@ -119,7 +119,7 @@ def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     layers = [AttentionLayer.from_dict(each) for each in fields.values()]
     if not layers or any(result.p_values for result in results) or not all(map(run.subject.reason_unsupported, layers)):
         return []
-    plainest = min(layers, key=lambda layer: (len(features_of(layer)), layer.weight_entries))
+    plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))
     call = layer_call(plainest)
     refused = "the layer" if len(layers) == 1 else f"all {len(layers)} layers"
     return [
@@ -135,14 +135,17 @@ def _values(layers: Sequence[AttentionLayer]) -> str:
     --------
     >>> _values([AttentionLayer(width=8), AttentionLayer(width=16, mask="causal")])
     'width 8 to 16, mask none or causal'
+    >>> _values([AttentionLayer(width=8), AttentionLayer(width=8, head_dim=2, head_scaling=False)])
+    'width 8, head_dim None or 2, head_scaling True or False'
     """
     told = []
     for field in dataclasses.fields(AttentionLayer):
         values = list(dict.fromkeys(getattr(layer, field.name) for layer in layers))
         if values == [field.default]:
             continue
-        numbers = len(values) > 1 and all(isinstance(value, int) and not isinstance(value, bool) for value in values)
-        text = span([min(values), max(values)]) if numbers else " or ".join(map(str, values))
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        others = [str(value) for value in values if value not in numbers or isinstance(value, bool)]
+        text = " or ".join([*others, *([span([min(numbers), max(numbers)])] if numbers else [])])
         told.append(f"{field.name} {text}")
     return ", ".join(told)
 
