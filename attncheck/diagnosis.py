@@ -29,6 +29,8 @@ from attncheck.unit import Unit
 
 FloatArray = NDArray[np.float64]
 
+#: How the sentence on the outputs' scale begins.
+OUTPUT_VARIANCE = "output variance"
 _SIZE = 4_000
 # Entries of a diagnosis' largest array.
 _ENTRIES = 2**21
@@ -89,11 +91,6 @@ class Estimate:
         One of a positive number that reaches below 0 does not: a few large draws make it, and may be missing.
         """
         return not self.low <= self.declared <= self.high and not (self.positive and self.low <= 0.0)
-
-    def times(self, unit: float) -> Estimate:
-        """Return a ratio as a quantity of which `unit` is declared."""
-        value, low, high, declared = (unit * each for each in (self.value, self.low, self.high, self.declared))
-        return dataclasses.replace(self, value=value, low=low, high=high, declared=declared, ratio=False)
 
     def __str__(self) -> str:
         value, low, high, declared = (
@@ -216,7 +213,7 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
         yield _ratio("value variance", sample.value_energy())
     if {"scores", "value_gram"} <= sample.exposed:
         yield _ratio("output variance given scores and values", sample.output_residual.squares())
-    yield _compared("output variance", _mean_square(sample.outputs), _mean_square(reference().outputs))
+    yield _compared(OUTPUT_VARIANCE, _mean_square(sample.outputs), _mean_square(reference().outputs))
     means = sample.outputs.mean(axis=(1, 2))
     yield _mean("mean of the outputs", means, 0.0)
 
@@ -238,14 +235,7 @@ def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
     seen = visible(sample.layer)
     scores = sample.need("scores")
     if "input_gram" in sample.exposed and not sample.layer.tied_query_key:
-        diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
-        std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
-        declared = np.broadcast_to(std**2 * (diagonal[:, None, :, None] * diagonal[:, None, None, :]), scores.shape)[
-            ..., seen
-        ]
-        ratio = np.divide(scores[..., seen] ** 2, declared, out=np.ones_like(declared), where=declared > 0)
-        variance = _mean("score variance", ratio.mean(axis=(1, 2)), 1.0).times(float(declared.mean()))
-        yield dataclasses.replace(variance, source="given the drawn inputs")
+        yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
     else:
         ours, theirs = (_mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared("score variance", ours, theirs)
@@ -256,13 +246,45 @@ def _score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
         yield _mean(name, own, 0.0)
 
 
+def _score_variances(sample: Sample) -> FloatArray:
+    """Return the declared variance of each score given the inputs, σ_Q² σ_K² factor² G_ii G_jj: (N, 1, s, s)."""
+    diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+    std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
+    return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
+
+
+def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Estimate]:
+    """Compare squared scores, (N, H, entries), with their variances given the inputs, (N, 1, entries).
+
+    Inputs vary, squares and variances vary with them: the interval is that of what is left of a draw's mean square
+    when its mean variance is taken off, times the ratio of both over all draws. In narrow layers it is wide even so,
+    and squares over variances, entry by entry, may tell what it does not.
+    """
+    ours, theirs = (_per_draw(each) for each in (squares, declared))
+    value, unit = float(ours.mean()), float(theirs.mean())
+    left = ours - (value / unit if unit else 1.0) * theirs
+    half = _QUANTILE * float(left.std()) / len(left) ** 0.5
+    variance = Estimate(
+        "score variance", value, value - half, value + half, unit, positive=True, source="given the drawn inputs"
+    )
+    yield variance
+    if not variance.differs:
+        ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
+        yield dataclasses.replace(_mean("score variance entry by entry", _per_draw(ratio), 1.0), ratio=True)
+
+
 def _own_scores(sample: Sample) -> FloatArray:
     """Return each draw's mean of the p_ii."""
     return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
 
 
 def _mean_square(values: FloatArray) -> FloatArray:
-    return np.asarray((values**2).reshape(len(values), -1).mean(axis=1))
+    return _per_draw(values**2)
+
+
+def _per_draw(values: FloatArray) -> FloatArray:
+    """Return each draw's mean."""
+    return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
 def _mean(name: str, values: FloatArray, declared: float) -> Estimate:

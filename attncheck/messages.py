@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attncheck.checks.claims import CLAIMS
+from attncheck.diagnosis import OUTPUT_VARIANCE
 from attncheck.records import Result
 from attncheck.unit import violated
 from attncheck.words import chance, counted, layer_name
@@ -14,6 +15,9 @@ from attncheck.words import chance, counted, layer_name
 # Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6
 _CAUSES = 2
+# The claim on the outputs' shape, and what its violation points at where their variance is another one.
+_SHAPE = "non_gaussianity"
+_SCALE = "the scale of the outputs differs from the declared one, whatever their shape"
 
 
 def explain(results: Sequence[Result], record: Path | None, call: str = "") -> str:
@@ -33,7 +37,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "") -> s
         f"VIOLATED: {claim.said_of(worst.layer)} ({claim.source})",
         f"  layer:    {layer_name(worst.layer)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
-        *(f"  likely:   {hint}" for hint in likely(shown)),
+        *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
@@ -50,9 +54,14 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "") -> s
     return "\n".join(lines)
 
 
-def likely(bad: Sequence[Result]) -> list[str]:
-    """Return the likely causes of violated results that are in the order of `violated`."""
-    return [hint for hint in dict.fromkeys(result.hint for result in bad[:_SHOWN]) if hint][:_CAUSES]
+def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
+    """Return the likely causes of violated results that are in the order of `violated`.
+
+    Outputs of another variance than the declared one say nothing of whether they are Gaussian.
+    """
+    scale = any(sentence.startswith(f"{OUTPUT_VARIANCE} ") for sentence in diagnosis)
+    hints = (_SCALE if scale and result.claim == _SHAPE else result.hint for result in bad[:_SHOWN])
+    return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
 
 
 def _looks(result: Result) -> str:

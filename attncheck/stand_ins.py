@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from attncheck.attention import AttentionLayer
+from attncheck.attention import ATTENTION_MAPS, MASKS, AttentionLayer
 from attncheck.errors import InputError
 
 # What every layer has to say; all other fields have defaults.
 _SIZES = ("width", "seq_len", "num_heads")
+# What a subject may ask for beside the sizes: heads of width/num_heads, a mask, and at most one of the others.
+_OTHERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"head_scaling": False},
+    {"score_scaling": "1/n"},
+    {"num_kv_heads": 1},
+    *({"attention_map": name} for name in ATTENTION_MAPS if name != "softmax"),
+)
 
 
 def stand_in(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) -> AttentionLayer | None:
-    """Return the layer with what `supports` refuses set to its default, or None if its sizes alone are refused.
+    """Return the layer with what `supports` refuses set to that of a plain layer, or None if no plain one is supported.
 
+    The plain layer is the first that `supports` accepts: defaults but for the sizes; then heads of size
+    width/num_heads, a causal mask, or both; then each of these with another scaling, grouped heads or another map.
     Fields are taken over one by one, in the order of `AttentionLayer`, and then once more those that need others.
 
     Parameters
@@ -28,9 +39,11 @@ def stand_in(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) 
     >>> grouped = AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")
     >>> print(stand_in(grouped, lambda layer: layer.num_kv_heads is None).describe())
     n=16 s=4 H=4 causal
+    >>> print(stand_in(grouped, lambda layer: layer.head_dim is not None and layer.mask == "none").head_dim)
+    4
     """
-    found = AttentionLayer(**{name: getattr(layer, name) for name in _SIZES})
-    if not supports(found):
+    found = next(filter(supports, _plain(layer)), None)
+    if found is None:
         return None
     chosen = {
         field.name: getattr(layer, field.name)
@@ -42,6 +55,14 @@ def stand_in(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) 
         if changed is not None and supports(changed):
             found = changed
     return found
+
+
+def _plain(layer: AttentionLayer) -> Iterator[AttentionLayer]:
+    """Yield layers of the same sizes that a subject may be written for, the plainest first."""
+    sizes = {name: getattr(layer, name) for name in _SIZES}
+    head_dims = (None, max(1, layer.width // layer.num_heads))
+    for other, mask, head_dim in itertools.product(_OTHERS, MASKS, head_dims):
+        yield AttentionLayer(**sizes, mask=mask, head_dim=head_dim, **other)
 
 
 def _changed(layer: AttentionLayer, name: str, value: Any) -> AttentionLayer | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.registry import checks_of
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.features import FEATURES, features_of
@@ -20,7 +21,7 @@ from attncheck.program import features as program_features
 from attncheck.records import Result, run_digest
 from attncheck.report.causes import causes
 from attncheck.report.gather import tallied
-from attncheck.words import chance, counted, expected, gap_text, reads, telling
+from attncheck.words import chance, counted, expected, gap_text, layer_call, reads, span, telling
 
 if TYPE_CHECKING:
     from attncheck.run import Run
@@ -60,7 +61,7 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     color : bool
         Whether the terminal understands escape codes.
     """
-    parts = [verdict_sentence(run, results, conclusion), *usual_causes(results)]
+    parts = [verdict_sentence(run, results, conclusion), *all_refused(run, results), *usual_causes(results)]
     if results:
         parts += [render_table(_table(results), color), *skipped(results), *detectable(results), *unseen(results)]
     parts += [*visited_layers(results), *visited_programs(results)]
@@ -102,14 +103,51 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     """Return the verdict with its false-alarm budget, and the reasons where it is not a pass."""
     examined = [result for result in results if result.p_values]
     claims = len({result.claim for result in examined})
-    layers = len({str(result.layer) for result in examined})
+    cases = len({str(result.layer) for result in examined})
     text = (
         f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined):,} of "
         f"{counted(len(run.planned), 'planned result')} examined, on {counted(claims, 'claim')} and "
-        f"{counted(layers, 'layer')}; the chance of a false alarm was set to "
+        f"{counted(cases, 'configuration')}; the chance of a false alarm was set to "
         f"{run.budget.false_alarm:g} before the run."
     )
     return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
+
+
+def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
+    """Return a line on what was asked for and what to widen, where the subject supports none of the layers."""
+    fields = {str(result.layer): result.layer for result in results if "program" not in result.layer}
+    layers = [AttentionLayer.from_dict(each) for each in fields.values()]
+    if not layers or any(result.p_values for result in results) or not all(map(run.subject.reason_unsupported, layers)):
+        return []
+    plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))
+    call = layer_call(plainest)
+    refused = "the layer" if len(layers) == 1 else f"all {len(layers)} layers"
+    return [
+        f"{run.subject.name}.supports refuses {refused} that it was asked for: {_values(layers)}. "
+        f"Widen it, to {call} for example, or pass layers that it supports to attncheck.check."
+    ]
+
+
+def _values(layers: Sequence[AttentionLayer]) -> str:
+    """Return the values of the fields of layers, where they are not the defaults.
+
+    Examples
+    --------
+    >>> _values([AttentionLayer(width=8), AttentionLayer(width=16, mask="causal")])
+    'width 8 to 16, mask none or causal'
+    >>> _values([AttentionLayer(width=8), AttentionLayer(width=8, head_dim=2, head_scaling=False)])
+    'width 8, head_dim None or 2, head_scaling True or False'
+    """
+    told = []
+    for field in dataclasses.fields(AttentionLayer):
+        values = list(dict.fromkeys(getattr(layer, field.name) for layer in layers))
+        if values == [field.default]:
+            continue
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        others = [str(value) for value in values if value not in numbers or isinstance(value, bool)]
+        text = " or ".join([*others, *([span([min(numbers), max(numbers)])] if numbers else [])])
+        told.append(f"{field.name} {text}")
+    return ", ".join(told)
 
 
 def usual_causes(results: Sequence[Result]) -> list[str]:
@@ -117,17 +155,37 @@ def usual_causes(results: Sequence[Result]) -> list[str]:
     found = causes(tallied(results))[:_CAUSES]
     lines = [
         f"  {place}. {cause.hint or 'no cause is on file'} ({cause.leading.name} is violated on "
-        f"{cause.leading.verdicts[Verdict.VIOLATED]} of {counted(cause.leading.examined, 'layer')})"
+        f"{cause.leading.verdicts[Verdict.VIOLATED]} of "
+        f"{_cases(cause.leading.examined, cause.leading.name)}{_only(results, cause.leading.claim)})"
         for place, cause in enumerate(found, 1)
     ]
     return ["What usually causes this, the most telling first:", *lines] if lines else []
+
+
+def _cases(count: int, check: str) -> str:
+    """Return a count of what a check or property is about, layers or programs."""
+    return counted(count, "program" if check.partition(".")[0] in PROGRAM_PROPERTIES else "layer")
+
+
+def _only(results: Sequence[Result], claim: str) -> str:
+    """Return the features that all layers have on which a claim is violated, and none has on which it is not."""
+    examined = [each for each in results if each.claim == claim and each.p_values and "program" not in each.layer]
+    bad = {str(each.layer): each.layer for each in examined if each.verdict == Verdict.VIOLATED}
+    good = {str(each.layer): each.layer for each in examined if str(each.layer) not in bad}
+    if not bad or not good:
+        return ""
+    of_bad, of_good = (
+        [set(features_of(AttentionLayer.from_dict(layer))) for layer in layers.values()] for layers in (bad, good)
+    )
+    shared = set.intersection(*of_bad).difference(*of_good)
+    return f"; only with {' and '.join(name for name in FEATURES if name in shared)}" if shared else ""
 
 
 def _table(results: Sequence[Result]) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     for column in ("property", "verdict"):
         table.add_column(column, no_wrap=True)
-    for column in ("layers", "examined", "draws", "smallest first p", "seconds"):
+    for column in ("configurations", "examined", "draws", "smallest first p", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in _by_property(results):
         examined = [result for result in group if result.p_values]
@@ -148,14 +206,20 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def skipped(results: Sequence[Result]) -> list[str]:
-    """Return a line on the layers on which nothing of a property was examined, with the most telling reason, if any."""
+    """Return a line on the layers and programs on which nothing of a property was examined, counted by reason, if any.
+
+    Where the checks of a property have several reasons on one layer, the most telling one counts.
+    """
     told = []
     for name, group in _by_property(results):
         seen = {result.unit for result in group if result.p_values}
-        idle = [result for result in group if result.unit not in seen]
-        if idle:
-            layers = counted(len({result.unit for result in idle}), "layer")
-            told.append(f"{name} on {layers} ({telling(Counter(result.reason for result in idle))})")
+        reasons: dict[str, Counter[str]] = {}
+        for result in group:
+            if result.unit not in seen:
+                reasons.setdefault(result.unit, Counter())[result.reason] += 1
+        counts = Counter(telling(of_unit) for of_unit in reasons.values()).most_common()
+        if counts:
+            told.append(f"{name} {', '.join(f'on {_cases(count, name)} ({reason})' for reason, count in counts)}")
     return [f"Skipped, nothing to examine: {'; '.join(told)}"] if told else []
 
 
@@ -194,7 +258,7 @@ def _gap_sentence(group: Sequence[Result]) -> str:
     middle, worst = ranked[(len(ranked) - 1) // 2], ranked[-1]
     gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
     told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
-    return f"{told} {counted(len(group), 'layer')}, {expected(middle)}: {reads(middle)}"
+    return f"{told} {_cases(len(group), middle.check)}, {expected(middle)}: {reads(middle)}"
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:

@@ -222,6 +222,20 @@ def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> No
     assert all(f"{fault} ({FAULTS[fault].what})" in said for fault, (_, by) in NAMED_BY.items() if by == check.name)
 
 
+def test_explain_says_what_masked_scores_are(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explained(capsys, "scores.scale")
+    assert (
+        "needs: input_gram, key_gram, scores (masked scores too: numbers where the mask hides them, not -inf)" in said
+    )
+
+
+def test_explain_counts_one_check_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain"])
+    said = capsys.readouterr().out
+    assert "; 1 check)" in said
+    assert " 1 checks" not in said
+
+
 @pytest.mark.parametrize("name", ["scores.scale", "exactness.score", "scores.key_groups"])
 def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """As many draws as a run plans: 2% of W_Q, a law at 0.015 that is too dear, and a check of grouped layers."""

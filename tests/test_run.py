@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import attncheck.run
 import attncheck.shrink
@@ -26,7 +28,8 @@ from attncheck.case import Case
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
-from attncheck.diagnosis import Estimate, diagnose
+from attncheck.checks.sample import Sample
+from attncheck.diagnosis import Estimate, _score_estimates, diagnose
 from attncheck.errors import InputError
 from attncheck.examples import draw_examples
 from attncheck.messages import explain
@@ -36,9 +39,21 @@ from attncheck.regimes import REGIMES
 from attncheck.report.causes import causes
 from attncheck.report.gather import gather
 from attncheck.run import Run, RunReport
+from attncheck.simulators import simulate
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-from attncheck.summary import MAIN_CHECKS, NOT_PROVED, detectable, skipped, unseen, visited_layers
+from attncheck.summary import (
+    MAIN_CHECKS,
+    NOT_PROVED,
+    all_refused,
+    detectable,
+    skipped,
+    summarize,
+    unseen,
+    usual_causes,
+    verdict_sentence,
+    visited_layers,
+)
 from attncheck.unit import Cost, Unit, run_unit, violated
 from attncheck.words import chance, reads
 
@@ -255,6 +270,15 @@ class TestMessage:
     def test_nothing_violated_nothing_said(self) -> None:
         assert explain([], None) == ""
 
+    def test_outputs_of_another_scale_are_not_called_gaussian(self) -> None:
+        (result,) = results_of(planned("non_gaussianity"), "non_gaussianity")
+        bad = msgspec.structs.replace(result, verdict="violated", p_values=[1e-9])
+        scale = "output variance 0.106 [0.100, 0.112], declared 0.422 by draws of the exact law"
+        assert "outputs are Gaussian" in explain([bad], None)
+        said = explain([msgspec.structs.replace(bad, diagnosis=[scale])], None)
+        assert "outputs are Gaussian" not in said
+        assert "likely:   the scale of the outputs differs from the declared one" in said
+
     def test_a_subject_that_fails_now_and_then_keeps_its_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(*arguments: Any) -> list[str]:
             raise InputError("subject=mine: failed")
@@ -370,17 +394,42 @@ class TestDiagnosis:
         assert estimate.differs
         drawn = dataclasses.replace(estimate, source="given the drawn inputs")
         assert str(drawn) == "score variance 0.250 [0.240, 0.260], declared 1.00 given the drawn inputs"
-        assert str(estimate.times(4.0)) == "score variance 1.00 [0.960, 1.04], declared 4.00"
         assert (
             str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
         )
         assert not Estimate("mean", 0.01, -0.01, 0.03, 0.0).differs
 
+    @pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_the_score_variance_is_the_mean_square_of_the_scores(
+        self, width: int, seq_len: int, heads: int, mixed: bool
+    ) -> None:
+        layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=heads)
+        size, rng = 1000, np.random.default_rng(0)
+        drawn = simulate(layer, size, 0, coordinates=width)
+
+        def projected() -> NDArray[np.float64]:
+            heads_of = drawn.inputs @ rng.normal(0.0, width**-0.5, (size, width, heads * width))
+            if mixed:  # a wrong reshape: what is of one position is spread over several
+                return heads_of.reshape(size, heads, seq_len, width)
+            return heads_of.reshape(size, seq_len, heads, width).swapaxes(1, 2)
+
+        scores = projected() @ projected().swapaxes(-1, -2) * width**-0.5
+        sample = Sample(layer, drawn.outputs, scores=scores, input_gram=drawn.input_gram)
+        variance, *others = _score_estimates(sample, lambda: sample)
+        diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+        assert variance.name == "score variance"
+        assert variance.value == pytest.approx(float((scores**2).mean()))
+        # Those of all pairs of positions: the mean of G_ii G_jj is that of the trace, squared.
+        assert variance.declared == pytest.approx(float((diagonal.mean(axis=1) ** 2).mean()))
+        assert any(estimate.differs for estimate in (variance, *others)) == mixed
+        # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
+        assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])
+
     def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
         # Few large draws make such a mean: "[-36.6, 37.5], declared 82.7" would be no evidence.
         estimate = Estimate("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
         assert not estimate.differs
-        assert not estimate.times(2.0).differs
         assert dataclasses.replace(estimate, low=0.1).differs
         assert dataclasses.replace(estimate, positive=False).differs
 
@@ -469,6 +518,60 @@ class TestSummary:
             for r in results
         ]
         assert skipped([*results, *idle]) == ["Skipped, nothing to examine: inputs on 1 layer (too dear)"]
+
+    def test_what_is_skipped_is_counted_by_reason(self) -> None:
+        (one, *_) = results_of(planned("scores"), "scores")
+        reasons = ["not this layer", "the subject does not expose value_gram", "too dear", "not this layer"]
+        idle = [
+            msgspec.structs.replace(one, unit=f"inputs@{unit}", property="inputs", p_values=[], reason=reason)
+            for unit, reason in enumerate(reasons)
+        ]
+        # Another check of the same unit, for another reason: the telling one counts, and the unit once.
+        idle.append(msgspec.structs.replace(idle[1], reason="there is one head only"))
+        assert skipped(idle) == [
+            "Skipped, nothing to examine: inputs on 2 layers (not this layer), "
+            "on 1 layer (the subject does not expose value_gram), on 1 layer (too dear)"
+        ]
+
+    def test_layers_and_programs_are_counted_together_as_configurations(self) -> None:
+        run = planned("scores", "netsor")
+        of_layer = results_of(planned("scores"), "scores")
+        of_program = [
+            msgspec.structs.replace(r, property="netsor", unit=f"netsor@{n}", layer={"program": {}, "widths": [n]})
+            for n, r in enumerate(of_layer)
+            if r.p_values
+        ]
+        both = [*of_layer, *of_program]
+        said = verdict_sentence(run, both, run.conclude(both))
+        assert f"and {1 + len(of_program)} configurations;" in said
+        idle = [msgspec.structs.replace(r, p_values=[], reason="too dear") for r in of_program]
+        assert skipped(idle) == [f"Skipped, nothing to examine: netsor on {len(idle)} programs (too dear)"]
+
+    def test_what_only_layers_with_a_violation_have_is_said(self) -> None:
+        (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
+        both = LAYER.replace(mask="causal", head_dim=2)
+        bad = [
+            msgspec.structs.replace(result, layer=layer.to_dict(), unit=f"scores@{k}", verdict="violated")
+            for k, layer in enumerate([both, both.replace(head_dim=None)])
+        ]
+        good = msgspec.structs.replace(result, layer=LAYER.replace(head_dim=2).to_dict(), unit="scores@9")
+        assert usual_causes([*bad, good])[1].endswith("(scores.scale is violated on 2 of 3 layers; only with causal)")
+        assert usual_causes([bad[0], good])[1].endswith("violated on 1 of 2 layers; only with causal)")
+        masked = msgspec.structs.replace(good, layer=LAYER.replace(mask="causal", width=4).to_dict())
+        assert usual_causes([*bad, good, masked])[1].endswith("violated on 2 of 4 layers)")
+        assert usual_causes(bad)[1].endswith("violated on 2 of 2 layers)")
+
+    def test_what_to_widen_is_said_where_no_layer_is_supported(self) -> None:
+        subject: Any = functools.partial(collapsed)
+        subject.supports = lambda layer: layer.width == 5 or "width 5 only"
+        run = planned("scores", layer=GROUPED, subject=subject)
+        results = [msgspec.convert(fields, Result) for fields in run.examine("scores", GROUPED)[0]]
+        (line,) = all_refused(run, results)
+        assert ".supports refuses the layer that it was asked for: width 16, " in line
+        assert "mask causal, num_kv_heads 2" in line
+        assert "attncheck.AttentionLayer(width=16, " in line
+        assert line in summarize(run, results, run.conclude(results)).splitlines()
+        assert all_refused(planned("scores"), results_of(planned("scores"), "scores")) == []
 
 
 class TestDetectable:

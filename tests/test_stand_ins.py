@@ -54,6 +54,20 @@ def test_nothing_stands_in_where_sizes_are_not_supported() -> None:
     assert stand_in(GROUPED, lambda layer: layer.width == 8) is None
 
 
+def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
+    run = made(supporting(lambda layer: layer.head_dim is not None and layer.mask == "none"))
+    added = run.units("scores", layers())[len(made().units("scores", layers())) :]
+    assert added
+    assert all(isinstance(unit.layer, AttentionLayer) and unit.layer.head_dim is not None for unit in added)
+    # The grouped causal anchor: heads of width/num_heads, and its groups.
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in [u.layer for u in added]
+    # The first plain layer that is supported is the base, and what the layer itself says goes before it.
+    wide = AttentionLayer(width=16, num_heads=4, head_dim=8, score_scaling="1/n")
+    assert stand_in(wide, lambda layer: layer.head_dim is not None) == wide
+    linear = stand_in(wide, lambda layer: layer.attention_map == "linear" and layer.head_dim is None)
+    assert linear == AttentionLayer(width=16, num_heads=4, attention_map="linear", score_scaling="1/n")
+
+
 def test_stand_ins_keep_all_that_is_supported() -> None:
     tied = REGIMES["tied queries and keys"].layer
     assert stand_in(tied, lambda layer: layer.mask == "none") == tied

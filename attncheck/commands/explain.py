@@ -83,7 +83,7 @@ def _overview() -> Iterator[str]:
     for claim in CLAIMS.values():
         checks = [check for check in EVERY_CHECK if check.claim == claim.name]
         yield ""
-        yield f"{claim.name} ({claim.source}; {len(checks)} checks)"
+        yield f"{claim.name} ({claim.source}; {counted(len(checks), 'check')})"
         yield from _wrapped(claim.statement, "  ")
 
 
@@ -109,7 +109,7 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
         "null": f"{check.null} ({_KINDS[check.kind]})",
         "departure": check.departure.text,
         "look": _look(check, PROFILES["default"]),
-        "needs": ", ".join(sorted(check.needs)) or "outputs",
+        "needs": _needed(check),
         "effect": check.reads.rstrip(":"),
         "hint": check.hint,
         "rejects": "; ".join(_rejected(check)),
@@ -117,6 +117,13 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
     for name, text in fields.items():
         if text:
             yield from _field(name, text, indent)
+
+
+def _needed(check: AnyCheck) -> str:
+    """Return what a subject has to expose; masked scores are no field of their own."""
+    hidden = "scores (masked scores too: numbers where the mask hides them, not -inf)"
+    fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
+    return ", ".join(hidden if name == "masked scores" else name for name in sorted(fields)) or "outputs"
 
 
 def _look(check: AnyCheck, profile: Profile) -> str:

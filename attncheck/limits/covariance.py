@@ -120,7 +120,8 @@ def infinite_heads_kernel(
         layer = AttentionLayer.from_dict({**fields, **stds})
     else:
         if not isinstance(layer, AttentionLayer):
-            refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+            remedy = "pass attncheck.AttentionLayer(width=...), or a matrix as kernel="
+            refuse("layer", layer, "is not an AttentionLayer", remedy)
         given = (score_std, value_std, attention_map, mask)
         if given != (1.0, 1.0, "softmax", "none"):
             refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")

@@ -100,13 +100,14 @@ def _write(
 
 def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int) -> str:
     examined = [result for result in results if result.p_values]
+    observed = _observed(samples, conclusion, seed)
     lines = [
         f"{conclusion.verdict.upper()}: {samples.source}, {len(samples):,} draws of {samples.sample.layer.describe()}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
-        *(f"  observed: {sentence}" for sentence in _observed(samples, conclusion, seed)),
-        *(f"  likely:   {hint}" for hint in likely(violated(results))),
+        *(f"  observed: {sentence}" for sentence in observed),
+        *(f"  likely:   {hint}" for hint in likely(violated(results), observed)),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
         "are too small.",
     ]

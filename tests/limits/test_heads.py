@@ -294,6 +294,11 @@ def test_kernels_and_scores_may_be_as_large_and_as_small_as_is_said(attention_ma
         assert found.matrix == pytest.approx(of_scores**4 * scale**3 * unit.matrix, rel=1e-9)
 
 
+def test_a_matrix_in_the_place_of_a_layer_is_told_where_to_go() -> None:
+    with pytest.raises(InputError, match=r"is not an AttentionLayer; .* or a matrix as kernel="):
+        ac.infinite_heads_kernel(np.eye(4))  # type: ignore[arg-type]  # what a person may try
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
