@@ -185,7 +185,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         reads=f"Kolmogorov distance of {name} from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
         measure=measure,
-        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         excluded=tied,
         fewest_draws=FEWEST_NUMBERS,
     )

@@ -236,7 +236,7 @@ CHECKS = (
         reads="Kolmogorov distance of single scores from their law given the inputs:",
         family=lambda setting: Uniform(),
         measure=_marginal,
-        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         excluded=tied,
     ),
     Check(
@@ -249,7 +249,7 @@ CHECKS = (
         reads="Kolmogorov distance of the log size of whitened scores from its law:",
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads),
         measure=_sizes,
-        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         excluded=tied,
     ),
     Check(
@@ -262,7 +262,7 @@ CHECKS = (
         reads="spread component of single scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_marginal,
-        hint="score variance, W_Q, W_K or the score scaling differs from the declared one",
+        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         picture=portraits.score_covariances,
         excluded=tied,
     ),

@@ -28,6 +28,8 @@ FloatArray = NDArray[np.float64]
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # At least so many draws make a tail whose error is told.
 _FEWEST_IN_TAIL = 20
+# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
+_NEAR = 1.25
 # Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 
@@ -261,7 +263,7 @@ class FiniteWidthLaw:
     def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
         """Return four standard errors; infinite where too few draws make what is added to the limit at `t`."""
         spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
-        most = math.sqrt(self.gap(position).deviation.draws / _FEWEST_IN_TAIL)
+        most = max(_NEAR, math.sqrt(self.gap(position).deviation.draws / _FEWEST_IN_TAIL))
         finite = limit + replicates.mean(axis=0)
         reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
         return np.where(reached | np.isinf(t), spread, np.inf)[()]
