@@ -8,6 +8,7 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 from __future__ import annotations
 
 import os
+import signal
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
@@ -116,11 +117,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
-        from attncheck.processes import admit_interrupts
+        if _interrupts_held():
+            from attncheck.processes import admit_interrupts
 
-        admit_interrupts()  # from here on pytest ends without a traceback
+            admit_interrupts()  # from here on pytest ends without a traceback
     elif config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
+
+
+def _interrupts_held() -> bool:
+    """Return whether `attncheck run` began this process, with Ctrl-C held back."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        return False
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -124,6 +124,7 @@ def test_a_tied_layer_is_outside_the_assumption() -> None:
         "independence.score_gram",
         "outputs.limit_scores",
         "draws.scores",
+        "independence.values_any_scores",
     }
     assert {name for name, reason in reasons.items() if "W_Q is W_K" in reason} == names
     # What does not rest on scores that are Gaussian given keys is examined as ever.
