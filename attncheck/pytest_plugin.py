@@ -8,8 +8,8 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 from __future__ import annotations
 
 import os
-import signal
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
