@@ -5,7 +5,8 @@ are hard in different ways, counts p-values below four levels, and then gives ev
 per layer of right simulators of several kinds, where a null that is only nearly true would show. Checks of
 programs get the same on example programs and random ones. ``--write``
 puts the tables into benchmarks/calibration.md; ``--quick`` runs everything at a tiny scale. All streams are
-keyed: the same numbers come out every time.
+keyed: the same numbers come out every time. ``--check NAME``, once or more, prints the small samples of these
+checks of layers alone, in minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck.calibration import DRAWS, LEVELS, Calibration, calibrate
 from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, Case, ProgramCase
-from attncheck.checks.check import AnyCheck
+from attncheck.checks.check import AnyCheck, Check
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.reference import RATIO, ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
@@ -194,9 +195,9 @@ def plan(scale: Scale) -> list[tuple[Layer, int]]:
     return [*plans, (LARGE, scale.large)]
 
 
-def calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
+def calibrations(scale: Scale, checks: Sequence[Check] = CHECKS) -> dict[str, dict[str, Calibration]]:
     """Return the p-values of every check on every layer."""
-    return {layer.describe(): calibrate(layer, CHECKS, replications) for layer, replications in plan(scale)}
+    return {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plan(scale)}
 
 
 def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
@@ -327,17 +328,29 @@ def case_rows(found: Mapping[str, dict[str, Calibration]]) -> list[tuple[str, ..
     return rows
 
 
-def tables(kind: str, found: Mapping[str, dict[str, Calibration]]) -> list[str]:
-    """Return the tables of checks, over all layers or programs and by each."""
+def check_table(found: Mapping[str, dict[str, Calibration]]) -> list[str]:
+    """Return the table of checks over all layers or programs, and a sentence on it."""
     checks = pooled(found.values())
     levels = [f"below {level:g}" for level in LEVELS]
+    lines = table(("check", "samples", *levels, "uniform", "least"), [row(each) for each in checks.values()])
+    return [lines, smallest(checks.values())]
+
+
+def tables(kind: str, found: Mapping[str, dict[str, Calibration]]) -> list[str]:
+    """Return the tables of checks, over all layers or programs and by each."""
     return [
-        table(("check", "samples", *levels, "uniform", "least"), [row(each) for each in checks.values()]),
-        smallest(checks.values()),
+        *check_table(found),
         f"The same by {kind}: the check whose counts are the least likely there, its chance, and that chance as the "
         f"least of all on the {kind}.",
         table((kind, "checks", "worst check", "chance", "as the least"), case_rows(found)),
     ]
+
+
+def some(scale: Scale, names: Sequence[str]) -> str:
+    """Measure some checks of layers on small samples, and return what they come to."""
+    with threadpool_limits(1):
+        found = calibrations(scale, [check for check in CHECKS if check.name in names])
+    return "\n\n".join([setting(scale), *check_table(found)]) + "\n"
 
 
 def report(scale: Scale) -> str:
@@ -374,12 +387,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="write benchmarks/calibration.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
     parser.add_argument("--share", type=float, default=1.0, help="measure a share of it, such as 0.1 (default: 1)")
+    names = [check.name for check in CHECKS]
+    parser.add_argument("--check", action="append", choices=names, metavar="NAME", help="measure this check alone")
     options = parser.parse_args(arguments)
     if not 0 < options.share <= 1:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")
     if options.write and options.quick:
         parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    page = report(QUICK if options.quick else FULL.part(options.share))
+    if options.write and options.check:
+        parser.error("--write: the page has every check; leave --check out")
+    scale = QUICK if options.quick else FULL.part(options.share)
+    page = some(scale, options.check) if options.check else report(scale)
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
