@@ -47,6 +47,8 @@ class Run:
         With the thorough profile: about what the first looks of the whole run take.
     unit_ids : tuple of str
         The planned units; empty until `settled`.
+    explains : bool
+        Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
     """
 
     subject: Subject
@@ -56,6 +58,7 @@ class Run:
     record: Path | None = None
     draws: int | None = None
     unit_ids: tuple[str, ...] = ()
+    explains: bool = True
 
     @classmethod
     def of(
@@ -151,7 +154,7 @@ class Run:
         cost = Cost(self.affordable(layer), self.level, self.profile.power)
         with own_arithmetic():
             results = run_unit(unit, self.subject, self.seed, cost)
-            if violated(results):
+            if self.explains and violated(results):
                 results = self._explained(unit, results, cost)
         return [msgspec.to_builtins(result) for result in results], explain(results, self.record)
 

@@ -70,7 +70,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
     """
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
     units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
-    run = run.settled([unit.id for unit in units])
+    run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
     results = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
     ]

@@ -124,7 +124,7 @@ FAULTS = (
     Fault(
         "slipped_slice",
         "the first W_V is the last W_K, cut from a packed matrix one slice too early",
-        seen.everywhere,
+        seen.several_groups,
         Literal(project=_slipped_slice),
     ),
     Fault(

@@ -171,3 +171,21 @@ def test_single_numbers_may_coincide() -> None:
     found = marks(sample.outputs.reshape(len(sample), -1))
     assert len(np.unique(found)) == len(found) > 40_000
     assert len(np.unique(np.abs(sample.outputs[:, 0, 0]))) < 50_000
+
+
+def signed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw literal attention with weights of ±1, right as their law is declared."""
+
+    def spoil(weights: Weights) -> None:
+        weights[:] = [np.sign(weight) / np.sqrt(layer.width) for weight in weights]
+
+    return {"outputs": literal(layer, size, rng, spoil)["outputs"][..., :1]}
+
+
+def test_weights_of_two_values_may_give_zeros() -> None:
+    signed.weights = "rademacher"  # type: ignore[attr-defined]
+    layer = AttentionLayer(width=4, num_heads=1)  # 1/√4 is exact: sums that cancel are 0
+    outputs = signed(layer, 2_000, stream(0, "signed"))["outputs"]
+    assert (outputs == 0.0).all(axis=(1, 2)).mean() > 0.001
+    report = ac.check(signed, layer, profile="smoke")
+    assert report.verdict == "consistent", [result.check for result in report.violated]
