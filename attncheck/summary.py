@@ -206,7 +206,7 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def skipped(results: Sequence[Result]) -> list[str]:
-    """Return a line on the layers and programs on which nothing of a property was examined, counted by reason, if any.
+    """Return the layers and programs on which nothing of a property was examined, counted by reason, if there are any.
 
     Where the checks of a property have several reasons on one layer, the most telling one counts.
     """
@@ -219,8 +219,8 @@ def skipped(results: Sequence[Result]) -> list[str]:
                 reasons.setdefault(result.unit, Counter())[result.reason] += 1
         counts = Counter(telling(of_unit) for of_unit in reasons.values()).most_common()
         if counts:
-            told.append(f"{name} {', '.join(f'on {_cases(count, name)} ({reason})' for reason, count in counts)}")
-    return [f"Skipped, nothing to examine: {'; '.join(told)}"] if told else []
+            told += [f"  {name} on {_cases(count, name)}: {reason}" for reason, count in counts]
+    return ["Skipped, nothing to examine:", *told] if told else []
 
 
 def _of(part: int, whole: int) -> str:

@@ -517,7 +517,7 @@ class TestSummary:
             msgspec.structs.replace(r, unit="inputs@0", property="inputs", p_values=[], reason="too dear")
             for r in results
         ]
-        assert skipped([*results, *idle]) == ["Skipped, nothing to examine: inputs on 1 layer (too dear)"]
+        assert skipped([*results, *idle]) == ["Skipped, nothing to examine:", "  inputs on 1 layer: too dear"]
 
     def test_what_is_skipped_is_counted_by_reason(self) -> None:
         (one, *_) = results_of(planned("scores"), "scores")
@@ -529,8 +529,10 @@ class TestSummary:
         # Another check of the same unit, for another reason: the telling one counts, and the unit once.
         idle.append(msgspec.structs.replace(idle[1], reason="there is one head only"))
         assert skipped(idle) == [
-            "Skipped, nothing to examine: inputs on 2 layers (not this layer), "
-            "on 1 layer (the subject does not expose value_gram), on 1 layer (too dear)"
+            "Skipped, nothing to examine:",
+            "  inputs on 2 layers: not this layer",
+            "  inputs on 1 layer: the subject does not expose value_gram",
+            "  inputs on 1 layer: too dear",
         ]
 
     def test_layers_and_programs_are_counted_together_as_configurations(self) -> None:
@@ -545,7 +547,7 @@ class TestSummary:
         said = verdict_sentence(run, both, run.conclude(both))
         assert f"and {1 + len(of_program)} configurations;" in said
         idle = [msgspec.structs.replace(r, p_values=[], reason="too dear") for r in of_program]
-        assert skipped(idle) == [f"Skipped, nothing to examine: netsor on {len(idle)} programs (too dear)"]
+        assert skipped(idle) == ["Skipped, nothing to examine:", f"  netsor on {len(idle)} programs: too dear"]
 
     def test_what_only_layers_with_a_violation_have_is_said(self) -> None:
         (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
