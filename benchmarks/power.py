@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import EXPOSURES, FAULTS
@@ -30,16 +31,19 @@ HANDFUL = ("query_std_2", "shared_keys", "leaking_mask", "gaussian_outputs", "re
 QUICK = ("query_std_2", "tied_query_key", "shared_keys", "leaking_mask", "gaussian_outputs", "bartlett_freedom")
 
 
-def whole(runs: int, workers: int) -> list[str]:
+def whole(options: argparse.Namespace) -> list[str]:
     """Return what whole runs of the smoke profile say of a handful of faults, under seeds of their own."""
-    if not runs:
+    if not options.runs:
         return ["Not measured on this state."]
     lines = ["| fault | violated | violated results in a run |", "| --- | --- | --- |"]
     for fault in HANDFUL:
-        done = list(whole_runs(range(runs), "smoke", f"attncheck.faults:{fault}", workers))
+        done = kept(options, f"{fault}-runs-{options.runs}")
+        if not done:
+            done = list(whole_runs(range(options.runs), "smoke", f"attncheck.faults:{fault}", options.workers))
+            keep(options, f"{fault}-runs-{options.runs}", done)
         violated = sum(run.verdict == "violated" for run in done)
         counts = ", ".join(str(run.violated) for run in done)
-        lines.append(f"| {fault} | {violated} of {runs} | {counts} |")
+        lines.append(f"| {fault} | {violated} of {options.runs} | {counts} |")
     return lines
 
 
@@ -106,39 +110,49 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{time.perf_counter() - started:6.0f} s  {entry.fault} {entry.exposure}", file=sys.stderr, flush=True)
         # What was measured is not lost if the rest never comes.
         save(entries, options, time.perf_counter() - started, ["Not done."])
-    print(save(entries, options, time.perf_counter() - started, whole(options.runs, options.workers)), end="")
+    print(save(entries, options, time.perf_counter() - started, whole(options)), end="")
 
 
 def table(options: argparse.Namespace) -> Iterator[Entry]:
     """Iterate over the entries of all faults, those that an interrupted call has left first."""
     names = options.fault or (QUICK if options.quick else tuple(FAULTS))
     profiles = PROFILES[:1] if options.quick else tuple(options.profiles)
-    kept = {name: load(options, name) for name in names}
-    for found in kept.values():
-        yield from found
-    missing = [name for name in names if not kept[name]]
+    found = {name: kept(options, key_of(options, name)) for name in names}
+    for entries in found.values():
+        yield from entries
+    missing = [name for name in names if not found[name]]
     measured = power_table(missing, profiles=profiles, seeds=options.seeds, seed=options.seed, workers=options.workers)
     for name, group in itertools.groupby(measured, lambda entry: entry.fault):
-        found = list(group)
-        if options.resume is not None:
-            options.resume.mkdir(parents=True, exist_ok=True)
-            place(options, name).write_bytes(pickle.dumps(found))
-        yield from found
+        entries = list(group)
+        keep(options, key_of(options, name), entries)
+        yield from entries
 
 
-def load(options: argparse.Namespace, fault: str) -> list[Entry]:
-    """Return what is kept of a fault; nothing if it was not measured."""
-    if options.resume is None or not place(options, fault).exists():
+def key_of(options: argparse.Namespace, fault: str) -> str:
+    """Return what the entries of a fault are kept as."""
+    profiles = "quick" if options.quick else "-".join(options.profiles)
+    return f"{fault}-{profiles}-{options.seeds}-{options.seed}"
+
+
+def kept(options: argparse.Namespace, key: str) -> list[Any]:
+    """Return what an interrupted call has left; nothing if it did not come so far."""
+    if options.resume is None or not place(options, key).exists():
         return []
-    found: list[Entry] = pickle.loads(place(options, fault).read_bytes())
+    found: list[Any] = pickle.loads(place(options, key).read_bytes())
     return found
 
 
-def place(options: argparse.Namespace, fault: str) -> Path:
-    """Return where the entries of a fault are kept."""
-    profiles = "quick" if options.quick else "-".join(options.profiles)
+def keep(options: argparse.Namespace, key: str, measured: list[Any]) -> None:
+    """Keep what was measured, if there is a folder for it."""
+    if options.resume is not None:
+        options.resume.mkdir(parents=True, exist_ok=True)
+        place(options, key).write_bytes(pickle.dumps(measured))
+
+
+def place(options: argparse.Namespace, key: str) -> Path:
+    """Return where something is kept."""
     folder: Path = options.resume
-    return folder / f"{fault}-{profiles}-{options.seeds}-{options.seed}.pickle"
+    return folder / f"{key}.pickle"
 
 
 def save(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
