@@ -251,7 +251,7 @@ def _fits(experiment: Experiment, found: Mapping[Unit, Arrays]) -> list[Fit]:
 
 
 def arrays_of(figure: Figure) -> dict[str, NDArray[Any]]:
-    """Return the curves of a figure as named arrays, for NumPy's users."""
+    """Return the curves of a figure as named arrays, for NumPy's users; errors that no draws tell are infinite."""
     arrays: dict[str, NDArray[Any]] = {"t": np.array(figure.grid), "edges": np.array(figure.edges)}
     arrays |= {f"limit density: {each.label}": np.array(each.density) for each in figure.limits}
     for law in figure.sampled:
@@ -261,7 +261,8 @@ def arrays_of(figure: Figure) -> dict[str, NDArray[Any]]:
             f"estimated KL: {law.label}": np.array(law.kl),
         }
     for curve in figure.curves:
-        arrays[f"density difference: {curve.label}"] = np.array([curve.value, curve.error])
+        errors = [math.inf if error is None else error for error in curve.error]
+        arrays[f"density difference: {curve.label}"] = np.array([curve.value, errors])
     for label in dict.fromkeys(point.label for point in figure.points):
         rows = [(each.width or 0, each.value, each.error) for each in figure.points_of(label)]
         arrays[f"KL: {label}"] = np.array(rows)

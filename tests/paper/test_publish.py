@@ -16,8 +16,9 @@ from attncheck.errors import InputError
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.numbers import markdown, named
 from attncheck.paper.publish import finished, publish, published
-from attncheck.paper.results import Figure, encode
+from attncheck.paper.results import Figure, arrays_of, encode
 from attncheck.paper.run import Manifest
+from attncheck.paper.units import save
 from attncheck.records import SCHEMA, Closing, Writer
 from attncheck.records import Manifest as RunManifest
 from attncheck.report import render_report
@@ -107,6 +108,17 @@ def test_arrays_are_for_numpy_too(written: Path, figures: list[Figure]) -> None:
     with np.load(written / "fig1.npz", allow_pickle=False) as file:
         np.testing.assert_array_equal(file["estimated KL: n = 16"], figures[0].sampled_as("n = 16").kl)
         assert file["KL: y"].shape == (9, 3)
+
+
+def test_errors_that_no_draws_tell_are_infinite(figures: list[Figure], tmp_path: Path) -> None:
+    curve = figures[0].curves[0]
+    blind = msgspec.structs.replace(curve, error=[None, *curve.error[1:]])
+    arrays = arrays_of(msgspec.structs.replace(figures[0], curves=[blind, *figures[0].curves[1:]]))
+    with np.load(save(tmp_path / "arrays.npz", arrays), allow_pickle=False) as file:
+        value, error = file[f"density difference: {curve.label}"]
+    assert np.isinf(error[0])
+    np.testing.assert_array_equal(value, curve.value)
+    np.testing.assert_array_equal(error[1:], np.array(curve.error[1:], dtype=float))
 
 
 def test_drawings_hold_no_date_and_no_path(written: Path) -> None:
