@@ -154,7 +154,8 @@ def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
             layer = sample.layer.replace(**{field: value, **_WITH.get(field, {})})
         except InputError:  # no such layer
             continue
-        if layer == sample.layer:
+        masked = sample.scores is not None and not np.isfinite(sample.scores[..., visible(layer)]).all()
+        if layer == sample.layer or masked:
             continue
         read = dataclasses.replace(sample, layer=layer)
         if not any(estimate.differs for estimate in _estimates(read, seed)) and _passes(read, seed):

@@ -13,6 +13,9 @@ from attncheck.attention_map import FloatArray, map_scores, visible
 from attncheck.limits.kernel import position_covariance
 from attncheck.program import LinearCombination, Node, Program, Stacked, Weight
 
+#: What the names of the W^i begin with.
+INPUT_WEIGHTS = "W"
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRow(Stacked):
@@ -126,10 +129,10 @@ def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
     positions = _write_positions(program, layer)
     own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
     shared_std = layer.input_std * layer.input_correlation**0.5
-    shared = program.matmul(program.weight("W0", shared_std), h, "h0") if shared_std else None
+    shared = program.matmul(program.weight(f"{INPUT_WEIGHTS}0", shared_std), h, "h0") if shared_std else None
     for i in range(1, layer.seq_len + 1):
         if own_std:
-            vector = program.matmul(program.weight(f"W{i}", own_std), h, f"g{i}" if shared else f"h{i}")
+            vector = program.matmul(program.weight(f"{INPUT_WEIGHTS}{i}", own_std), h, f"g{i}" if shared else f"h{i}")
             if shared:
                 vector = program.nonlin(LinearCombination((1.0, 1.0)), shared, vector, name=f"h{i}")
         else:

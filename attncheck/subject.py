@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from attncheck.attention import AttentionLayer
 from attncheck.case import Case, ProgramCase
 from attncheck.checks.check import Setting
+from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError, check_choice, refuse
@@ -36,8 +37,8 @@ DEFAULT_SUBJECT = "attncheck.subject:direct"
 _FORMS = "(layer, size, rng) or (layer, inputs, rng)"
 _PROGRAM_FORM = "(program, width, size, rng)"
 _SUPPORTS = "make it a function of the layer that returns True, False or a string that says why not"
-# Draws of a probe: enough to tell shapes and whether the generator is used.
-_PROBE = 4
+# Draws of a probe: enough to tell shapes and whether the generator is used, where numbers may have few values too.
+_PROBE, _PROBE_DISCRETE = 4, 64
 # Two samples from one generator may differ by this share of their size: a GPU adds in any order.
 _WOBBLE = 0.05
 # Characters of another's error message that are passed on.
@@ -201,17 +202,19 @@ class Subject:
             be the same look; or if one generator gives different ones, so that no result could be repeated.
         """
         handed = self.form == "inputs" and not isinstance(layer, ProgramCase)
-        inputs = draw_inputs(layer, _PROBE, rng) if handed and isinstance(layer, AttentionLayer) else None
+        few = self.weights != GAUSSIAN or (isinstance(layer, AttentionLayer) and not linear(layer))
+        size = _PROBE_DISCRETE if few else _PROBE
+        inputs = draw_inputs(layer, size, rng) if handed and isinstance(layer, AttentionLayer) else None
         one, other = rng.spawn(2)
 
         def draw(generator: np.random.Generator) -> Sample | ProgramSample:
             if inputs is None or isinstance(layer, ProgramCase):
-                return self._drawn(layer, _PROBE, generator)
+                return self._drawn(layer, size, generator)
             return self._draw_given(inputs, layer, generator)
 
         first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
         remedy = "draw all random numbers from the generator passed as rng"
-        given = () if inputs is None else ("inputs", "input_gram")
+        given = _decided(layer, self.weights) if inputs is None else ("inputs", *_decided(layer, self.weights, True))
         others = {"two different generators": second, "two calls with one generator, one after the other,": later}
         for which, sample in others.items():
             for name in (*FIELDS, "vectors", "gram"):
@@ -264,6 +267,15 @@ class Subject:
 
     def _refuse(self, layer: Case, problem: str) -> NoReturn:
         raise InputError(f"subject={self.name}: on {layer.describe()} {problem}")
+
+
+def _decided(layer: Case, weights: str, handed: bool = False) -> tuple[str, ...]:
+    """Return the Gram matrices that may be the same whatever the generator is: of saturated or of given inputs."""
+    if isinstance(layer, ProgramCase):
+        return ()
+    given = ("input_gram",) if handed or not linear(layer) else ()
+    signs = weights == "rademacher" and layer.width == 1  # the inputs decide on what such weights make of them
+    return (*given, "key_gram", "value_gram") if given and signs else given
 
 
 def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from attncheck.attention_map import visible
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.functionals import linear
 from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
@@ -68,12 +69,14 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
     """Return a mark of each draw that holds enough digits, else of each run of draws, from numbers (draws, numbers).
 
-    Signs count for nothing, so that mirrored draws are repeats too.
+    Signs count for nothing, nor does the order of the numbers of a draw that holds enough: draws that are mirrored, or
+    have their positions, heads or neurons in another order, are repeats too.
     """
     values = np.abs(numbers)
-    rich = _distinct(values) >= _NUMBERS
+    ordered = np.sort(values, axis=1)
+    rich = _distinct(ordered) >= _NUMBERS
     if 2 * int(rich.sum()) > len(values):
-        return hashes(values[rich])
+        return hashes(ordered[rich])
     if len(values) < _RUN:
         return np.empty(0, dtype=np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view
@@ -82,10 +85,9 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
     return hashes(runs[nonzero >= _NUMBERS])
 
 
-def _distinct(values: FloatArray) -> NDArray[np.int64]:
-    """Return how many numbers of each row differ from 0 and from each other by more than rounding may make."""
+def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
+    """Return how many numbers of each sorted row differ from 0 and each other by more than rounding may make."""
     # Equal positions that float32 computed in another order differ by 1e-6; numbers drawn apart seldom by 1e-3.
-    ordered = np.sort(values, axis=1)
     steps = np.diff(ordered, axis=1, prepend=0.0)
     return np.asarray((steps > 1e-3 * ordered[:, -1:]).sum(axis=1))
 
@@ -147,7 +149,21 @@ def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np
     return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
 
 
-def _repeats(name: str, departure: Departure, field: str = "outputs") -> Check:
+def _few_values(setting: Setting) -> str:
+    """Exclude layers in which numbers coincide by chance: weights of two values, and inputs that saturate."""
+    if setting.weights != "rademacher" or linear(setting.layer):
+        return ""
+    return "weights of two values and inputs that saturate may give the same numbers again"
+
+
+def _saturated(setting: Setting) -> str:
+    """Exclude layers whose inputs may be the same in two draws."""
+    return "" if linear(setting.layer) else "inputs that saturate may come again"
+
+
+def _repeats(
+    name: str, departure: Departure, field: str = "outputs", excluded: Callable[[Setting], str] = _few_values
+) -> Check:
     what = field.replace("_gram", " Gram matrices")
     return Check(
         name=name,
@@ -161,6 +177,7 @@ def _repeats(name: str, departure: Departure, field: str = "outputs") -> Check:
         family=lambda setting: Repeats(),
         measure=_marks_of(field),
         hint="random streams repeat, e.g. every chunk starts from the same seed, or draws share their matrices",
+        excluded=excluded,
     )
 
 
@@ -194,6 +211,7 @@ def _precision(field: str) -> Check:
         family=lambda setting: Count(_HALF_GRID),
         measure=_on_half_grid(field),
         hint=f"{field} were rounded to half precision",
+        excluded=_few_values,
     )
 
 
@@ -277,6 +295,7 @@ CHECKS = (
         lambda setting: setting.layer.kv_heads,
     ),
     _repeats("draws.repeats", Departure.of("one repeated draw in a hundred", 0.01)),
+    _repeats("draws.repeats_inputs", Departure.of("one repeated draw in a hundred", 0.01), "input_gram", _saturated),
     _repeats("draws.repeats_scores", Departure.of("one repeated draw in a hundred", 0.01), "scores"),
     _repeats("draws.repeats_keys", Departure.of("one repeated draw in a hundred", 0.01), "key_gram"),
     _repeats("draws.repeats_values", Departure.of("one repeated draw in a hundred", 0.01), "value_gram"),

@@ -19,6 +19,8 @@ FloatArray = NDArray[np.float64]
 
 # Squared differences of logarithms that single precision may make of equal numbers.
 _ROUNDING = 1e-8
+# Outputs below this share of their scale have lost digits in single precision.
+_UNDERFLOW = 1e-30
 _EQUAL = "all positions are equal"
 # Below this a clip leaves h as it is in all draws that anyone will see, at any width.
 _NEVER_CLIPPED = 40.0
@@ -50,13 +52,17 @@ class Arrays(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Functional:
-    """A number per draw: its name, what it is, the arrays it takes, how it is computed, and where it says nothing."""
+    """A number per draw: its name, what it is, the arrays it takes, how it is computed, and where it says nothing.
+
+    `unit` is the size of the numbers whose rounding it has, where that is not its own: 1 for logarithms.
+    """
 
     name: str
     text: str
     needs: frozenset[str]
     compute: Callable[[AttentionLayer, Arrays], FloatArray]
     excluded: Callable[[AttentionLayer, int], str] = lambda layer, coordinates: ""
+    unit: float = 0.0
 
 
 def _scores(arrays: Arrays) -> FloatArray:
@@ -139,9 +145,19 @@ def _one_group(layer: AttentionLayer) -> str:
     return "" if layer.kv_heads > 1 else "there is one group of heads only"
 
 
+def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    return _floored(layer, _log_energy(first_neurons(arrays)))
+
+
+def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
+    """Return log Σ y², not below where single precision underflows: sigmoid weights may be as small as that."""
+    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.hidden_std
+    return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
+
+
 def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the log of Σ P² over (Σ y²)²: the inputs' length drops out where both see the same inputs."""
-    return np.asarray(_score_energy(layer, arrays) - 2 * _log_energy(first_neurons(arrays)))
+    return np.asarray(_score_energy(layer, arrays) - 2 * _output_energy(layer, arrays))
 
 
 def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -151,7 +167,10 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
-    return _log_energy(np.asarray(np.linalg.solve(root, first_neurons(arrays)), dtype=np.float64))
+    whitened = np.asarray(np.linalg.solve(root, first_neurons(arrays)), dtype=np.float64)
+    # Where the outputs are too small for their digits, the weights are too.
+    told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
+    return np.where(told, _log_energy(whitened), 0.0)
 
 
 def _heads(layer: AttentionLayer, coordinates: int) -> str:
@@ -178,8 +197,9 @@ def linear(layer: AttentionLayer) -> bool:
 
 def _regular(layer: AttentionLayer, coordinates: int) -> str:
     """Exclude layers whose score matrices are singular, or nearly so with a chance that matters."""
-    if min(layer.width, layer.head_width) < layer.seq_len or layer.equal_inputs:
-        return "" if layer.seq_len == 1 else "score matrices are singular"
+    if min(layer.width, layer.head_width) <= layer.seq_len or layer.equal_inputs:
+        # Where a width is seq_len, rounding tells in one draw of a hundred.
+        return "" if layer.seq_len == 1 else "score matrices are singular, or nearly so"
     return "" if linear(layer) else "score matrices may be singular"
 
 
@@ -214,9 +234,14 @@ FUNCTIONALS: tuple[Functional, ...] = (
         lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0],
         _heads,
     ),
-    Functional("score_energy", "log Σ P² over visible scores", _SCORES, _score_energy),
+    Functional("score_energy", "log Σ P² over visible scores", _SCORES, _score_energy, unit=1.0),
     Functional(
-        "row_entropy", "the entropy of the last row of the first head's weights", _SCORES, _row_entropy, _softmax
+        "row_entropy",
+        "the entropy of the last row of the first head's weights",
+        _SCORES,
+        _row_entropy,
+        _softmax,
+        unit=1.0,
     ),
     Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: first_neurons(a)[:, -1, 0]),
     Functional(
@@ -233,12 +258,13 @@ FUNCTIONALS: tuple[Functional, ...] = (
         lambda layer, a: first_neurons(a)[:, -1].prod(axis=-1),
         _coordinates,
     ),
-    Functional("output_energy", "log Σ y²", _OUTPUTS, lambda layer, a: _log_energy(first_neurons(a))),
+    Functional("output_energy", "log Σ y²", _OUTPUTS, _output_energy, unit=1.0),
     Functional(
         "output_given_scores",
         "log Σ y² of outputs whitened by the weights that the scores give",
         _OUTPUTS | _SCORES,
         _output_given_scores,
+        unit=1.0,
     ),
     Functional(
         "score_shape",
@@ -246,6 +272,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _SCORES | _MASKED,
         _score_shape,
         _regular_positions,
+        unit=1.0,
     ),
     Functional(
         "score_contrast",
@@ -253,14 +280,16 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _SCORES | _MASKED,
         _score_contrast,
         _regular_heads,
+        unit=1.0,
     ),
-    Functional("score_output_size", "log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, _score_output_size),
+    Functional("score_output_size", "log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, _score_output_size, unit=1.0),
     Functional(
         "score_columns",
         "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
         _SCORES,
         functools.partial(_alike, axis=-2, groups=False),
         _three_positions,
+        unit=1.0,
     ),
     Functional(
         "score_rows",
@@ -268,6 +297,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _SCORES,
         functools.partial(_alike, axis=-1, groups=False),
         _three_positions,
+        unit=1.0,
     ),
     Functional(
         "score_columns_apart",
@@ -275,6 +305,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _SCORES,
         functools.partial(_alike, axis=-2, groups=True),
         lambda layer, coordinates: _three_positions(layer, coordinates) or _one_group(layer),
+        unit=1.0,
     ),
     Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
     Functional(
@@ -284,7 +315,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         lambda layer, a: _inputs(a)[:, -1].prod(axis=-1),
         _coordinates,
     ),
-    Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2))),
+    Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2)), unit=1.0),
     Functional(
         "input_overlap",
         "the overlap of the first and the last input",

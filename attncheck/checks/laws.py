@@ -44,6 +44,7 @@ _POINTS = 128
 # For weights of another law nothing is normal given anything: draws of an empirical law, and what they may cost.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
+_LEAST_VARIANCE = 1e-300
 # The chance that an empirical law is further off than its band.
 _BAND_ERROR = 1e-8
 
@@ -210,23 +211,27 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 def limit_distance(layer: AttentionLayer, marginal: Marginal, weights: str = GAUSSIAN) -> float:
     """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
 
-    For weights of another law than the Gaussian, F_n is the empirical law of literal draws.
+    For weights of another law than the Gaussian, F_n is the empirical law of literal draws; the W^i, which make the
+    inputs, may be of that law or Gaussian.
     """
     limiting = marginal_law(layer, marginal, "limit")
     if weights != GAUSSIAN:
-        return _empirical_distance(layer, marginal, weights, limiting) + limiting.error
+        distances = (_empirical_distance(layer, marginal, weights, each, limiting) for each in (weights, GAUSSIAN))
+        return max(distances) + limiting.error
     law = marginal_law(layer, marginal)
     points = np.concatenate([np.linspace(0.0, 6.0, 241), np.geomspace(1e-4, 0.02, 20)]) * law.std
     ours, theirs = (each.mixture.upper_tail(points) for each in (law, limiting))
     return float(np.abs(ours - theirs).max()) + law.error + limiting.error
 
 
-def _empirical_distance(layer: AttentionLayer, marginal: Marginal, weights: str, limiting: MarginalLaw) -> float:
+def _empirical_distance(
+    layer: AttentionLayer, marginal: Marginal, weights: str, inputs: str, limiting: MarginalLaw
+) -> float:
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)
     parts = [
-        marginal.values(draw_with_weights(layer, min(step, size - start), 1, rng, weights))
+        marginal.values(draw_with_weights(layer, min(step, size - start), 1, rng, weights, inputs))
         for start in range(0, size, step)
     ]
     uniform = np.sort(limiting.uniform(np.concatenate(parts)))
@@ -253,7 +258,8 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant:
     step = max(1, 2**20 // len(nodes))
     for start in range(0, len(values), step):
         part = slice(start, start + step)
-        scale = np.sqrt(weights[part] @ nodes.T + constant)
+        # A positive weight may underflow here, next to a value that is not 0.
+        scale = np.sqrt(np.maximum(weights[part] @ nodes.T + constant, _LEAST_VARIANCE))
         result[part] = special.ndtr(values[part, None] / scale) @ node_weights
     return result
 

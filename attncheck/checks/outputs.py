@@ -26,6 +26,8 @@ _SUP = "a law at Kolmogorov distance 0.05"
 _ZEROS = 1e-9
 # From this width on, sigmoid weights of scores with up to this standard deviation do not all underflow.
 _WIDE, _SMALL_SCORES = 8, 4.0
+# At any width, sigmoid weights of scores with up to this standard deviation seldom have squares that underflow.
+_MODERATE_SCORES = 8.0
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
@@ -84,9 +86,19 @@ def _may_vanish(setting: Setting) -> str:
         return "relu attention gives 0 where no score is positive"
     if layer.activation == "relu" and 2.0**-layer.width > _ZEROS:
         return "all inputs of a narrow layer may be 0 under relu"
-    std = layer.query_std * layer.key_std * layer.hidden_std**2
-    tame = min(layer.width, layer.head_width) >= _WIDE and std <= _SMALL_SCORES
+    tame = min(layer.width, layer.head_width) >= _WIDE and _score_scale(layer) <= _SMALL_SCORES
     return "" if layer.attention_map != "sigmoid" or tame else "all sigmoid weights may underflow"
+
+
+def _score_scale(layer: AttentionLayer) -> float:
+    return layer.query_std * layer.key_std * layer.hidden_std**2
+
+
+def _underflows(setting: Setting) -> str:
+    """Exclude layers in which outputs have digits and their conditional variances have not."""
+    layer = setting.layer
+    tame = layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES
+    return "" if tame else "sigmoid weights of such scores underflow"
 
 
 def _exceedances(multiple: float) -> Check:
@@ -108,6 +120,7 @@ def _exceedances(multiple: float) -> Check:
         family=lambda setting: Count(probability(setting)),
         measure=count,
         hint="the tails are too heavy: weights or inputs of another law, or a wrong scale",
+        excluded=_underflows,
         fewest_draws=FEWEST_NUMBERS,
     )
 
@@ -231,6 +244,7 @@ CHECKS = (
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
         measure=_at_width(last_position),
         hint="the scale of the outputs differs from the declared one",
+        excluded=_underflows,
         fewest_draws=FEWEST_NUMBERS,
     ),
     Check(
@@ -244,7 +258,7 @@ CHECKS = (
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, random_direction(setting.layer)).error),
         measure=_at_width(random_direction),
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
-        excluded=one_position,
+        excluded=lambda setting: one_position(setting) or _underflows(setting),
         fewest_draws=FEWEST_NUMBERS,
     ),
     Check(

@@ -247,7 +247,7 @@ CHECKS = (
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
         departure=Departure.of(_SUP, 0.05, coarsest=0.2),
         reads="Kolmogorov distance of the log size of whitened scores from its law:",
-        family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads),
+        family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads, unit=1.0),
         measure=_sizes,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         excluded=tied,

@@ -105,6 +105,7 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "draws.keys": ("stale_weights", _NARROW),
         "draws.values": ("stale_weights", _NARROW),
         "draws.repeats": ("twice", _PAPER),
+        "draws.repeats_inputs": ("inputs_again", _PAPER),
         "draws.repeats_scores": ("halves_alike", _PAPER),
         "draws.repeats_keys": ("halves_alike", _PAPER),
         "draws.repeats_values": ("halves_alike", _PAPER),

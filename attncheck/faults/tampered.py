@@ -59,6 +59,12 @@ def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return Literal().after(layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng)
 
 
+def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    inputs = draw_inputs(layer, -(-size // 3), rng)
+    made = independent(layer, np.concatenate([inputs, inputs, inputs])[:size], rng)
+    return Literal().after(layer, made, rng)
+
+
 def _unfilled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     for array in drawn.values():
@@ -155,6 +161,12 @@ TAMPERED: Mapping[str, Fault] = MappingProxyType(
                 "inputs, queries, keys and values of a call's first half come again in its second",
                 everywhere,
                 _halves_alike,
+            ),
+            Fault(
+                "inputs_again",
+                "the inputs of a call's first third come again in the other two, with new matrices",
+                everywhere,
+                _inputs_again,
             ),
             Fault("unfilled", "the last fiftieth of a call stays 0 in all arrays", everywhere, _unfilled),
             Fault("neuron_twice", "the inputs hold one neuron twice", everywhere, _neuron_twice),

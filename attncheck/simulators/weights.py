@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice
+from attncheck.expansion import INPUT_WEIGHTS
 from attncheck.program import Weight
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws
@@ -55,21 +56,38 @@ WEIGHT_LAWS: dict[str, Entries] = {
 
 
 class _OtherWeights(DirectMultiplier):
-    """Literal matrices with entries of a given law."""
+    """Literal matrices with entries of a given law, those of the W^i of another."""
 
-    def __init__(self, width: int, rng: np.random.Generator, entries: Entries) -> None:
+    def __init__(self, width: int, rng: np.random.Generator, entries: Entries, inputs: Entries) -> None:
         super().__init__(width, rng)
-        self._entries = entries
+        self._entries, self._inputs = entries, inputs
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
         rows, columns = weight.shape(self._width)
-        return self._entries(self._rng, (size, columns, rows))
+        entries = self._inputs if weight.name.startswith(INPUT_WEIGHTS) else self._entries
+        return entries(self._rng, (size, columns, rows))
 
 
 def draw_with_weights(
-    layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator, weights: str
+    layer: AttentionLayer,
+    size: int,
+    coordinates: int,
+    rng: np.random.Generator,
+    weights: str,
+    inputs: str | None = None,
 ) -> Draws:
     """Draw `layer` with literal matrices whose entries follow one of `WEIGHT_LAWS`, scaled as declared.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    size, coordinates : int
+        Draws, and neurons of each.
+    rng : numpy.random.Generator
+    weights : str
+        The law of the entries.
+    inputs : str, optional
+        The law of the entries of the W^i, which make the inputs; that of the others by default.
 
     Raises
     ------
@@ -82,5 +100,7 @@ def draw_with_weights(
     >>> draws.outputs.shape
     (10, 4, 1)
     """
-    entries = WEIGHT_LAWS[check_choice("weights", weights, tuple(WEIGHT_LAWS))]
-    return draw_program(layer, size, coordinates, rng, functools.partial(_OtherWeights, entries=entries))
+    laws = {"weights": weights, "inputs": weights if inputs is None else inputs}
+    entries, of_inputs = (WEIGHT_LAWS[check_choice(name, law, tuple(WEIGHT_LAWS))] for name, law in laws.items())
+    multiplier = functools.partial(_OtherWeights, entries=entries, inputs=of_inputs)
+    return draw_program(layer, size, coordinates, rng, multiplier)

@@ -189,7 +189,7 @@ def test_smooth_components_are_orthonormal(order: int) -> None:
 
 @pytest.mark.parametrize(("size", "other"), [(20, 20), (30, 90), (50, 50), (51, 76), (100, 400), (200, 200)])
 def test_two_sample_p_values_are_not_below_the_exact_ones(size: int, other: int) -> None:
-    for shift in np.linspace(0.05, 0.9, 18):
+    for shift in np.linspace(0.05, 0.9, 18) + 1e-3 / 7.0:  # no value of one is one of the other
         sample, reference = np.arange(size) / size + shift, (np.arange(other) + 0.5) / other
         exact = stats.ks_2samp(sample, reference, method="exact")
         ours = TwoSample(ratio=other / size).test(sample, reference)
@@ -209,6 +209,20 @@ def test_the_interval_of_two_samples_is_that_of_both_bands() -> None:
     assert (outcome.low, outcome.high) == pytest.approx((max(0.0, outcome.effect - half), outcome.effect + half))
     assert outcome.null_effect == 0.0
     assert outcome.count == 150
+
+
+@pytest.mark.parametrize("value", [0.1, -3.7e-9, 2.5e12])
+def test_numbers_that_rounding_made_of_one_are_one(value: float) -> None:
+    rng = stream(5, "rounded")
+    exact, rounded = np.full(300, value), np.full(900, float(np.float32(value)))
+    assert TwoSample().test(exact, rounded).effect == 0.0
+    # An atom beside a law without one, and numbers around 0 that were logarithms of rounded ones.
+    ours, theirs = (np.concatenate([atom, rng.standard_normal(200) * value]) for atom in (exact, rounded))
+    assert TwoSample().test(ours, theirs).effect < 0.2
+    assert TwoSample(unit=1.0).test(np.zeros(300), rng.uniform(-1e-6, 1e-6, 900)).effect == 0.0
+    # What differs by more is told apart.
+    assert TwoSample().test(exact, rounded * (1.0 + 1e-5)).effect == 1.0
+    assert TwoSample().test(exact, rounded * (1.0 - 1e-5)).effect == 1.0
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,16 @@ _ONE_NUMBER = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class ProgramFunctional:
-    """A number per draw of outputs (N, m, k) and scores (N, r), and why there is none in some cases."""
+    """A number per draw of outputs (N, m, k) and scores (N, r), and why there is none in some cases.
+
+    `unit` is as for `attncheck.checks.functionals.Functional`.
+    """
 
     name: str
     text: str
     compute: Callable[[FloatArray, FloatArray], FloatArray]
     excluded: Callable[[ProgramCase, int], str] = lambda case, coordinates: ""
+    unit: float = 0.0
 
 
 def _log(values: FloatArray) -> FloatArray:
@@ -70,8 +74,8 @@ def _needs_scores(case: ProgramCase, coordinates: int) -> str:
 
 #: In the order in which they are examined.
 PROGRAM_FUNCTIONALS = (
-    ProgramFunctional("output_size", "the size of all results", _output_size),
-    ProgramFunctional("score_size", "the size of all scores", _score_size, _needs_scores),
+    ProgramFunctional("output_size", "the size of all results", _output_size, unit=1.0),
+    ProgramFunctional("score_size", "the size of all scores", _score_size, _needs_scores, unit=1.0),
     ProgramFunctional(
         "two_scores",
         "the product of the first and the last score",
@@ -83,6 +87,7 @@ PROGRAM_FUNCTIONALS = (
         "the least distance of two scores over the largest",
         _closest_scores,
         lambda case, coordinates: "" if len(case.scores) > 1 else "there is one score at most",
+        unit=1.0,
     ),
     ProgramFunctional(
         "two_results",
@@ -97,6 +102,10 @@ PROGRAM_FUNCTIONALS = (
         lambda case, coordinates: "" if coordinates > 1 else "one neuron is exposed",
     ),
     ProgramFunctional(
-        "output_and_score", "the product of the logarithms of a result and a score", _output_and_score, _needs_scores
+        "output_and_score",
+        "the product of the logarithms of a result and a score",
+        _output_and_score,
+        _needs_scores,
+        unit=1.0,
     ),
 )

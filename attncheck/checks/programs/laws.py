@@ -28,7 +28,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         null=f"{functional.text} has the law of the matrix-free reading at the same width",
         departure=ProgramDeparture.of("a law at Kolmogorov distance 0.05", 0.05, coarsest=0.2),
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
-        family=lambda setting: TwoSample(RATIO),
+        family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
         hint="the program that was simulated is not the declared one",
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
