@@ -133,7 +133,7 @@ def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
     excused: dict[str, str] = {}
     for check in unit.checks:
         if cost.affordable < check.fewest_draws:
-            excused[check.name] = _too_expensive("any law of one number per draw", cost.affordable)
+            excused[check.name] = _too_expensive("any law of one number per draw", cost.affordable, setting)
             continue
         reason = check.reason_not_examined(setting)
         if reason:
@@ -141,7 +141,7 @@ def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
             continue
         size = check.look_size(setting, cost.level, per_look, cost.affordable)
         if size is None:
-            excused[check.name] = _too_expensive(check.departure.text, cost.affordable)
+            excused[check.name] = _too_expensive(check.departure.text, cost.affordable, setting)
         else:
             sizes[check] = size
     most = max(sizes.values(), default=0)
@@ -154,12 +154,12 @@ def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
     return Plan(setting, chunk, cost.level, per_look, whole, excused)
 
 
-def _too_expensive(what: str, affordable: int) -> str:
+def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:
     draws = "one draw" if affordable == 1 else f"{affordable} draws"
-    return (
-        f"{what} takes more than the {draws} that a look on this layer may take: a smaller width or seq_len, or a "
-        "larger profile, affords more"
-    )
+    of_program = isinstance(setting, ProgramSetting)
+    this, smaller = ("program", "") if of_program else ("layer", "a smaller width or seq_len, or ")
+    where = f"the {draws} that a look on this {this} may take"
+    return f"{what} takes more than {where}: {smaller}a larger profile affords more"
 
 
 def chunk_of(layer: Case, most: int) -> int:
