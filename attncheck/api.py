@@ -140,7 +140,8 @@ def check(
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
     units = [unit for name in names for unit in _units(run, name, layers, exact_width)]
     if not units:
-        refuse("layer", layers, "leaves nothing to examine", "pass at least one layer and one property")
+        field, value = ("properties", names) if layers else ("layer", layers)
+        refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
     results = tuple(
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]

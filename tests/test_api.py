@@ -156,7 +156,7 @@ class TestInput:
             ({"layer": [LAYER, "wide"]}, "layer='wide': is not an AttentionLayer"),
             ({"layer": {"width": 8}}, "layer={'width': 8}: is not an AttentionLayer"),
             ({"layer": []}, "layer=[]: leaves nothing to examine; pass at least one layer and one property"),
-            ({"properties": []}, "leaves nothing to examine"),
+            ({"properties": []}, "properties=[]: leaves nothing to examine; pass at least one layer and one property"),
             ({"properties": ["score"]}, "property='score': is not known; use one of exactness"),
             ({"properties": "score"}, "property='score': is not known; use one of exactness"),
             ({"properties": 5}, "property=5: is not known; use one of exactness"),
