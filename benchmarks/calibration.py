@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.examples import draw_examples, widths_of
+from attncheck.processes import pool_of
 from attncheck.profiles import ANCHORS
 from attncheck.program import Program
 from attncheck.programs import EXAMPLES
@@ -353,11 +355,24 @@ def some(scale: Scale, names: Sequence[str]) -> str:
     return "\n\n".join([setting(scale), *check_table(found)]) + "\n"
 
 
-def report(scale: Scale) -> str:
-    """Measure everything, on one thread, and return the page."""
-    with threadpool_limits(1):
-        found, on_programs = calibrations(scale), program_calibrations(scale)
-        large, large_programs = large_rows(scale.draws), large_program_rows(scale.draws)
+#: What a page is made of; the parts do not depend on each other.
+PARTS: dict[str, Callable[[Scale], Any]] = {
+    "layers": calibrations,
+    "programs": program_calibrations,
+    "large": lambda scale: large_rows(scale.draws),
+    "large programs": lambda scale: large_program_rows(scale.draws),
+}
+
+
+def measured(name: str, scale: Scale) -> Any:
+    """Measure a part."""
+    return PARTS[name](scale)
+
+
+def report(scale: Scale, workers: int = 1) -> str:
+    """Measure everything, part by part in processes of one thread each, and return the page."""
+    with pool_of(workers) as pool:
+        found, on_programs, large, large_programs = pool.map(functools.partial(measured, scale=scale), PARTS)
     columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
         "# False alarms of every check",
@@ -389,6 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--share", type=float, default=1.0, help="measure a share of it, such as 0.1 (default: 1)")
     names = [check.name for check in CHECKS]
     parser.add_argument("--check", action="append", choices=names, metavar="NAME", help="measure this check alone")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     options = parser.parse_args(arguments)
     if not 0 < options.share <= 1:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")
@@ -397,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write and options.check:
         parser.error("--write: the page has every check; leave --check out")
     scale = QUICK if options.quick else FULL.part(options.share)
-    page = some(scale, options.check) if options.check else report(scale)
+    page = some(scale, options.check) if options.check else report(scale, options.workers)
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
