@@ -37,8 +37,9 @@ DEFAULT_SUBJECT = "attncheck.subject:direct"
 _FORMS = "(layer, size, rng) or (layer, inputs, rng)"
 _PROGRAM_FORM = "(program, width, size, rng)"
 _SUPPORTS = "make it a function of the layer that returns True, False or a string that says why not"
-# Draws of a probe: enough to tell shapes and whether the generator is used, where numbers may have few values too.
-_PROBE, _PROBE_DISCRETE = 4, 64
+# Draws of a probe: enough to tell shapes and whether the generator is used; more where weights of few values make few
+# numbers of them, in layers up to a width.
+_PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 # Two samples from one generator may differ by this share of their size: a GPU adds in any order.
 _WOBBLE = 0.05
 # Characters of another's error message that are passed on.
@@ -202,7 +203,7 @@ class Subject:
             be the same look; or if one generator gives different ones, so that no result could be repeated.
         """
         handed = self.form == "inputs" and not isinstance(layer, ProgramCase)
-        few = self.weights != GAUSSIAN or (isinstance(layer, AttentionLayer) and not linear(layer))
+        few = self.weights != GAUSSIAN and layer.width <= _FEW_NUMBERS
         size = _PROBE_DISCRETE if few else _PROBE
         inputs = draw_inputs(layer, size, rng) if handed and isinstance(layer, AttentionLayer) else None
         one, other = rng.spawn(2)
@@ -214,7 +215,7 @@ class Subject:
 
         first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
         remedy = "draw all random numbers from the generator passed as rng"
-        given = _decided(layer, self.weights) if inputs is None else ("inputs", *_decided(layer, self.weights, True))
+        given = _decided(layer, self.weights, inputs is not None)
         others = {"two different generators": second, "two calls with one generator, one after the other,": later}
         for which, sample in others.items():
             for name in (*FIELDS, "vectors", "gram"):
@@ -269,12 +270,12 @@ class Subject:
         raise InputError(f"subject={self.name}: on {layer.describe()} {problem}")
 
 
-def _decided(layer: Case, weights: str, handed: bool = False) -> tuple[str, ...]:
-    """Return the Gram matrices that may be the same whatever the generator is: of saturated or of given inputs."""
+def _decided(layer: Case, weights: str, handed: bool) -> tuple[str, ...]:
+    """Return what may be the same whatever the generator is: inputs that are given or saturate, and what they settle."""
     if isinstance(layer, ProgramCase):
         return ()
-    given = ("input_gram",) if handed or not linear(layer) else ()
-    signs = weights == "rademacher" and layer.width == 1  # the inputs decide on what such weights make of them
+    given = ("inputs", "input_gram") if handed or not linear(layer) else ()
+    signs = weights == "rademacher" and layer.width == 1
     return (*given, "key_gram", "value_gram") if given and signs else given
 
 
