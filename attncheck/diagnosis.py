@@ -35,6 +35,8 @@ _SIZE = 4_000
 # Entries of a diagnosis' largest array.
 _ENTRIES = 2**21
 _QUANTILE = 3.29
+# Digits that are shown: more where rounding would put what is declared on the other side of the interval's end.
+_DIGITS = (3, 4, 5, 6)
 # Distances of positions whose inputs are compared, where positions decide on them.
 _STEPS = 3
 # Properties whose checks must agree with a layer before it is named, and their level together.
@@ -93,9 +95,12 @@ class Estimate:
         return not self.low <= self.declared <= self.high and not (self.positive and self.low <= 0.0)
 
     def __str__(self) -> str:
-        value, low, high, declared = (
-            f"{number:#.3g}".rstrip(".") for number in (self.value, self.low, self.high, self.declared)
-        )
+        for digits in _DIGITS:
+            value, low, high, declared = (
+                f"{number:#.{digits}g}".rstrip(".") for number in (self.value, self.low, self.high, self.declared)
+            )
+            if self.differs == (not float(low) <= float(declared) <= float(high)):
+                break
         said = " times the declared" if self.ratio else f", declared {declared}"
         return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
 

@@ -271,7 +271,7 @@ class Subject:
 
 
 def _decided(layer: Case, weights: str, handed: bool) -> tuple[str, ...]:
-    """Return what may be the same whatever the generator is: inputs that are given or saturate, and what they settle."""
+    """Return what may be the same whatever the generator is: inputs that are given or saturate, and what follows."""
     if isinstance(layer, ProgramCase):
         return ()
     given = ("inputs", "input_gram") if handed or not linear(layer) else ()
