@@ -90,9 +90,11 @@ class Estimate:
     def differs(self) -> bool:
         """Whether the declared value lies outside the interval, and the interval means something.
 
-        One of a positive number that reaches below 0 does not: a few large draws make it, and may be missing.
+        One of a positive number that reaches below 0 does not: a few large draws make it, and may be missing. That of
+        numbers which are all 0 does.
         """
-        return not self.low <= self.declared <= self.high and not (self.positive and self.low <= 0.0)
+        wide = self.positive and self.low <= 0.0 < self.high
+        return not self.low <= self.declared <= self.high and not wide
 
     def __str__(self) -> str:
         for digits in _DIGITS:

@@ -398,6 +398,7 @@ class TestDiagnosis:
             str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
         )
         assert not Estimate("mean", 0.01, -0.01, 0.03, 0.0).differs
+        assert Estimate("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
         near = Estimate("score variance", 1.15, 1.12, 1.1764, 1.1821)
         assert near.differs
         assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"  # not [1.12, 1.18] and 1.18
