@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attncheck.attention import AttentionLayer
 from attncheck.profiles import PROFILES
 from attncheck.records import Closing, Line, Manifest, Result, read
+from attncheck.words import layer_name
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
@@ -58,7 +58,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class UnitTime:
-    """What one property took on one layer."""
+    """What one property took on one layer or program."""
 
     property_name: str
     layer: str
@@ -95,7 +95,7 @@ def children_seconds() -> float:
 
 
 def unit_times(results: Iterable[Result]) -> list[UnitTime]:
-    """Return what each property took on each layer, the longest first.
+    """Return what each property took on each layer or program, the longest first.
 
     Checks of a unit run together and each bears the seconds of the whole unit.
     """
@@ -105,7 +105,7 @@ def unit_times(results: Iterable[Result]) -> list[UnitTime]:
     times = [
         UnitTime(
             group[0].property,
-            AttentionLayer.from_dict(group[0].layer).describe(),
+            layer_name(group[0].layer),
             max(result.seconds for result in group),
             max(result.size * max(1, len(result.p_values)) for result in group),
         )
@@ -125,13 +125,13 @@ def property_table(times: Sequence[UnitTime]) -> str:
         rows.append((seconds, name, str(len(group)), f"{seconds:.1f}", longest))
     rows.sort(reverse=True)
     rows.append((total, "together", str(len(times)), f"{total:.1f}", ""))
-    return table(("property", "layers", "seconds", "longest layer"), [row[1:] for row in rows])
+    return table(("property", "configurations", "seconds", "longest"), [row[1:] for row in rows])
 
 
 def longest_table(times: Sequence[UnitTime], count: int = 5) -> str:
-    """Return the table of the slowest layers."""
+    """Return the table of the slowest configurations."""
     rows = [(unit.property_name, unit.layer, f"{unit.draws:,}", f"{unit.seconds:.1f}") for unit in times[:count]]
-    return table(("slowest", "layer", "draws", "seconds"), rows)
+    return table(("slowest", "configuration", "draws", "seconds"), rows)
 
 
 def describe(job: Job) -> str:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck.case import ProgramCase
 from attncheck.evidence.streams import stream
 from attncheck.nonlinearity import erf, tanh
 from attncheck.program import Weight
+from attncheck.programs import perceptron
 from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, read
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
@@ -142,6 +144,7 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
         result_of("scores@bb", "scores.law", 1.0),
         result_of("outputs@aa", "outputs.law", 4.0, p_values=[0.1, 0.2]),
         result_of("outputs@aa", "outputs.limit", 0.0, p_values=[], size=0),
+        result_of("netsor@cc", "netsor.scale", 3.0, layer=ProgramCase(perceptron(1), (16,)).to_dict()),
     ]
     planned = [Planned(result.id, result.unit, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
@@ -149,10 +152,11 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
     assert "300 s (at most 240 s: missed)" in page
     assert "500 processor seconds: 250 s of 2 cores" in page
-    assert "5 of 5 planned results, 4 examined" in page
+    assert "6 of 6 planned results, 5 examined" in page
     assert re.search(r"\| scores \| 2 \| 3\.0 \|", page)
     assert re.search(r"\| outputs \| n=8 s=4 H=2 \| 200 \| 4\.0 \|", page)
-    assert re.search(r"\| together \| 3 \| 7\.0 \|", page)
+    assert re.search(r"\| netsor \| 1 \| 3\.0 \|", page)
+    assert re.search(r"\| together \| 4 \| 10\.0 \|", page)
 
 
 @pytest.mark.parametrize(
