@@ -26,6 +26,18 @@ LAYER = AttentionLayer(width=16)
 HEADS = AttentionLayer(width=16, num_heads=4)
 
 
+def attended(x: FloatArray, weights: Weights) -> dict[str, FloatArray]:
+    """Attend to x, (size, s, n), with W_Q, W_K, W_V, W_O, each (size, H, n, n)."""
+    n, H = x.shape[-1], weights[0].shape[1]
+    Q, K, V = (x[:, None] @ W for W in weights[:3])
+    P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
+    A = np.exp(P - P.max(-1, keepdims=True))
+    A /= A.sum(-1, keepdims=True)
+    y = (A @ V @ weights[3]).sum(1) / np.sqrt(H)
+    grams = {name: X @ X.swapaxes(-1, -2) / n for name, X in (("input", x), ("key", K), ("value", V))}
+    return {"outputs": y, "scores": P, "inputs": x, **{f"{name}_gram": gram for name, gram in grams.items()}}
+
+
 def literal(
     layer: AttentionLayer, size: int, rng: np.random.Generator, spoil: Callable[[Weights], None] = lambda weights: None
 ) -> dict[str, FloatArray]:
@@ -34,13 +46,7 @@ def literal(
     x = np.sqrt(rng.chisquare(n, (size, 1, 1)) / n) * rng.standard_normal((size, s, n))
     weights = [rng.standard_normal((size, H, n, n)) / np.sqrt(n) for _ in range(4)]
     spoil(weights)
-    Q, K, V = (x[:, None] @ W for W in weights[:3])
-    P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
-    A = np.exp(P - P.max(-1, keepdims=True))
-    A /= A.sum(-1, keepdims=True)
-    y = (A @ V @ weights[3]).sum(1) / np.sqrt(H)
-    grams = {name: X @ X.swapaxes(-1, -2) / n for name, X in (("input", x), ("key", K), ("value", V))}
-    return {"outputs": y, "scores": P, "inputs": x, **{f"{name}_gram": gram for name, gram in grams.items()}}
+    return attended(x, weights)
 
 
 def spoilt(spoil: Callable[[Weights], None]) -> Draw:
@@ -195,16 +201,12 @@ def signed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 def given(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Attend to given inputs with weights of ±1, right as their law is declared."""
-    n, heads = layer.width, layer.num_heads
-    Q, K, V, O = (rng.choice([-1.0, 1.0], (len(inputs), heads, n, n)) / np.sqrt(n) for _ in range(4))  # noqa: E741
-    q, k, v = (inputs[:, None] @ W for W in (Q, K, V))
-    P = q @ k.swapaxes(-1, -2) / np.sqrt(n)
-    A = np.exp(P - P.max(-1, keepdims=True))
-    A /= A.sum(-1, keepdims=True)
-    grams = {"key_gram": k @ k.swapaxes(-1, -2) / n, "value_gram": v @ v.swapaxes(-1, -2) / n}
-    return {"outputs": (A @ v @ O).sum(axis=1) / np.sqrt(heads), "scores": P, **grams}
+    shape = (len(inputs), layer.num_heads, layer.width, layer.width)
+    drawn = attended(inputs, [rng.choice([-1.0, 1.0], shape) / np.sqrt(layer.width) for _ in range(4)])
+    return {name: drawn[name] for name in ("outputs", "scores", "key_gram", "value_gram")}
 
 
+signed.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
 given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
 
 
@@ -225,7 +227,6 @@ def test_right_weights_of_two_values_are_no_fault(layer: AttentionLayer) -> None
 
 
 def test_weights_of_two_values_may_give_zeros() -> None:
-    signed.weights = "rademacher"  # type: ignore[attr-defined]
     layer = AttentionLayer(width=4, num_heads=1)  # 1/√4 is exact: sums that cancel are 0
     outputs = signed(layer, 2_000, stream(0, "signed"))["outputs"]
     assert (outputs == 0.0).all(axis=(1, 2)).mean() > 0.001
