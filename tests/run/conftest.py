@@ -1,0 +1,46 @@
+"""Runs and results that the tests here share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from attncheck.attention import AttentionLayer
+from attncheck.records import Result
+from attncheck.run import Run
+from attncheck.unit import Cost
+
+LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
+GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
+COST = Cost(3_000, 1e-3, 0.9)
+
+
+def made(record: Path | None = None, **options: Any) -> Run:
+    """Return a run from what a person would type."""
+    return Run.of(
+        **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
+    )
+
+
+def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
+    """Return a run whose plan is some properties on one layer."""
+    run = made(**options)
+    return run.settled([unit.id for name in names for unit in run.units_on(name, [layer])])
+
+
+def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:
+    return [msgspec.convert(fields, Result) for fields in run.examine(name, layer)[0]]
+
+
+@pytest.fixture(autouse=True)
+def _streams_are_left_alone() -> Iterator[None]:
+    """No examination may touch a global generator."""
+    before = np.random.get_state(legacy=False)  # noqa: NPY002
+    yield
+    after = np.random.get_state(legacy=False)  # noqa: NPY002
+    np.testing.assert_equal(before, after)

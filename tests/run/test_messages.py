@@ -1,0 +1,285 @@
+"""What a violation says: its message, a smaller layer, and what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck.run
+import attncheck.shrink
+from attncheck import faults
+from attncheck.attention import AttentionLayer
+from attncheck.case import Case
+from attncheck.checks.claims import CLAIMS
+from attncheck.checks.sample import Sample
+from attncheck.diagnosis import Estimate, _score_estimates, diagnose
+from attncheck.errors import InputError
+from attncheck.messages import explain
+from attncheck.records import Result
+from attncheck.regimes import REGIMES
+from attncheck.simulators import simulate
+from attncheck.subject import Subject, collapsed
+from attncheck.unit import Unit, run_unit, violated
+from attncheck.words import chance
+
+from .conftest import COST, GROUPED, LAYER, planned, results_of
+
+
+class TestMessage:
+    @pytest.mark.parametrize(
+        ("fault", "name", "layer", "said"),
+        [
+            (
+                "scores_over_n",
+                "scores",
+                LAYER,
+                ["formula (*) holds at every width", "score variance 0.1", "score_scaling='1/n'", "the score scaling"],
+            ),
+            (
+                "tied_query_key",
+                "scores",
+                LAYER,
+                ["W_Q, W_K and W_V are different matrices", "K and Q look tied", "position with itself"],
+            ),
+            (
+                "missing_head_scaling",
+                "conditional",
+                LAYER,
+                ["the outputs are Gaussian", "times the declared", "head_scaling=False", "H^{-1/2}"],
+            ),
+            ("softmax_over_columns", "conditional", LAYER, ["the outputs are Gaussian", "the attention map, its axis"]),
+            ("leaking_mask", "conditional", GROUPED, ["the outputs are Gaussian", "the mask differ"]),
+            ("shared_keys", "scores", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
+            ("repeated_stream", "draws", LAYER, ["Draws are independent", "random streams repeat"]),
+            ("shifted_outputs", "conditional", LAYER, ["something is added to the outputs, such as a bias"]),
+            ("key_std_10", "scores", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
+            ("value_std_10", "conditional", LAYER, ["value variance 1.2", "of W_V differs"]),
+        ],
+    )
+    def test_names_the_fault_in_words_and_numbers(
+        self, fault: str, name: str, layer: AttentionLayer, said: list[str]
+    ) -> None:
+        run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
+        results, message = run.examine(name, layer)
+        worst = violated([msgspec.convert(fields, Result) for fields in results])[0]
+        claim, *rest = message.splitlines()
+        assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
+        assert rest[0] == f"  layer:    {layer.describe()}"
+        assert f"p = {', '.join(map(chance, worst.p_values))} on {worst.size:,} draws a look" in message
+        assert len(worst.p_values) >= 3
+        assert f"{worst.effect:.4g} [{worst.low:.4g}, {worst.high:.4g}], expected" in message
+        assert rest[-1] == f"  replay:   attncheck replay 'a record.jsonl' {worst.id}"
+        for words in said:
+            assert words in message
+
+    def test_first_cause_is_first(self) -> None:
+        """A wrong scale of the scores shows in the heads' sizes too, and in all that follows."""
+        for fault, check in (
+            ("scores_over_n", "scores.scale"),
+            ("tied_query_key", "scores.tied"),
+            ("query_std_10", "scores.scale"),
+        ):
+            run = planned("scores", subject=f"attncheck.faults:{fault}")
+            assert violated(results_of(run, "scores"))[0].check == check
+
+    def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
+        """The larger effect in departures may be of the smaller sample, and say less."""
+        (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
+
+        def seen(check: str, p: float, effect: float) -> Result:
+            return msgspec.structs.replace(
+                result,
+                id=f"{check}@0",
+                check=check,
+                verdict="violated",
+                p_values=[p, p, p],
+                effect=effect,
+                null_effect=1.0,
+                departure=1.1,
+            )
+
+        # Both clear, then both unclear.
+        for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
+            results = [seen("scores.weak", 1e-9, weak), seen("scores.strong", 1e-40, strong)]
+            message = explain(results, Path("r.jsonl"))
+            assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
+            assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
+            assert message.index("scores.strong ") < message.index("scores.weak ")
+
+    def test_nothing_violated_nothing_said(self) -> None:
+        assert explain([], None) == ""
+
+    def test_outputs_of_another_scale_are_not_called_gaussian(self) -> None:
+        (result,) = results_of(planned("non_gaussianity"), "non_gaussianity")
+        bad = msgspec.structs.replace(result, verdict="violated", p_values=[1e-9])
+        scale = "output variance 0.106 [0.100, 0.112], declared 0.422 by draws of the exact law"
+        assert "outputs are Gaussian" in explain([bad], None)
+        said = explain([msgspec.structs.replace(bad, diagnosis=[scale])], None)
+        assert "outputs are Gaussian" not in said
+        assert "likely:   the scale of the outputs differs from the declared one" in said
+
+    def test_a_subject_that_fails_now_and_then_keeps_its_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def failing(*arguments: Any) -> list[str]:
+            raise InputError("subject=mine: failed")
+
+        monkeypatch.setattr(attncheck.run, "diagnose", failing)
+        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        assert violated(results_of(run, "scores"))
+
+
+class TestShrink:
+    def test_is_bounded_and_deterministic(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        layer = GROUPED.replace(activation="tanh", input_correlation=0.5, query_std=0.5, attention_map="linear")
+        subject = Subject.of("attncheck.faults:output_std_10")
+        counted: list[Case] = []
+        examine = run_unit
+
+        def counting(unit: Unit, *arguments: Any) -> list[Result]:
+            counted.append(unit.layer)
+            assert unit.role == "shrink"
+            return examine(unit, *arguments)
+
+        monkeypatch.setattr(attncheck.shrink, "run_unit", counting)
+        found = []
+        for _ in range(2):
+            counted.clear()
+            found.append(attncheck.shrink.shrink(Unit("conditional", layer), "conditional.scale", subject, 0, COST))
+            assert 1 <= len(counted) == len(set(counted)) <= attncheck.shrink.MOST_CANDIDATES == 20
+        assert found[0] == found[1]
+        assert found[0] is not None
+        assert found[0].weight_entries < layer.weight_entries
+
+    def test_stays_where_the_fault_is(self) -> None:
+        """Heads that share keys cannot be seen in one head."""
+        subject = Subject.of("attncheck.faults:shared_keys")
+        smaller = attncheck.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
+        assert isinstance(smaller, AttentionLayer)
+        assert smaller.kv_heads > 1
+
+    @pytest.mark.parametrize(
+        ("fault", "check", "stays"),
+        [("positions_apart", "scores.scale", True), ("query_std_10", "scores.scale", False)],
+    )
+    def test_positions_stay_where_the_fault_needs_them(self, fault: str, check: str, stays: bool) -> None:
+        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
+        subject = Subject.of(f"attncheck.faults:{fault}")
+        smaller = attncheck.shrink.shrink(Unit("scores", layer), check, subject, 0, COST)
+        assert isinstance(smaller, AttentionLayer)
+        assert smaller.weight_entries < layer.weight_entries
+        assert bool(smaller.position_std) is stays
+
+    def test_positions_go_together_with_their_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A fault that shows at this reach and without positions, but not between."""
+        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
+
+        def violating(unit: Unit, *arguments: Any) -> bool:
+            case = unit.layer
+            return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
+
+        monkeypatch.setattr(attncheck.shrink, "_violates", violating)
+        smaller = attncheck.shrink.shrink(Unit("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST)
+        assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
+
+    def test_is_labelled_as_an_illustration(self) -> None:
+        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        said = r"smaller:  the fault shows too on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+ "
+        assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", run.examine("scores", LAYER)[1])
+
+    def test_finds_nothing_below_the_smallest(self) -> None:
+        layer = AttentionLayer(width=1, seq_len=1, num_heads=1)
+        run = planned("scores", layer=layer, subject="attncheck.faults:tied_query_key")
+        assert violated(results_of(run, "scores", layer))[0].illustration == ""
+
+
+class TestDiagnosis:
+    def test_right_subject_has_none(self) -> None:
+        for name, layer in itertools.product(("scores", "conditional"), (LAYER, GROUPED)):
+            assert diagnose(Unit(name, layer), Subject.of("attncheck.subject:collapsed"), 0) == []
+
+    def test_outputs_alone_are_compared_with_the_exact_law(self) -> None:
+        blind = faults.exposing(faults.FAULTS["missing_head_scaling"], ["outputs"])
+        sentences = diagnose(Unit("outputs", GROUPED), Subject.of(blind), 0)
+        assert sentences[0].startswith("output variance ")
+        assert "all of it fits a layer with head_scaling=False" in sentences
+
+    def test_scores_without_grams_are_compared_with_the_exact_law(self) -> None:
+        blind = faults.exposing(faults.FAULTS["scores_over_n"], ["outputs", "scores"])
+        sentences = diagnose(Unit("scores", LAYER), Subject.of(blind), 0)
+        assert sentences[0].startswith("score variance 0.1")
+        assert "all of it fits a layer with score_scaling='1/n'" in sentences
+
+    @pytest.mark.parametrize(
+        ("regime", "sentence"),
+        [
+            ("causal", "all of it fits a layer with mask='none'"),
+            ("1/n scaling", r"all of it fits a layer with score_scaling='1/sqrt\(n\)'"),
+            ("linear attention", "all of it fits a layer with attention_map='softmax'"),
+            ("tied queries and keys", "all of it fits a layer with tied_query_key=False"),
+            ("many heads", r"output variance given scores and values (1\.9|2\.0)\S* .* times the declared"),
+            ("relu inputs", r"mean product of inputs at two positions -?0\.00\S* .*, declared 0\.1[56]"),
+            ("positions", r"mean square of the inputs (0\.9|1\.0)\S* .*, declared (1\.9|2\.0)"),
+            ("non-Gaussian weights", r"value variance 0\.33\S* .* times the declared"),
+        ],
+    )
+    def test_what_is_wrong_in_a_regime_is_said(self, regime: str, sentence: str) -> None:
+        chosen = REGIMES[regime]
+        subject = Subject.of(faults.FAULTS[chosen.fault].subject)
+        sentences = diagnose(Unit("exactness", chosen.layer), subject, 0)
+        assert any(re.match(sentence, said) for said in sentences), sentences
+
+    def test_estimate_reads_as_a_sentence(self) -> None:
+        estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)
+        assert str(estimate) == "score variance 0.250 [0.240, 0.260], declared 1.00"
+        assert estimate.differs
+        drawn = dataclasses.replace(estimate, source="given the drawn inputs")
+        assert str(drawn) == "score variance 0.250 [0.240, 0.260], declared 1.00 given the drawn inputs"
+        assert (
+            str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
+        )
+        assert not Estimate("mean", 0.01, -0.01, 0.03, 0.0).differs
+        assert Estimate("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
+        near = Estimate("score variance", 1.15, 1.12, 1.1764, 1.1821)
+        assert near.differs
+        assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"  # not [1.12, 1.18] and 1.18
+
+    @pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_the_score_variance_is_the_mean_square_of_the_scores(
+        self, width: int, seq_len: int, heads: int, mixed: bool
+    ) -> None:
+        layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=heads)
+        size, rng = 1000, np.random.default_rng(0)
+        drawn = simulate(layer, size, 0, coordinates=width)
+
+        def projected() -> NDArray[np.float64]:
+            heads_of = drawn.inputs @ rng.normal(0.0, width**-0.5, (size, width, heads * width))
+            if mixed:  # a wrong reshape: what is of one position is spread over several
+                return heads_of.reshape(size, heads, seq_len, width)
+            return heads_of.reshape(size, seq_len, heads, width).swapaxes(1, 2)
+
+        scores = projected() @ projected().swapaxes(-1, -2) * width**-0.5
+        sample = Sample(layer, drawn.outputs, scores=scores, input_gram=drawn.input_gram)
+        variance, *others = _score_estimates(sample, lambda: sample)
+        diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+        assert variance.name == "score variance"
+        assert variance.value == pytest.approx(float((scores**2).mean()))
+        # Those of all pairs of positions: the mean of G_ii G_jj is that of the trace, squared.
+        assert variance.declared == pytest.approx(float((diagonal.mean(axis=1) ** 2).mean()))
+        assert any(estimate.differs for estimate in (variance, *others)) == mixed
+        # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
+        assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])
+
+    def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
+        # Few large draws make such a mean: "[-36.6, 37.5], declared 82.7" would be no evidence.
+        estimate = Estimate("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
+        assert not estimate.differs
+        assert dataclasses.replace(estimate, low=0.1).differs
+        assert dataclasses.replace(estimate, positive=False).differs

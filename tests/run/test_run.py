@@ -1,0 +1,202 @@
+"""Runs: planned before they start, the same for the same seed, and in words and numbers where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from attncheck import faults
+from attncheck.attention import AttentionLayer
+from attncheck.checks.claims import CLAIMS
+from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
+from attncheck.errors import InputError
+from attncheck.examples import draw_examples
+from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
+from attncheck.records import Closing, read
+from attncheck.run import Run, RunReport
+from attncheck.strategies import layers
+from attncheck.subject import Subject, collapsed
+from attncheck.unit import Unit, run_unit
+
+from .conftest import COST, LAYER, made, planned
+
+
+class TestOf:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"seed": "-1"}, "seed=-1: must be at least 0; pass a whole number, or random"),
+            ({"seed": "1.5"}, "seed='1.5': must be a whole number"),
+            ({"seed": True}, "seed=True: must be a whole number, not a boolean"),
+            ({"profile": "fast"}, "profile='fast': is not known; use one of 'smoke', 'default', 'thorough'"),
+            ({"false_alarm": "0"}, "false_alarm=0.0: must be greater than 0"),
+            ({"false_alarm": "1"}, "false_alarm=1.0: must be less than 1"),
+            ({"false_alarm": "nan"}, "false_alarm=nan: must be finite"),
+            ({"false_alarm": "few"}, "false_alarm='few': must be a number"),
+            ({"draws": "1e6"}, "draws='1e6': has no effect with the profile smoke; use the profile thorough"),
+            ({"draws": "0.5", "profile": "thorough"}, "draws=0.5: must be a whole number"),
+            ({"draws": "inf", "profile": "thorough"}, "draws=inf: must be a whole number"),
+            ({"draws": "many", "profile": "thorough"}, "draws='many': must be a whole number"),
+            ({"subject": "nowhere:f"}, "subject=nowhere:f: cannot be imported"),
+        ],
+    )
+    def test_unusable_option_is_named(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(InputError) as caught:
+            made(**options)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_numbers_may_be_typed_or_given(self) -> None:
+        assert made(seed="7", false_alarm="1e-3") == made(seed=7, false_alarm=1e-3)
+        assert made(profile="thorough", draws="1e6").draws == made(profile="thorough", draws=10**6).draws == 10**6
+        assert made(profile="thorough").draws == PROFILES["thorough"].draws
+
+
+class TestPlan:
+    def test_units_are_anchors_and_then_examples(self) -> None:
+        for name, profile in PROFILES.items():
+            units = made(profile=name).units("scores", layers(max_entries=500))
+            found = [unit.layer for unit in units]
+            visited = ANCHORS[: profile.anchors] + REGIME_ANCHORS[: profile.regimes]
+            assert found[: len(visited)] == list(visited) == list(profile.layers)
+            assert len(visited) < len(found) == len(set(found)) <= len(visited) + profile.examples
+
+    def test_level_comes_from_what_is_planned(self) -> None:
+        run = planned("scores", "draws")
+        assert [each.check for each in run.planned] == [check.name for check in CHECKS if check in run_checks(run)]
+        assert run.level == run.budget.level(len(run.planned))
+        assert run.settled([*run.unit_ids, *run.unit_ids]).planned == run.planned
+
+    def test_draws_are_shared_out_over_the_plan(self) -> None:
+        run = planned("scores", "draws", profile="thorough", draws=10**6)
+        assert run.affordable(LAYER) == 500_000
+        assert run.settled(run.unit_ids * 2).affordable(LAYER) == 500_000
+        wide = AttentionLayer(width=2048)
+        assert run.affordable(wide) == 500_000 > PROFILES["thorough"].affordable(wide)
+
+    def test_unknown_property_is_named(self) -> None:
+        with pytest.raises(InputError, match="property='score': is not known; use one of exactness"):
+            made().units_on("score", [LAYER])
+
+
+def run_checks(run: Run) -> list[Any]:
+    return [check for unit in run.unit_ids for check in checks_of(unit.partition("@")[0])]
+
+
+class TestExamples:
+    def test_same_seed_same_layers_whatever_the_state_of_the_world(self) -> None:
+        first = draw_examples(layers(), 8, 3, "scores")
+        random.seed(1)
+        settings.register_profile("of somebody else", max_examples=2, derandomize=True, database=None)
+        settings.load_profile("of somebody else")
+        try:
+            assert draw_examples(layers(), 8, 3, "scores") == first
+        finally:
+            settings.load_profile("default")
+
+    def test_every_key_and_seed_has_layers_of_its_own(self) -> None:
+        drawn = [tuple(draw_examples(layers(), 8, seed, key)) for seed, key in ((0, "a"), (0, "b"), (1, "a"))]
+        assert len(set(drawn)) == 3
+
+    def test_cap_is_hard_and_few_values_are_fewer_layers(self) -> None:
+        assert len(draw_examples(layers(), 5, 0, "a")) == 5
+        assert draw_examples(layers(), 0, 0, "a") == []
+        assert draw_examples(st.just(LAYER), 5, 0, "a") == [LAYER]
+
+
+class TestExamine:
+    def test_results_are_built_in_types_and_repeat_to_the_digit(self) -> None:
+        run = planned("scores", subject=faults.FAULTS["tied_query_key"].subject)
+        results, message = run.examine("scores", LAYER)
+        assert json.loads(json.dumps(results)) == results
+        assert [result["id"] for result in results] == [each.id for each in run.planned]
+        again, repeated = run.examine("scores", LAYER)
+        for one, two in zip(results, again, strict=True):
+            assert {**one, "seconds": 0} == {**two, "seconds": 0}
+        assert message == repeated
+
+    def test_unit_with_one_check_is_that_part_of_the_whole(self) -> None:
+        subject = Subject.of("attncheck.subject:collapsed")
+        (one,) = run_unit(Unit("scores", LAYER, only="scores.scale"), subject, 0, COST)
+        assert one.check == "scores.scale"
+        assert one.verdict == "consistent"
+
+    def test_consistent_unit_has_no_message(self) -> None:
+        run = planned("scores", subject="attncheck.subject:collapsed")
+        results, message = run.examine("scores", LAYER)
+        assert message == ""
+        assert {result["verdict"] for result in results} <= {"consistent", "not examined"}
+
+
+class TestReport:
+    def test_results_come_in_any_order(self, tmp_path: Path) -> None:
+        digests = []
+        for order in (1, -1):
+            run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{order}.jsonl")
+            report = run.open_report()
+            for name in ("scores", "draws")[::order]:
+                report.take(run.examine(name, LAYER)[0])
+            assert report.finish()
+            digests.append(closing_of(tmp_path / f"{order}.jsonl").digest)
+            assert "CONSISTENT" in report.summary()
+        assert digests[0] == digests[1]
+
+    def test_what_is_missing_or_too_much_is_incomplete(self, tmp_path: Path) -> None:
+        for number, names in enumerate([["scores"], ["scores", "draws", "draws"], ["scores", "draws", "inputs"]]):
+            run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{number}.jsonl")
+            report = run.open_report()
+            for name in names:
+                report.take(run.examine(name, LAYER)[0])
+            assert not report.finish()
+            closing = closing_of(tmp_path / f"{number}.jsonl")
+            assert closing.verdict == "incomplete"
+            assert closing.reasons
+            assert closing.reasons[0] in report.summary()
+
+    def test_nothing_reported_has_no_table(self, tmp_path: Path) -> None:
+        report = planned("scores", record=tmp_path / "record.jsonl").open_report()
+        assert not report.finish()
+        owed = len(report.run.planned)
+        started = f"INCOMPLETE: attncheck.subject:direct, 0 of {owed} planned results examined, on 0 claims and 0"
+        assert report.summary().startswith(started)
+        assert "property" not in report.summary()
+
+    def test_needs_a_path(self) -> None:
+        with pytest.raises(InputError, match="record=None: is missing"):
+            RunReport(planned("scores"))
+
+    def test_summary_tells_what_no_layer_examined(self, tmp_path: Path) -> None:
+        blind = faults.exposing(collapsed, ["outputs", "scores"])
+        run = planned("scores", "draws", subject=blind, record=tmp_path / "record.jsonl")
+        report = run.open_report()
+        for name in ("scores", "draws"):
+            report.take(run.examine(name, LAYER)[0])
+        assert report.finish()
+        text = report.summary()
+        assert "Not examined on any layer:" in text
+        without = "  the subject does not expose input_gram, key_gram: draws.keys, draws.scores, scores"
+        assert without in text
+        assert "not examined" in next(line for line in text.splitlines() if line.startswith(" scores"))
+
+
+def closing_of(path: Path) -> Closing:
+    lines = list(read(path))
+    assert isinstance(lines[-1], Closing)
+    return lines[-1]
+
+
+def test_every_check_has_a_hint_and_a_claim() -> None:
+    assert all(check.hint and check.claim in CLAIMS for check in EVERY_CHECK)
+
+
+def test_every_claim_is_examined_by_a_property() -> None:
+    assert {check.claim for check in EVERY_CHECK} == set(CLAIMS)
+    assert {check.property_name for check in CHECKS} == set(PROPERTIES)
+    assert {check.property_name for check in PROGRAM_CHECKS} == set(PROGRAM_PROPERTIES)

@@ -1,0 +1,170 @@
+"""What a run ends with: verdict, table, what was skipped, and what it could have seen."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attncheck import faults
+from attncheck.checks.registry import CHECKS, EVERY_CHECK
+from attncheck.records import Result
+from attncheck.report.causes import causes
+from attncheck.report.gather import gather
+from attncheck.subject import collapsed
+from attncheck.summary import (
+    MAIN_CHECKS,
+    NOT_PROVED,
+    all_refused,
+    detectable,
+    skipped,
+    summarize,
+    unseen,
+    usual_causes,
+    verdict_sentence,
+    visited_layers,
+)
+from attncheck.words import reads
+
+from .conftest import GROUPED, LAYER, planned, results_of
+
+
+class TestSummary:
+    def test_violated_begins_with_the_causes_that_the_report_has(self, tmp_path: Path) -> None:
+        record = tmp_path / "record.jsonl"
+        report = planned("scores", subject="attncheck.faults:tied_query_key", record=record).open_report()
+        report.take(report.run.examine("scores", LAYER)[0])
+        assert not report.finish()
+        first = causes(gather(record).tallies)[0]
+        assert first.hint
+        lines = report.summary().splitlines()
+        after = lines.index("What usually causes this, the most telling first:")
+        assert lines[after + 1] == f"  1. {first.hint} ({first.leading.name} is violated on 1 of 1 layer)"
+        assert after < next(number for number, line in enumerate(lines) if line.startswith(" property"))
+        assert NOT_PROVED not in lines
+
+    def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
+        report = planned("scores", subject=collapsed, record=tmp_path / "record.jsonl").open_report()
+        report.take(report.run.examine("scores", LAYER)[0])
+        assert report.finish()
+        lines = report.summary().splitlines()
+        assert NOT_PROVED in lines
+        assert not any("usually causes" in line for line in lines)
+        assert "what a green run proves, and what it does not" in NOT_PROVED.lower()
+        readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+        assert "## What a green run proves, and what it does not\n" in readme
+
+    def test_what_is_skipped_is_told_with_its_reason(self) -> None:
+        results = results_of(planned("scores"), "scores")
+        assert skipped(results) == []
+        idle = [
+            msgspec.structs.replace(r, unit="inputs@0", property="inputs", p_values=[], reason="too dear")
+            for r in results
+        ]
+        assert skipped([*results, *idle]) == ["Skipped, nothing to examine:", "  inputs on 1 layer: too dear"]
+
+    def test_what_is_skipped_is_counted_by_reason(self) -> None:
+        (one, *_) = results_of(planned("scores"), "scores")
+        reasons = ["not this layer", "the subject does not expose value_gram", "too dear", "not this layer"]
+        idle = [
+            msgspec.structs.replace(one, unit=f"inputs@{unit}", property="inputs", p_values=[], reason=reason)
+            for unit, reason in enumerate(reasons)
+        ]
+        # Another check of the same unit, for another reason: the telling one counts, and the unit once.
+        idle.append(msgspec.structs.replace(idle[1], reason="there is one head only"))
+        assert skipped(idle) == [
+            "Skipped, nothing to examine:",
+            "  inputs on 2 layers: not this layer",
+            "  inputs on 1 layer: the subject does not expose value_gram",
+            "  inputs on 1 layer: too dear",
+        ]
+
+    def test_layers_and_programs_are_counted_together_as_configurations(self) -> None:
+        run = planned("scores", "netsor")
+        of_layer = results_of(planned("scores"), "scores")
+        of_program = [
+            msgspec.structs.replace(r, property="netsor", unit=f"netsor@{n}", layer={"program": {}, "widths": [n]})
+            for n, r in enumerate(of_layer)
+            if r.p_values
+        ]
+        both = [*of_layer, *of_program]
+        said = verdict_sentence(run, both, run.conclude(both))
+        assert f"and {1 + len(of_program)} configurations;" in said
+        idle = [msgspec.structs.replace(r, p_values=[], reason="too dear") for r in of_program]
+        assert skipped(idle) == ["Skipped, nothing to examine:", f"  netsor on {len(idle)} programs: too dear"]
+
+    def test_what_only_layers_with_a_violation_have_is_said(self) -> None:
+        (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
+        both = LAYER.replace(mask="causal", head_dim=2)
+        bad = [
+            msgspec.structs.replace(result, layer=layer.to_dict(), unit=f"scores@{k}", verdict="violated")
+            for k, layer in enumerate([both, both.replace(head_dim=None)])
+        ]
+        good = msgspec.structs.replace(result, layer=LAYER.replace(head_dim=2).to_dict(), unit="scores@9")
+        assert usual_causes([*bad, good])[1].endswith("(scores.scale is violated on 2 of 3 layers; only with causal)")
+        assert usual_causes([bad[0], good])[1].endswith("violated on 1 of 2 layers; only with causal)")
+        masked = msgspec.structs.replace(good, layer=LAYER.replace(mask="causal", width=4).to_dict())
+        assert usual_causes([*bad, good, masked])[1].endswith("violated on 2 of 4 layers)")
+        assert usual_causes(bad)[1].endswith("violated on 2 of 2 layers)")
+
+    def test_what_to_widen_is_said_where_no_layer_is_supported(self) -> None:
+        subject: Any = functools.partial(collapsed)
+        subject.supports = lambda layer: layer.width == 5 or "width 5 only"
+        run = planned("scores", layer=GROUPED, subject=subject)
+        results = [msgspec.convert(fields, Result) for fields in run.examine("scores", GROUPED)[0]]
+        (line,) = all_refused(run, results)
+        assert ".supports refuses the layer that it was asked for: width 16, " in line
+        assert "mask causal, num_kv_heads 2" in line
+        assert "attncheck.AttentionLayer(width=16, " in line
+        assert line in summarize(run, results, run.conclude(results)).splitlines()
+        assert all_refused(planned("scores"), results_of(planned("scores"), "scores")) == []
+
+
+class TestDetectable:
+    def test_tells_the_median_and_the_worst_gap_of_what_was_examined(self) -> None:
+        (made_here,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
+        gaps = (1.5, 1.01, 1.02, math.inf, 1.03)
+        results = [msgspec.structs.replace(made_here, gap=gap) for gap in gaps]
+        left_out = msgspec.structs.replace(made_here, gap=None, p_values=[], verdict="not examined")
+        heading, line = detectable([*results, left_out])
+        assert heading.endswith("had a chance of 90% to call violated:")
+        assert line.split()[0] == made_here.claim
+        assert "1.03 at the median, nothing at the worst of 5 layers, expected 1" in line
+        assert line.endswith(next(check.reads for check in CHECKS if check.name == "scores.scale").rstrip(":"))
+
+    def test_what_exposes_less_is_told_by_the_next_check(self) -> None:
+        blind = faults.exposing(collapsed, ["outputs", "scores"])
+        results = results_of(planned("exactness", subject=blind), "exactness")
+        _, *lines = detectable(results)
+        assert [line.split()[0] for line in lines] == ["scores", "outputs", "joint"]
+        for check in ("exactness.score_energy", "exactness.output_energy"):
+            (result,) = (r for r in results if r.check == check)
+            assert any(f"{result.gap:.3g} on 1 layer" in line and reads(result) in line for line in lines)
+
+    def test_nothing_examined_nothing_seen(self) -> None:
+        assert detectable([]) == []
+
+    def test_main_checks_are_checks(self) -> None:
+        assert set(MAIN_CHECKS) <= {check.name for check in EVERY_CHECK}
+
+    def test_stands_in_the_summary_of_a_run(self, tmp_path: Path) -> None:
+        report = planned("scores", record=tmp_path / "record.jsonl").open_report()
+        report.take(report.run.examine("scores", LAYER)[0])
+        report.finish()
+        (heading, *_) = detectable(report.results)
+        assert heading in report.summary().splitlines()
+
+
+def test_the_summary_tells_what_layers_had() -> None:
+    (line,) = visited_layers(results_of(planned("scores", layer=GROUPED), "scores", GROUPED))
+    assert line.startswith("Layers visited: 1; causal 1, grouped heads 1, fixed head_dim 0, ")
+
+
+def test_whole_properties_are_told_in_short() -> None:
+    results = results_of(planned("scores"), "scores")
+    unable = [msgspec.structs.replace(r, p_values=[], reason="no programs") for r in results]
+    assert unseen(unable) == ["Not examined on any layer:", f"  no programs: scores ({len(unable)} checks)"]
+    assert unseen(unable[1:])[1].count("scores.") == len(unable) - 1
