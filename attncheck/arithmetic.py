@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 
 @contextlib.contextmanager
@@ -23,3 +24,19 @@ def own_arithmetic() -> Iterator[None]:
     """
     with threadpool_limits(1), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
         yield
+
+
+def in_use() -> str:
+    """Return what rounds here: BLAS libraries with the kernels they chose for this processor, and numpy's SIMD.
+
+    The last digits of a sum depend on them, so that a run has other digits, within rounding, on another processor.
+    """
+    import scipy.linalg  # noqa: F401  # its library is listed once it is loaded
+
+    pools = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
+    blas = sorted(
+        {f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip() for pool in pools}
+    )
+    described: Any = np.show_config(mode="dicts")
+    extensions = described.get("SIMD Extensions", {}).get("found", [])
+    return ", ".join([*(blas or ["unknown BLAS"]), " ".join(["SIMD", *extensions]) if extensions else "no SIMD"])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import attncheck
+from attncheck.arithmetic import in_use
 from attncheck.records import SCHEMA, Manifest, Planned
 
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
@@ -27,13 +28,19 @@ def manifest_of(
         level=level,
         subject=subject,
         planned=list(planned),
-        machine={
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "cores": str(os.cpu_count()),
-        },
+        machine=this_machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def this_machine() -> dict[str, str]:
+    """Return what digits and times depend on beside versions, without naming the machine."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(os.cpu_count()),
+        "arithmetic": in_use(),
+    }
 
 
 def installed_versions() -> dict[str, str]:

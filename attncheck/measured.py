@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_info
 
 import attncheck
+from attncheck.arithmetic import in_use
 
 FloatArray = NDArray[np.float64]
 
@@ -45,11 +45,8 @@ def spread(values: FloatArray, unit: str, form: str) -> str:
 
 def installed() -> str:
     """Return the versions that times depend on, without naming the machine."""
-    blas = sorted(
-        f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"
-    )
     return (
         f"attncheck {attncheck.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"SciPy {scipy.__version__}, {', '.join(dict.fromkeys(blas)) or 'unknown BLAS'}, "
+        f"SciPy {scipy.__version__}, {in_use()}, "
         f"{platform.system()} {platform.machine()}"
     )

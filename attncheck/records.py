@@ -102,8 +102,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """How a run ended.
 
-    ``digest`` is of all digits that do not depend on time or machine; ``content`` is of all bytes before the
-    closing line, filled in by `Writer`.
+    ``digest`` is of all digits, and of no time: seed, versions and the manifest's ``arithmetic`` decide on it.
+    ``content`` is of all bytes before the closing line, filled in by `Writer`.
     """
 
     digest: str

@@ -334,7 +334,7 @@ def test_replay_with_a_mended_simulator(
     assert "The digits differ: the subject was cli_subjects:shifted, now cli_subjects:small." in capsys.readouterr().out
 
 
-def test_replay_says_which_versions_differ(
+def test_replay_says_which_versions_and_arithmetic_differ(
     folder: Path,
     tmp_path: Path,
     shifted_run: tuple[subprocess.CompletedProcess[str], Path],
@@ -347,11 +347,19 @@ def test_replay_says_which_versions_differ(
     assert isinstance(manifest, Manifest)
     result = a_result(shifted_run[1], "consistent")
     writer = Writer(tmp_path / "old.jsonl")
-    writer.write(msgspec.structs.replace(manifest, versions={**manifest.versions, "numpy": "1.0"}))
+    changes: dict[str, dict[str, str]] = {
+        "versions": {**manifest.versions, "numpy": "1.0"},
+        "machine": {**manifest.machine, "arithmetic": "openblas 0.3 Haswell", "cores": "1000"},
+    }
+    writer.write(msgspec.structs.replace(manifest, **changes))
     writer.write(msgspec.structs.replace(result, p_values=[0.25]))
     writer.close()
     assert main(["replay", str(tmp_path / "old.jsonl"), result.id]) == ExitCode.CONSISTENT
-    assert "The digits differ: numpy was 1.0, now " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The digits differ: numpy was 1.0, now " in said
+    # Kernels are chosen for the processor, and round as they do; how many cores there are changes nothing.
+    assert "; arithmetic was openblas 0.3 Haswell, now openblas" in said
+    assert "cores" not in said
 
 
 def test_replay_of_what_is_not_there_suggests_what_is(

@@ -11,7 +11,7 @@ from attncheck.case import read_case
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
-from attncheck.manifest import installed_versions
+from attncheck.manifest import installed_versions, this_machine
 from attncheck.records import Manifest, Result, read, result_digest
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit
@@ -99,7 +99,7 @@ def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject:
         return
     changed = _changed(manifest, subject)
     yield "The digits differ" + (
-        f": {'; '.join(changed)}." if changed else ", with the same versions and subject name."
+        f": {'; '.join(changed)}." if changed else ", with the same versions, arithmetic and subject name."
     )
     if not changed:
         yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
@@ -116,9 +116,15 @@ def _line(result: Result) -> str:
 def _changed(manifest: Manifest, subject: str) -> list[str]:
     """Return what differs between the record's run and this one."""
     changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
-    installed = installed_versions()
-    return changed + [
+    installed, machine = installed_versions(), this_machine()
+    versions = [
         f"{name} was {version}, now {installed.get(name, 'not installed')}"
         for name, version in sorted(manifest.versions.items())
         if installed.get(name) != version
     ]
+    elsewhere = [
+        f"{name} was {manifest.machine[name]}, now {machine[name]}"
+        for name in ("system", "arithmetic")
+        if manifest.machine.get(name, machine[name]) != machine[name]
+    ]
+    return changed + versions + elsewhere
