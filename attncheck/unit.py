@@ -197,11 +197,12 @@ def observe(
     pictures: dict[AnyCheck, dict[str, Any]] = {}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
-        sample, reference = _draws(subject, setting, count, rng, child)
-        for check in checks:
+        active = [check for check in checks if start < size[check]]
+        sample = subject.draw_as(setting, count, rng)
+        reference = _reference(setting, count, child, frozenset(check.compares for check in active))
+        for check in active:
             with _named(check, subject, setting):
-                if start < size[check]:
-                    data[check].append(check.measure(sample, reference))
+                data[check].append(check.measure(sample, reference))
                 if start == 0 and check.picture is not None:  # a chunk is enough to look at
                     pictures[check] = check.picture(sample)
     outcomes = {check: _tested(check, subject, setting, parts) for check, parts in data.items()}
@@ -211,18 +212,13 @@ def observe(
     }
 
 
-def _draws(
-    subject: Subject,
-    setting: Setting | ProgramSetting,
-    size: int,
-    rng: np.random.Generator,
-    seed: np.random.SeedSequence,
-) -> tuple[Any, Any]:
-    """Return draws of the subject, and those that they are compared with."""
+def _reference(
+    setting: Setting | ProgramSetting, size: int, seed: np.random.SeedSequence, wanted: frozenset[str]
+) -> Reference | ProgramReference:
+    """Return what `size` draws of the subject are compared with."""
     if isinstance(setting, ProgramSetting):
-        reference = ProgramReference(setting.layer, size, setting.coordinates, seed)
-        return subject.draw_as(setting, size, rng), reference
-    return subject.draw_as(setting, size, rng), Reference(setting.layer, size, setting.coordinates, seed)
+        return ProgramReference(setting.layer, size, setting.coordinates, seed, wanted)
+    return Reference(setting.layer, size, setting.coordinates, seed, wanted)
 
 
 def _tested(

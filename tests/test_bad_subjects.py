@@ -13,7 +13,8 @@ import pytest
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import visible
 from attncheck.checks.comparison import gaussian_distance
-from attncheck.checks.laws import Marginal, affordable_draws, marginal_law
+from attncheck.checks.laws import affordable_draws, marginal_law
+from attncheck.checks.marginals import Marginal
 from attncheck.checks.registry import PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.errors import InputError

@@ -134,6 +134,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         What a report shows of a look in place of the family's own picture; see `attncheck.evidence.pictures`.
     calls : int
         Calls of the subject that a look makes at least.
+    compares : str
+        Name of the reference's functional that `measure` takes; empty where it takes none.
     fewest_draws : int
         Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
     """
@@ -154,6 +156,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     any_weights: bool = False
     picture: Callable[[_Sample], dict[str, Any]] | None = None
     calls: int = 1
+    compares: str = ""
     fewest_draws: int = 1
 
     @property

@@ -85,6 +85,7 @@ def _exactness(functional: Functional) -> Check:
         hint=_HINTS[_sides(functional)],
         also=functools.partial(_also, functional),
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
     )
 
@@ -133,6 +134,7 @@ CHECKS = (
         family=lambda setting: TwoSample(RATIO, unit=_ENERGY.unit),
         measure=_energy,
         hint="the outputs are Gaussian, as with infinitely many heads or scores scaled by 1/n",
+        compares=_ENERGY.name,
         fewest_draws=FEWEST_NUMBERS,
     ),
 )

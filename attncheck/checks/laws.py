@@ -16,13 +16,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights
-from attncheck.checks.functionals import Arrays
-from attncheck.checks.rotation import two_neurons
-from attncheck.limits.law import limit
+from attncheck.checks.marginals import Marginal, conditional_covariance, usual
 from attncheck.limits.mixture import ScaleMixture, condense
-from attncheck.limits.rows import score_std
-from attncheck.simulators import Draws, Reading, simulate_chunks
+from attncheck.simulators import Reading, simulate_chunks
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
 
 FloatArray = NDArray[np.float64]
@@ -47,54 +43,6 @@ _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
 # The chance that an empirical law is further off than its band.
 _BAND_ERROR = 1e-8
-
-
-@dataclasses.dataclass(frozen=True)
-class Marginal:
-    """A number of each draw: a projection of one neuron's outputs over positions, or a score.
-
-    Attributes
-    ----------
-    direction : tuple of float
-        Weights of the positions; empty for a score.
-    entry : tuple of int
-        (head, i, j) of a score; negative ones count from the end.
-    """
-
-    direction: tuple[float, ...] = ()
-    entry: tuple[int, int, int] = (0, -1, 0)
-
-    def values(self, arrays: Arrays) -> FloatArray:
-        """Return the number of each draw, (draws,)."""
-        if self.direction:
-            return np.asarray(two_neurons(arrays.outputs)[:, :, 0] @ np.array(self.direction))
-        assert arrays.scores is not None
-        head, i, j = self.entry
-        return arrays.scores[:, head, i, j]
-
-    def variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
-        """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit."""
-        if not self.direction:
-            return self._score_variances(layer, draws)
-        vector = np.array(self.direction)
-        covariance = conditional_covariance(layer, draws)
-        variances = vector @ covariance @ vector
-        # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.
-        rounding = 1e-14 * np.trace(covariance, axis1=-2, axis2=-1)
-        return np.where(variances > rounding, variances, 0.0)
-
-    def limit_score_variance(self, layer: AttentionLayer) -> float:
-        """Return the variance of a score in the limit, where it is normal."""
-        _, i, j = self.entry
-        kernel = limit(layer).kernel.matrix
-        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j]))
-
-    def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
-        head, i, j = self.entry
-        if draws.input_gram is None or draws.key_gram is None:
-            return np.full(len(draws), self.limit_score_variance(layer))
-        scale = (layer.query_std * layer.score_factor) ** 2
-        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,16 +73,6 @@ class MarginalLaw:
         second = float(tails**2 @ self.mixture.weights)
         spread = math.sqrt(max(0.0, second - mean**2))
         return min(1.0, mean + _SPAN * spread / math.sqrt(self.size) + _UNSEEN / self.size)
-
-
-def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
-    """Return Cov(y | inputs, scores, values), (draws, s, s), at finite width or in the limit."""
-    if draws.value_gram is None:
-        return limit(layer).conditional_covariance(draws.scores)
-    weights = attention_weights(layer, draws.scores)
-    scale = (layer.output_std * layer.head_factor) ** 2
-    covariance: FloatArray = scale * (weights @ draws.value_gram @ weights.swapaxes(-1, -2)).sum(axis=1)
-    return covariance
 
 
 @functools.lru_cache(maxsize=256)
@@ -179,9 +117,23 @@ def _law(layer: AttentionLayer, marginal: Marginal, size: int, seed: int, readin
     if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
         variance = marginal.limit_score_variance(layer)
         return MarginalLaw(condense(np.full(size, variance), np.ones(size)), 0.0, size)
-    chunks = simulate_chunks(layer, size, held_draws(layer), seed=seed, reading=reading)
-    mixture = condense(np.concatenate([marginal.variances(layer, chunk) for chunk in chunks]), np.ones(size))
+    together = usual(layer) if marginal in usual(layer) else (marginal,)
+    variances = _variances(layer, together, size, seed, reading)[together.index(marginal)]
+    mixture = condense(variances, np.ones(size))
     return MarginalLaw(mixture, _error(mixture, size), size)
+
+
+@functools.lru_cache(maxsize=8)
+def _variances(
+    layer: AttentionLayer, marginals: tuple[Marginal, ...], size: int, seed: int, reading: Reading
+) -> FloatArray:
+    """Return conditional variances of several marginals, (marginals, size): draws cost more than what is read off."""
+    chunks = simulate_chunks(layer, size, held_draws(layer), seed=seed, reading=reading)
+    parts = []
+    for chunk in chunks:
+        covariance = conditional_covariance(layer, chunk)
+        parts.append([marginal.variances(layer, chunk, covariance) for marginal in marginals])
+    return np.concatenate(parts, axis=1)
 
 
 @functools.lru_cache(maxsize=256)

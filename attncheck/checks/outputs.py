@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -10,13 +9,13 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
-from attncheck.checks.laws import LAW_ERROR, Marginal, limit_distance, marginal_law, mixture_uniform, tail_law
+from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform, tail_law
+from attncheck.checks.marginals import Marginal, last_position, one_score, random_direction
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import two_neurons
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import one_position, tied
 from attncheck.evidence.families import Count, Smooth, Uniform
-from attncheck.evidence.streams import stream
 
 FloatArray = NDArray[np.float64]
 
@@ -29,23 +28,6 @@ _WIDE, _SMALL_SCORES = 8, 4.0
 # At any width, sigmoid weights of scores with up to this standard deviation seldom have squares that underflow.
 _MODERATE_SCORES = 8.0
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
-
-
-def last_position(layer: AttentionLayer) -> Marginal:
-    """Return one neuron's output at the last position, which sees all others under any mask."""
-    return Marginal(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
-
-
-@functools.lru_cache(maxsize=256)
-def random_direction(layer: AttentionLayer) -> Marginal:
-    """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
-    vector = stream(0, "direction", layer.to_dict()).standard_normal(layer.seq_len)
-    return Marginal(tuple(float(x) for x in vector / np.linalg.norm(vector)))
-
-
-def one_score(layer: AttentionLayer) -> Marginal:
-    """Return the first head's score of the last position with the first."""
-    return Marginal()
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:

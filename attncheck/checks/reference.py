@@ -35,20 +35,27 @@ class Reference:
         Neurons that the subject returns.
     seed : numpy.random.SeedSequence
         The reference's own stream: independent of the subject's, and of every other look.
+    wanted : frozenset of str, optional
+        Names of the functionals that are computed; all if None. The draws are the same ones.
     """
 
     layer: AttentionLayer
     size: int
     coordinates: int
     seed: np.random.SeedSequence
+    wanted: frozenset[str] | None = None
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
-        """The values of every functional, (RATIO · size,)."""
+        """The values of every functional that is wanted, (RATIO · size,)."""
         per_draw = 4 * self.layer.num_heads * self.layer.seq_len**2 + self.layer.seq_len
         chunk = max(1, _CHUNK_ENTRIES // per_draw)
         coordinates = min(self.coordinates, 2, self.layer.width)
-        wanted = [f for f in FUNCTIONALS if not f.excluded(self.layer, coordinates)]
+        wanted = [
+            f
+            for f in FUNCTIONALS
+            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.layer, coordinates)
+        ]
         parts: dict[str, list[FloatArray]] = {functional.name: [] for functional in wanted}
         draws = simulate_chunks(
             self.layer, RATIO * self.size, chunk, self.seed, reading="collapsed", coordinates=coordinates

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.laws import conditional_covariance
+from attncheck.checks.marginals import conditional_covariance
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, gram, independent

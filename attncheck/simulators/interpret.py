@@ -12,6 +12,9 @@ from attncheck.program import Initial, MatMul, Node, Nonlin, Output, Score, Step
 
 FloatArray = NDArray[np.float64]
 
+# Stacked values that are kept: those of the inputs, or of the values, beside what changes from head to head.
+_KEPT = 2
+
 
 class Multiplier(Protocol):
     """Draws W h for the uses of each weight, in the order of the steps."""
@@ -30,6 +33,7 @@ class Values:
     def __init__(self) -> None:
         self._array: dict[Node, FloatArray] = {}
         self._index: dict[Node, tuple[int, ...]] = {}
+        self._stacked: dict[tuple[tuple[Node, ...], int | None], FloatArray] = {}
 
     def put(self, array: FloatArray, places: Iterable[tuple[Node, tuple[int, ...]]]) -> None:
         """Store ``array[:, *index]`` as the value of each node of `places`."""
@@ -45,10 +49,19 @@ class Values:
         return value
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
-        """Return the values of nodes of one shape as (draws, len(nodes), ...), a view where possible.
+        """Return the values of nodes of one shape as (draws, len(nodes), ...), to be read only.
 
-        With `cut`, the first coordinates of vectors, of which some may have no more.
+        With `cut`, the first coordinates of vectors, of which some may have no more. Copies are kept for a while:
+        every head multiplies the same inputs, and every position the same values.
         """
+        key = (tuple(nodes), cut)
+        stacked = self._stacked.pop(key, None)
+        self._stacked[key] = self._gather(nodes, cut) if stacked is None else stacked
+        if len(self._stacked) > _KEPT:
+            self._stacked.pop(next(iter(self._stacked)))
+        return self._stacked[key]
+
+    def _gather(self, nodes: Sequence[Node], cut: int | None) -> FloatArray:
         first = self._array[nodes[0]]
         alone = all(self._array[node] is first for node in nodes)
         if alone and [self._index[node] for node in nodes] == [(k,) for k in range(first.shape[1])]:
@@ -59,6 +72,10 @@ class Values:
         for position, node in enumerate(nodes):
             positions.setdefault(id(self._array[node]), []).append(position)
         for where in positions.values():
+            if len(where) == 1:
+                value = self.get(nodes[where[0]])
+                out[:, where[0]] = value if cut is None else value[..., :cut]
+                continue
             index = np.array([self._index[nodes[k]] for k in where])
             array = self._array[nodes[where[0]]]
             out[:, where] = (array if cut is None else array[..., :cut])[(slice(None), *index.T)]

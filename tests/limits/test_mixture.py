@@ -7,7 +7,7 @@ import pytest
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.laws import tail_law
-from attncheck.checks.outputs import last_position
+from attncheck.checks.marginals import last_position
 from attncheck.limits.mixture import condense
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 import attncheck as ac
-from attncheck.checks.laws import conditional_covariance
+from attncheck.checks.marginals import conditional_covariance
 from attncheck.evidence.streams import seed_sequence
 from attncheck.rates.deviation import Cells, deviation
 from attncheck.rates.distance import check_drawn

@@ -32,6 +32,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         measure=measure,
         hint="the program that was simulated is not the declared one",
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
     )
 

@@ -31,17 +31,24 @@ class ProgramReference:
         Neurons that the subject returns.
     seed : numpy.random.SeedSequence
         The reference's own stream.
+    wanted : frozenset of str, optional
+        Names of the functionals that are computed; all if None. The draws are the same ones.
     """
 
     layer: ProgramCase
     size: int
     coordinates: int
     seed: np.random.SeedSequence
+    wanted: frozenset[str] | None = None
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
-        """The values of every functional, (RATIO · size,)."""
-        wanted = [f for f in PROGRAM_FUNCTIONALS if not f.excluded(self.layer, self.coordinates)]
+        """The values of every functional that is wanted, (RATIO · size,)."""
+        wanted = [
+            f
+            for f in PROGRAM_FUNCTIONALS
+            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.layer, self.coordinates)
+        ]
         chunks = simulate_chunks(
             self.layer.program,
             RATIO * self.size,

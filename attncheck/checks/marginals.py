@@ -1,0 +1,102 @@
+"""Single numbers of a draw that are normal given all others: outputs of a neuron, projected, and scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.attention import AttentionLayer
+from attncheck.attention_map import attention_weights
+from attncheck.checks.functionals import Arrays
+from attncheck.checks.rotation import two_neurons
+from attncheck.evidence.streams import stream
+from attncheck.limits.law import limit
+from attncheck.limits.rows import score_std
+from attncheck.simulators import Draws
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Marginal:
+    """A number of each draw: a projection of one neuron's outputs over positions, or a score.
+
+    Attributes
+    ----------
+    direction : tuple of float
+        Weights of the positions; empty for a score.
+    entry : tuple of int
+        (head, i, j) of a score; negative ones count from the end.
+    """
+
+    direction: tuple[float, ...] = ()
+    entry: tuple[int, int, int] = (0, -1, 0)
+
+    def values(self, arrays: Arrays) -> FloatArray:
+        """Return the number of each draw, (draws,)."""
+        if self.direction:
+            return np.asarray(two_neurons(arrays.outputs)[:, :, 0] @ np.array(self.direction))
+        assert arrays.scores is not None
+        head, i, j = self.entry
+        return arrays.scores[:, head, i, j]
+
+    def variances(self, layer: AttentionLayer, draws: Draws, covariance: FloatArray) -> FloatArray:
+        """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
+
+        `covariance` is `conditional_covariance` of the draws.
+        """
+        if not self.direction:
+            return self._score_variances(layer, draws)
+        vector = np.array(self.direction)
+        variances = vector @ covariance @ vector
+        # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.
+        rounding = 1e-14 * np.trace(covariance, axis1=-2, axis2=-1)
+        return np.where(variances > rounding, variances, 0.0)
+
+    def limit_score_variance(self, layer: AttentionLayer) -> float:
+        """Return the variance of a score in the limit, where it is normal."""
+        _, i, j = self.entry
+        kernel = limit(layer).kernel.matrix
+        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j]))
+
+    def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
+        head, i, j = self.entry
+        if draws.input_gram is None or draws.key_gram is None:
+            return np.full(len(draws), self.limit_score_variance(layer))
+        scale = (layer.query_std * layer.score_factor) ** 2
+        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j])
+
+
+def last_position(layer: AttentionLayer) -> Marginal:
+    """Return one neuron's output at the last position, which sees all others under any mask."""
+    return Marginal(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
+
+
+@functools.lru_cache(maxsize=256)
+def random_direction(layer: AttentionLayer) -> Marginal:
+    """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
+    vector = stream(0, "direction", layer.to_dict()).standard_normal(layer.seq_len)
+    return Marginal(tuple(float(x) for x in vector / np.linalg.norm(vector)))
+
+
+def one_score(layer: AttentionLayer) -> Marginal:
+    """Return the first head's score of the last position with the first."""
+    return Marginal()
+
+
+def usual(layer: AttentionLayer) -> tuple[Marginal, ...]:
+    """Return the numbers of each draw that are looked at whatever the layer is."""
+    return last_position(layer), random_direction(layer), one_score(layer)
+
+
+def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
+    """Return Cov(y | inputs, scores, values), (draws, s, s), at finite width or in the limit."""
+    if draws.value_gram is None:
+        return limit(layer).conditional_covariance(draws.scores)
+    weights = attention_weights(layer, draws.scores)
+    scale = (layer.output_std * layer.head_factor) ** 2
+    covariance: FloatArray = scale * (weights @ draws.value_gram @ weights.swapaxes(-1, -2)).sum(axis=1)
+    return covariance
