@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -9,6 +11,9 @@ from scipy import special
 from attncheck.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
+
+# Entries of a row up to which its columns are compared one after the other.
+_SHORT = 8
 
 
 def visible(layer: AttentionLayer) -> NDArray[np.bool_]:
@@ -42,7 +47,7 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
     """
     if layer.attention_map == "softmax":
         shifted = np.where(seen, scores, -np.inf)
-        shifted -= shifted.max(axis=-1, keepdims=True)
+        shifted -= _row_maxima(shifted)
         np.exp(shifted, out=shifted)
         shifted /= shifted.sum(axis=-1, keepdims=True)
         return shifted
@@ -53,6 +58,13 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
     else:
         weights = scores
     return np.where(seen, weights, 0.0)
+
+
+def _row_maxima(rows: FloatArray) -> FloatArray:
+    """Return the largest of each row, (..., 1): short rows column by column, as NumPy is slow to reduce them."""
+    if rows.shape[-1] > _SHORT:
+        return np.asarray(rows.max(axis=-1, keepdims=True))
+    return functools.reduce(np.maximum, np.split(rows, rows.shape[-1], axis=-1))
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:

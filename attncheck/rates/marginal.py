@@ -140,6 +140,11 @@ class OutputEntry:
 
     def law(self) -> ScaleMixture:
         """Return the hierarchical law's."""
+        return self._law
+
+    @functools.cached_property
+    def _law(self) -> ScaleMixture:
+        """The same, computed once: every repetition asks for it."""
         from attncheck.limits.law import limit
 
         return limit(self.layer).mixture(self.position)
