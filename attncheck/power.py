@@ -40,8 +40,10 @@ _CHANCE = 1e-5
 _CHECKS = {check.name: check for check in CHECKS}
 # Draws of a first pilot, which settles what large effects are.
 _FIRST = 6_000
-# Draws that all verifying looks of a row may take, and the looks that are taken in any case.
-_MOST_VERIFIED, _FEWEST_LOOKS = 1_500_000, 30
+# Weight entries that all verifying looks of a row may stand for, and the looks that are taken in any case.
+_MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
+# A row is verified from this chance on: nobody counts on less.
+_COUNTED_ON = 0.5
 # The first of `ANCHORS`, like those of regimes, have draws that cost little: larger pilots are taken on as many layers.
 # What they are multiplied by, and on what, where no effect is told apart from chance.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
@@ -273,10 +275,10 @@ def _row(sight: Sight, exposure: str, size: int, profile: Profile) -> Row:
 
 
 def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
-    """Take `seeds` single looks of the row's check, fewer where they are large, and count the suspicious ones."""
-    if not row.look_draws or not seeds:
+    """Take `seeds` single looks of the row's check, fewer where they cost much, and count the suspicious ones."""
+    if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
-    seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // row.look_draws))
+    seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
     check, fault = row.sight.check, row.sight.fault
     subject = Subject.of(exposing(FAULTS[fault], EXPOSURES[row.exposure]))
     setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))

@@ -7,6 +7,7 @@ twice. So the assertion, the detectable gap and the sample size cannot drift apa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -148,9 +149,8 @@ class Family(ABC):
         InputError
             If an argument lies outside its range.
         """
-        target = check_power(power, level)
-        detected = self._detects(size, level, target)
-        return smallest_real(detected, self.null_effect, self._farthest)
+        count = check_whole("size", size, 1, "pass a number of draws")
+        return _smallest_gap(self, count, level, check_power(power, level))
 
     def size(self, departure: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
         """Return the smallest number of draws that detects `departure` with chance `power`.
@@ -180,7 +180,7 @@ class Family(ABC):
         target = check_power(power, level)
         check_whole("cap", cap, 1, "pass the most draws that may be planned")
         self.power(departure, 1, level)  # refuses a bad departure before the search
-        return smallest_whole(lambda draws: self._detects(draws, level, target)(departure), cap)
+        return _smallest_size(self, departure, level, target, cap)
 
     @property
     @abstractmethod
@@ -196,6 +196,17 @@ class Family(ABC):
             return all(self.power(each, size, level) >= target for each in self._mirrored(departure))
 
         return detects
+
+
+# Kept, as checks of many layers ask for the same.
+@functools.lru_cache(maxsize=4096)
+def _smallest_gap(family: Family, size: int, level: float, target: float) -> float:
+    return smallest_real(family._detects(size, level, target), family.null_effect, family._farthest)
+
+
+@functools.lru_cache(maxsize=4096)
+def _smallest_size(family: Family, departure: float, level: float, target: float, cap: int) -> int | None:
+    return smallest_whole(lambda draws: family._detects(draws, level, target)(departure), cap)
 
 
 def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:
