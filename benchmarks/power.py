@@ -66,9 +66,10 @@ def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, 
             f"brackets, what a right simulator gives in parentheses). From it follow the draws of a look that is "
             f"suspicious with chance {percent(power)} at level {level:.2g}, and the chance of a violated verdict "
             f"(three looks) by the best single check at what each profile plans; a whole run has at least that. "
-            f"Verified: suspicious looks among {seeds} on fresh streams (fewer where looks cost much, none where the chance is below a half), "
-            f"of as many draws as stated, with the 99% interval of their chance; where so many proved too few, because most draws "
-            f"show little and some much, they were doubled until it held. Seed {seed}; {measured} of {len(FAULTS)} "
+            f"Verified: suspicious looks among {seeds} on fresh streams (fewer where looks cost much, none where the "
+            f"chance is below a half), of as many draws as stated, with the 99% interval of their chance; where so "
+            f"many proved too few, because most draws show little and some much, they were doubled until it held. "
+            f"Seed {seed}; {measured} of {len(FAULTS)} "
             f"faults, {seconds / 60:.0f} minutes in the last call.",
             "",
             render(entries),
