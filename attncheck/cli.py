@@ -131,12 +131,13 @@ def replay(record: Path, id: str, /, *, subject: str | None = None) -> int:
 
 @app.command
 def explain(name: str | None = None, /) -> int:
-    """Say what a claim states, which checks examine it, and what they cannot see.
+    """Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.
 
     Parameters
     ----------
     name
-        A claim, a property or a check; without it, all claims are listed.
+        A claim, a property, a check or a known-wrong simulator; without it, all claims are listed, and with
+        "faults" all known-wrong simulators.
     """
     from attncheck.commands.explain import explain_name
 
@@ -157,11 +158,11 @@ def power(
     Parameters
     ----------
     fault
-        Names in attncheck.faults; without any, all are measured.
+        Known-wrong simulators, which attncheck explain faults lists; without any, all are measured, for hours.
     profile
         What a look may cost.
     quick
-        Say what is planned, without the looks that verify it.
+        Say what is planned, without the looks that verify it: a minute or some per fault.
     seed
         A whole number: the same seed gives the same digits.
     workers

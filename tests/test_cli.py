@@ -267,6 +267,31 @@ def test_explain_names_the_faults_of_programs(capsys: pytest.CaptureFixture[str]
         assert f"{fault.name} ({fault.what})" in explained(capsys, fault.seen_by[0])
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    said = explained(capsys, name)
+    fault = FAULTS[name]
+    assert fault.what in said
+    assert f"--attncheck-subject attncheck.faults:{name}" in said
+    assert name not in NAMED_BY or f"seen by: {NAMED_BY[name][1]} try:" in said
+    described = said.split("fixed layers: ")[1].split(" seen by: ")[0].split(" try: ")[0].split("; ")
+    for layer in PROFILES["default"].layers:
+        assert (layer.describe() in described) is not bool(fault.reason_hidden(layer))
+
+
+@pytest.mark.parametrize("name", PROGRAM_FAULTS)
+def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
+    assert f"what: {fault.what} seen by: {', '.join(fault.seen_by)} try:" in said
+    assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
+
+
+def test_explain_lists_the_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explained(capsys, "faults")
+    assert all(f"{fault.name}: {fault.what}" in said for fault in FAULTS.values())
+    assert all(f"{fault.name}: {fault.what}" in said for fault in PROGRAM_FAULTS.values())
+
+
 def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Profile, "layers", property(lambda profile: ANCHORS[1:2]))
     arguments = ["power", "scores_over_n", "--quick", "--profile", "smoke", "--out", str(tmp_path / "p.json")]

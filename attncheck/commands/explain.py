@@ -1,4 +1,4 @@
-"""`attncheck explain`: what is claimed, what examines it, and what that cannot see."""
+"""`attncheck explain`: what is claimed, what examines it, what that cannot see, and what it was tried on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attncheck.errors import refuse
 from attncheck.evidence.looks import per_look_power
 from attncheck.examples import program_anchors
 from attncheck.exit_codes import ExitCode
-from attncheck.faults import FAULTS
+from attncheck.faults import FAULTS, Fault
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
-from attncheck.faults.programs import PROGRAM_FAULTS
+from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.power import level_of
 from attncheck.profiles import PROFILES, Profile
 from attncheck.statements import STATEMENTS
@@ -30,16 +30,17 @@ _KINDS = {
 }
 # How alike a name and what was typed must be for it to be offered.
 _CLOSE = 0.6
+_FAULTS = "faults"
 _KINDS_OF_NAMES = (
     f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
-    f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims"
+    f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims, attncheck explain {_FAULTS} the faults"
 )
 # Neurons that a subject is imagined to return.
 _NEURONS = 2
 
 
 def explain_name(name: str | None) -> int:
-    """Print what a claim, a property or a check says, or all claims; see `attncheck explain`.
+    """Print what a claim, a property, a check or a known-wrong simulator says, or all claims; see `attncheck explain`.
 
     Raises
     ------
@@ -51,7 +52,7 @@ def explain_name(name: str | None) -> int:
 
 
 def explanation(name: str) -> list[str]:
-    """Return the lines that explain a claim, a property or a check.
+    """Return the lines that explain a claim, a property, a check, a known-wrong simulator, or name all of the last.
 
     Raises
     ------
@@ -71,10 +72,22 @@ def explanation(name: str) -> list[str]:
     found = [check for check in EVERY_CHECK if check.name == name.partition("@")[0]]
     for check in found:
         lines += [*_check(check), *_said(CLAIMS[check.claim])]
+    if name in FAULTS:
+        lines += _fault(FAULTS[name])
+    if name in PROGRAM_FAULTS:
+        lines += _program_fault(PROGRAM_FAULTS[name])
+    if name == _FAULTS:
+        lines += _faults()
     if not lines:
-        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *(check.name for check in EVERY_CHECK)])
+        checks = (check.name for check in EVERY_CHECK)
+        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *checks, *FAULTS, *PROGRAM_FAULTS, _FAULTS])
         close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
-        refuse("name", name, "is no claim, property or check", f"try {', '.join(close)}" if close else _KINDS_OF_NAMES)
+        refuse(
+            "name",
+            name,
+            "is no claim, property, check or fault",
+            f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
+        )
     return lines
 
 
@@ -85,6 +98,32 @@ def _overview() -> Iterator[str]:
         yield ""
         yield f"{claim.name} ({claim.source}; {counted(len(checks), 'check')})"
         yield from _wrapped(claim.statement, "  ")
+
+
+def _faults() -> Iterator[str]:
+    yield "Known-wrong simulators; attncheck explain NAME says more, attncheck power NAME measures what sees it."
+    for kind, faults in (("layers", FAULTS), ("programs", PROGRAM_FAULTS)):
+        yield f"Of {kind}:"
+        for fault in faults.values():
+            yield from _wrapped(f"{fault.name}: {fault.what}", "  ")
+
+
+def _fault(fault: Fault) -> Iterator[str]:
+    layers = PROFILES["default"].layers
+    shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
+    yield f"Known-wrong simulator {fault.name}"
+    yield from _field("what", fault.what)
+    yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
+    if fault.name in NAMED_BY:
+        yield from _field("seen by", NAMED_BY[fault.name][1])
+    yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults:{fault.name}"
+
+
+def _program_fault(fault: ProgramFault) -> Iterator[str]:
+    yield f"Known-wrong simulator of programs {fault.name}"
+    yield from _field("what", fault.what)
+    yield from _field("seen by", ", ".join(fault.seen_by))
+    yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults.programs:{fault.name}"
 
 
 def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
