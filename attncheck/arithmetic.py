@@ -29,7 +29,8 @@ def own_arithmetic() -> Iterator[None]:
 def in_use() -> str:
     """Return what rounds here: BLAS libraries with the kernels they chose for this processor, and numpy's SIMD.
 
-    The last digits of a sum depend on them, so that a run has other digits, within rounding, on another processor.
+    The last digits of a sum depend on them, and eigenvectors of singular matrices altogether, so that a run has other
+    digits on another processor.
     """
     import scipy.linalg  # noqa: F401  # its library is listed once it is loaded
 
