@@ -20,7 +20,7 @@ from typing import Any
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.power import Entry, level_of, power_table
-from attncheck.power_text import percent, render, to_json
+from attncheck.power.text import percent, render, to_json
 from attncheck.profiles import profile_named
 from attncheck.whole_runs import whole_runs
 

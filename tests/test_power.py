@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from attncheck import power
-from attncheck.power import Entry, Row, entries_of
+from attncheck.power import Entry, Row, entries_of, table
 from attncheck.profiles import Profile, profile_named
 
 SMOKE = profile_named("smoke")
@@ -33,8 +32,8 @@ def verified(entry: Entry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple
         looked.append(row)
         return dataclasses.replace(row, looks=100, seen=seen(row))
 
-    monkeypatch.setattr(power, "verify", verify)
-    return power._verified(entry, SMOKE, 100, 0), looked
+    monkeypatch.setattr(table, "verify", verify)
+    return table._verified(entry, SMOKE, 100, 0), looked
 
 
 def test_what_holds_is_verified_once(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:

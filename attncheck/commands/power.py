@@ -11,7 +11,7 @@ from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
 from attncheck.files import write_whole
 from attncheck.power import Entry, power_table
-from attncheck.power_text import to_json
+from attncheck.power.text import to_json
 
 # Single looks that verify the best row of each fault and exposure.
 _SEEDS = 300
