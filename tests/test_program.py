@@ -246,6 +246,11 @@ class Written:
         self.foreign_score = other.score(self.foreign, self.foreign, name="fp")
 
 
+def in_place(vector: FloatArray) -> FloatArray:
+    """ReLU, which would change the line that it is applied to."""
+    return np.maximum(vector, 0.0, out=vector)
+
+
 REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "matmul of a foreign line": (lambda w: w.program.matmul(w.W, w.foreign), "node='foreign': is not a line of this"),
     "matmul of a foreign weight": (lambda w: w.program.matmul(w.foreign_weight, w.h), "weight=.*not a weight of this"),
@@ -259,6 +264,8 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "nonlin of nothing": (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
     # The wrong type is what is refused.
     "nonlin of no node": (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]
+    "nonlin in place": (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*none changed"),
+    "output in place": (lambda w: w.program.output(in_place, [w.g]), "function=in_place: .*read-only.*none changed"),
     "score of an initial": (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
     "score of a score": (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),
     "score of two sizes": (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),

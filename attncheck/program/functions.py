@@ -63,7 +63,7 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
     InputError
         Naming the function, and what it raised or returned.
     """
-    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score"
+    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score, none changed"
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # What functions are tried on when a line is written: some draws of some coordinates, of both signs.
 _TRIAL = np.linspace(-1.5, 1.0, 6).reshape(2, 3)
+_TRIAL.flags.writeable = False  # a function that changes its arguments would change other lines
 
 
 class Program:
