@@ -20,7 +20,7 @@ from attncheck.program import Program
 from attncheck.records import Result
 from attncheck.run import Run
 from attncheck.summary import summarize
-from attncheck.unit import Unit
+from attncheck.unit import Unit, violated
 from attncheck.words import layer_call
 
 # Lines that are not proved and are listed.
@@ -62,9 +62,14 @@ class CheckReport:
         return tuple(result for result in self.results if result.verdict == "violated")
 
     def messages(self) -> Iterator[str]:
-        """Iterate over what is wrong, in words and numbers, one text per property and layer."""
-        for unit in dict.fromkeys(result.unit for result in self.violated):
-            yield explain([result for result in self.results if result.unit == unit], None, self.call)
+        """Iterate over what is wrong, in words and numbers, one text per property and layer, the most telling first."""
+        worst: dict[str, Result] = {}
+        for result in violated(self.results):
+            worst.setdefault(result.unit, result)
+        first = next(iter(worst.values()), None)
+        for unit, result in worst.items():
+            after = first.claim if first is not None and result.claim != first.claim else ""
+            yield explain([each for each in self.results if each.unit == unit], None, self.call, after)
 
     def require(self) -> None:
         """Raise AssertionError unless the verdict is consistent."""

@@ -20,10 +20,11 @@ _SHAPE = "non_gaussianity"
 _SCALE = "the scale of the outputs differs from the declared one, whatever their shape"
 
 
-def explain(results: Sequence[Result], record: Path | None, call: str = "") -> str:
+def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "") -> str:
     """Return what a person needs to know of a unit's violated results, the most telling first; empty if none is.
 
-    `record`, or where there is none the Python `call` that gave the results, is what repeats them.
+    `record`, or where there is none the Python `call` that gave the results, is what repeats them. `after` is the claim
+    of another unit that tells more, if there is one: all that is computed later shows a fault too.
     """
     bad = violated(results)
     if not bad:
@@ -37,10 +38,15 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "") -> s
         f"VIOLATED: {claim.said_of(worst.layer)} ({claim.source})",
         f"  layer:    {layer_name(worst.layer)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
+        *([f"  note:     may follow from what is wrong first: {CLAIMS[after].said_of(worst.layer)}"] if after else []),
         *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
+    if any(_holds_expected(result) for result in shown):
+        lines.append(
+            "    (an interval that holds what is expected allows for any law of the draws, p for the declared one)"
+        )
     if len(bad) > len(shown):
         lines.append(f"    and {len(bad) - len(shown)} more")
     if worst.illustration:
@@ -62,6 +68,12 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     scale = any(sentence.startswith(f"{OUTPUT_VARIANCE} ") for sentence in diagnosis)
     hints = (_SCALE if scale and result.claim == _SHAPE else result.hint for result in bad[:_SHOWN])
     return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
+
+
+def _holds_expected(result: Result) -> bool:
+    if result.low is None or result.high is None or result.null_effect is None:
+        return False
+    return result.low <= result.null_effect <= result.high
 
 
 def _looks(result: Result) -> str:

@@ -11,6 +11,7 @@ from attncheck.case import Case, ProgramCase
 from attncheck.errors import InputError
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
+from attncheck.words import chance
 
 #: Candidates that are tried at most.
 MOST_CANDIDATES = 20
@@ -63,7 +64,8 @@ def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost
     if smaller is None:
         return ""
     seen = run_unit(_candidate(unit, smaller, check), subject, seed, _tenth(cost))
-    return ": ".join([smaller.describe(), *(result.text for result in seen)])
+    told = (f"{result.text}; p = {', '.join(map(chance, result.p_values))}" for result in seen)
+    return ": ".join([smaller.describe(), *told])
 
 
 def _candidate(unit: Unit, layer: Case, check: str) -> Unit:

@@ -99,6 +99,12 @@ class TestResults:
         assert report.violated
         assert all(result.verdict == "violated" for result in report.violated)
         messages = list(report.messages())
+        # What is computed later shows the fault too, and says so.
+        first = messages[0].partition("\n")[0].removeprefix("VIOLATED: ").rpartition(" (")[0]
+        assert "note:" not in messages[0]
+        for text in messages[1:]:
+            follows = not text.startswith(f"VIOLATED: {first}")
+            assert (f"  note:     may follow from what is wrong first: {first}\n" in text) is follows
         assert len(messages) == 2
         assert all("K and Q look tied: W_Q and W_K are not independent" in message for message in messages)
         scope = {"attncheck": ac, "tied": tied}
@@ -111,6 +117,13 @@ class TestResults:
             report.require()
         assert messages[0] in str(caught.value)
         assert "results are violated" in str(caught.value)
+
+    def test_what_is_computed_later_says_that_it_may_follow(self) -> None:
+        first, *later = small(tied, properties=("exactness", "scores")).messages()
+        assert "W_Q, W_K and W_V are different matrices" in first
+        assert "note:" not in first
+        assert all("note:     may follow from what is wrong first: W_Q, W_K and W_V are" in text for text in later)
+        assert later
 
     def test_same_seed_same_digits(self) -> None:
         first, again, other = (small(collapsed, seed=seed, properties="draws") for seed in (3, 3, 4))

@@ -15,7 +15,7 @@ from attncheck.manifest import installed_versions, this_machine
 from attncheck.records import Manifest, Result, read, result_digest
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit
-from attncheck.words import layer_name
+from attncheck.words import chance, layer_name
 
 
 def replay_result(record: Path, id: str, subject: str | None = None) -> int:
@@ -108,7 +108,7 @@ def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject:
 def _line(result: Result) -> str:
     if not result.p_values:
         return f"{result.verdict} ({result.reason})"
-    looks = ", ".join(f"{p:.17g}" for p in result.p_values)
+    looks = ", ".join(f"{p:.17g}" if p else chance(p) for p in result.p_values)
     effects = ", ".join(f"{effect:.17g}" for effect in result.effects)
     return f"{result.verdict}; {result.text}; {result.size} draws a look; effects {effects}; p = {looks}"
 

@@ -134,6 +134,20 @@ class TestMessage:
         run = planned("scores", subject="attncheck.faults:tied_query_key")
         assert violated(results_of(run, "scores"))
 
+    def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
+        """The interval allows for any law of the draws, heavy tails too; the p-value is for the declared one."""
+        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        results = results_of(run, "scores")
+        said = "(an interval that holds what is expected"
+        assert said not in explain([each for each in results if not _holds(each)], None)
+        wide = [msgspec.structs.replace(each, low=-1e9, high=1e9) for each in results]
+        assert said in explain(wide, None)
+
+
+def _holds(result: Result) -> bool:
+    known = result.low is not None and result.high is not None and result.null_effect is not None
+    return known and result.low <= result.null_effect <= result.high  # type: ignore[operator]  # mypy sees no link
+
 
 class TestShrink:
     def test_is_bounded_and_deterministic(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +204,7 @@ class TestShrink:
 
     def test_is_labelled_as_an_illustration(self) -> None:
         run = planned("scores", subject="attncheck.faults:tied_query_key")
-        said = r"smaller:  the fault shows too on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+ "
+        said = r"smaller:  the fault shows too on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
         assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", run.examine("scores", LAYER)[1])
 
     def test_finds_nothing_below_the_smallest(self) -> None:
