@@ -82,6 +82,15 @@ def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
     assert not np.array_equal(sample.outputs, other["outputs"])
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_examined_in_every_layer_where_it_is_said_to_show(name: str) -> None:
+    """Not refused before the first look, as Gram matrices that never change are."""
+    subject = Subject.of(FAULTS[name].subject)
+    for layer in PROFILES["default"].layers:
+        if not FAULTS[name].reason_hidden(layer):
+            assert subject.probe(layer, np.random.default_rng(0)).layer == layer
+
+
 @pytest.mark.parametrize("name", REGIMES)
 def test_every_regime_has_a_fault_that_only_such_layers_show(name: str) -> None:
     regime = REGIMES[name]

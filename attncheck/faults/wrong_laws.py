@@ -52,6 +52,13 @@ def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
     return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}
 
 
+def _still_grams(layer: AttentionLayer) -> bool | str:
+    """See it in narrow layers, but where a subject is refused: two generators must not give the same numbers."""
+    numbers = np.abs(input_kernel(layer).matrix)
+    alike = np.unique(numbers[numbers != 0.0]).size <= 1
+    return seen.small_width(layer) if alike else "Gram matrices that never change are refused before any look"
+
+
 def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Make keys and values from Bartlett factors whose diagonals have one degree of freedom too many."""
     root = gram_root(gram(inputs))[:, None]
@@ -97,7 +104,7 @@ FAULTS = (
         _visible_mixture,
         _gaussian_outputs,
     ),
-    Fault("limit_as_finite", "the infinite-width limit is passed off as a narrow layer", seen.small_width, _limit),
+    Fault("limit_as_finite", "the infinite-width limit is passed off as a narrow layer", _still_grams, _limit),
     Fault(
         "bartlett_freedom",
         "Bartlett diagonals of keys and values have one degree of freedom too many",
