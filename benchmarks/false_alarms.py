@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from scipy import stats
 
+from attncheck.arithmetic import in_use
 from attncheck.profiles import PROFILES
 from attncheck.whole_runs import WholeRun, whole_runs
 
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     page = [
         "# False alarms of whole runs",
-        f"`python {' '.join(['benchmarks/false_alarms.py', *arguments_of(options)])} --write` makes this page.\n",
+        f"`python {' '.join(['benchmarks/false_alarms.py', *arguments_of(options)])} --write` makes this page, "
+        f"here with {in_use()}.\n",
     ]
     for profile in PROFILES:
         if getattr(options, profile, 0):
