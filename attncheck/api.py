@@ -66,9 +66,9 @@ class CheckReport:
         worst: dict[str, Result] = {}
         for result in violated(self.results):
             worst.setdefault(result.unit, result)
-        first = next(iter(worst.values()), None)
-        for unit, result in worst.items():
-            after = first.claim if first is not None and result.claim != first.claim else ""
+        claims = [result.claim for result in worst.values()]
+        for unit, claim in zip(worst, claims, strict=True):
+            after = claims[0] if claim != claims[0] else ""
             yield explain([each for each in self.results if each.unit == unit], None, self.call, after)
 
     def require(self) -> None:

@@ -128,10 +128,10 @@ def _variances(
     layer: AttentionLayer, marginals: tuple[Marginal, ...], size: int, seed: int, reading: Reading
 ) -> FloatArray:
     """Return conditional variances of several marginals, (marginals, size): draws cost more than what is read off."""
-    chunks = simulate_chunks(layer, size, held_draws(layer), seed=seed, reading=reading)
+    outputs = any(marginal.direction for marginal in marginals)
     parts = []
-    for chunk in chunks:
-        covariance = conditional_covariance(layer, chunk)
+    for chunk in simulate_chunks(layer, size, held_draws(layer), seed=seed, reading=reading):
+        covariance = conditional_covariance(layer, chunk) if outputs else None  # scores do without
         parts.append([marginal.variances(layer, chunk, covariance) for marginal in marginals])
     return np.concatenate(parts, axis=1)
 

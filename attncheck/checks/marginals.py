@@ -43,13 +43,14 @@ class Marginal:
         head, i, j = self.entry
         return arrays.scores[:, head, i, j]
 
-    def variances(self, layer: AttentionLayer, draws: Draws, covariance: FloatArray) -> FloatArray:
+    def variances(self, layer: AttentionLayer, draws: Draws, covariance: FloatArray | None) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
 
-        `covariance` is `conditional_covariance` of the draws.
+        `covariance` is `conditional_covariance` of the draws, which a score does without.
         """
         if not self.direction:
             return self._score_variances(layer, draws)
+        assert covariance is not None
         vector = np.array(self.direction)
         variances = vector @ covariance @ vector
         # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.

@@ -40,7 +40,7 @@ def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Resul
 @pytest.fixture(autouse=True)
 def _streams_are_left_alone() -> Iterator[None]:
     """No examination may touch a global generator."""
-    before = np.random.get_state(legacy=False)  # noqa: NPY002
+    before = np.random.get_state(legacy=False)  # noqa: NPY002  # the global one is what is looked at
     yield
-    after = np.random.get_state(legacy=False)  # noqa: NPY002
+    after = np.random.get_state(legacy=False)  # noqa: NPY002  # as before
     np.testing.assert_equal(before, after)
