@@ -41,6 +41,9 @@ _HINTS = {
     frozenset({"inputs"}): "the activation, the scale or the correlation of the inputs differs from the declared one",
     frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
     frozenset({"outputs"}): "a weight, the attention map, the mask or H^{-1/2} differs from the declared one",
+    frozenset(
+        {"inputs", "input_gram"}
+    ): "inputs and input_gram are not of the same draws, or not of the same positions",
     frozenset({"inputs", "scores"}): "the scores do not go with these inputs: W_Q, W_K, the scaling, or other inputs",
     frozenset({"inputs", "outputs"}): "the outputs do not go with these inputs, or have another law",
     frozenset({"scores", "outputs"}): (
@@ -82,7 +85,7 @@ def _exactness(functional: Functional) -> Check:
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
-        hint=_HINTS[_sides(functional)],
+        hint=_HINTS.get(functional.needs) or _HINTS[_sides(functional)],
         also=functools.partial(_also, functional),
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
         compares=functional.name,

@@ -113,7 +113,8 @@ def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatAr
         first = np.arange(0, len(scores) - 2, 3)
         seen = (dof[first] > 0) & (dof[first + 1] > 0)
         noise, weight = scores[first][seen], scores[first + 1][seen]
-        # Centred: a wrong scale of both is no dependence.
+        # Centred: a wrong scale of both is no dependence. Over all heads, as each head has a scale of its own where a
+        # call has one matrix for all its draws.
         return noise, weight - weight.mean() if weight.size else weight
 
     return pair
@@ -139,7 +140,8 @@ def _weights_apart(
         family=lambda setting: Association(heads(setting)),
         draws_per_unit=3,
         measure=_next_to(energies),
-        hint=f"a draw takes over {matrix} from the one before it; each draw needs its own",
+        hint=f"a draw takes over {matrix} from the one before it, or a whole call has one: each draw needs its own; or "
+        f"the scale of {matrix} differs from head to head",
         excluded=excluded,
     )
 

@@ -141,8 +141,31 @@ def _three_positions(layer: AttentionLayer, coordinates: int) -> str:
     return _EQUAL if layer.equal_inputs else _heads(layer, coordinates)
 
 
-def _one_group(layer: AttentionLayer) -> str:
-    return "" if layer.kv_heads > 1 else "there is one group of heads only"
+def _groups_apart(layer: AttentionLayer, coordinates: int) -> str:
+    """Exclude layers without two groups of heads, and those in which neighbouring heads are of two groups."""
+    if layer.group_size == 1:
+        return "neighbouring heads are of two groups: score_columns examines this"
+    if layer.kv_heads == 1:
+        return "there is one group of heads only"
+    return _three_positions(layer, coordinates)
+
+
+def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return how x xᵀ goes with X Xᵀ/n, less the mean of the diagonal and that of all else, which tell no positions."""
+    x, uneven = _inputs(arrays), _gram(arrays).copy()
+    size = np.trace(uneven, axis1=1, axis2=2) / layer.seq_len
+    diagonal = np.eye(layer.seq_len, dtype=bool)
+    for part in (diagonal, ~diagonal):
+        uneven[:, part] -= uneven[:, part].mean(axis=1, keepdims=True)
+    product, squares = np.einsum("dic,dij,djc->d", x, uneven, x), (uneven**2).sum(axis=(1, 2))
+    lengths = np.sqrt(squares) * (x**2).sum(axis=(1, 2))
+    # Positions that differ by rounding only, as where inputs saturate, are in no order.
+    told = (squares > _ROUNDING * size**2) & (lengths > 0.0)
+    return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=told))
+
+
+def _unequal_positions(layer: AttentionLayer, coordinates: int) -> str:
+    return _EQUAL if layer.equal_inputs else _positions(layer, coordinates)
 
 
 def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -304,7 +327,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the correlation of the column sizes Σ_i P_ij² of heads of two groups, from column to column",
         _SCORES,
         functools.partial(_alike, axis=-2, groups=True),
-        lambda layer, coordinates: _three_positions(layer, coordinates) or _one_group(layer),
+        _groups_apart,
         unit=1.0,
     ),
     Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
@@ -322,6 +345,14 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _GRAM,
         lambda layer, a: _gram(a)[:, 0, -1],
         _positions,
+    ),
+    Functional(
+        "input_products",
+        "how the products of a neuron's inputs go with the inputs' Gram matrix",
+        _INPUTS | _GRAM,
+        _input_products,
+        _unequal_positions,
+        unit=1.0,
     ),
     Functional(
         "input_output",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attncheck.attention_map import visible
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
+from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import factor_entries, tied
 from attncheck.checks.whitening import Residual, chi_square_scores
@@ -97,10 +98,7 @@ def _score_gram(sample: Sample, reference: Reference) -> Pair:
 def _keys_values(sample: Sample, reference: Reference) -> Pair:
     values, keys = sample.value_factors, sample.key_factors
     both = values.kept & keys.kept
-    weight = np.where(both, keys.values, 0.0)
-    # Centred as for pairs of heads: a wrong scale of both is no dependence.
-    weight -= weight.sum(axis=0) / np.maximum(both.sum(axis=0), 1)
-    return values.values[both], weight[both]
+    return values.values[both], centred(keys.values, both)[both]
 
 
 def _whole(energies: Pair) -> FloatArray:

@@ -69,18 +69,42 @@ def _tournament(count: int) -> list[NDArray[np.int64]]:
     return rounds
 
 
+@functools.lru_cache(maxsize=64)
+def _partners(count: int) -> NDArray[np.int64]:
+    """Return whose noise goes with whose weight in each round, (rounds, count); one's own where there is none."""
+    rounds = pairings(count)
+    partner = np.tile(np.arange(count), (len(rounds), 1))
+    np.put_along_axis(partner, rounds[:, :, 0], rounds[:, :, 1], axis=1)
+    return partner
+
+
+def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+    """Return a weight less its mean over the draws in which it is seen, place by place, and 0 elsewhere.
+
+    A wrong scale gives noise and weight of a place means of their own. Against a centred weight these cancel, and
+    what is left is dependence.
+
+    Examples
+    --------
+    >>> centred(np.array([[1.0, 9.0], [3.0, 5.0]]), np.array([[True, False], [True, True]])).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    values = np.where(seen, weight, 0.0)
+    return np.where(seen, values - values.sum(axis=0) / np.maximum(seen.sum(axis=0), 1), 0.0)
+
+
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
     """Return noise and weight from disjoint pairs along an axis, where both are kept; other pairs for each draw.
 
     No value is noise in one pair and weight in another, so that the noise is independent N(0, 1) given the
-    weight. The weight is centred place by place: a mean that a wrong scale leaves in both is no dependence.
+    weight. The weight is centred over the draws in which it goes with the same noise: a mean that a wrong scale
+    leaves in both, each head's its own, is no dependence.
     """
     values, kept = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
-    rounds = pairings(values.shape[1])
-    pairs = rounds[np.arange(len(values)) % len(rounds)]
+    rounds = _partners(values.shape[1])
+    partner = rounds[np.arange(len(values)) % len(rounds)]
+    paired = partner != np.arange(values.shape[1])
 
-    one, other = (pairs[:, :, side].reshape(*pairs.shape[:2], *[1] * (values.ndim - 2)) for side in (0, 1))
-    both = np.take_along_axis(kept, one, axis=1) & np.take_along_axis(kept, other, axis=1)
-    weight = np.where(both, np.take_along_axis(values, other, axis=1), 0.0)
-    weight -= weight.sum(axis=0) / np.maximum(both.sum(axis=0), 1)
-    return np.take_along_axis(values, one, axis=1)[both], weight[both]
+    other, paired = (part.reshape(*part.shape, *[1] * (values.ndim - 2)) for part in (partner, paired))
+    both = paired & kept & np.take_along_axis(kept, other, axis=1)
+    return values[both], centred(np.take_along_axis(values, other, axis=1), both)[both]

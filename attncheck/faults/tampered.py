@@ -65,6 +65,10 @@ def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return Literal().after(layer, made, rng)
 
 
+def _inputs_turned(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: drawn["inputs"][:, ::-1])
+
+
 def _unfilled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     for array in drawn.values():
@@ -168,6 +172,7 @@ TAMPERED: Mapping[str, Fault] = MappingProxyType(
                 everywhere,
                 _inputs_again,
             ),
+            Fault("inputs_turned", "the inputs are exposed with the last position first", everywhere, _inputs_turned),
             Fault("unfilled", "the last fiftieth of a call stays 0 in all arrays", everywhere, _unfilled),
             Fault("neuron_twice", "the inputs hold one neuron twice", everywhere, _neuron_twice),
             Fault("scale_per_call", "one random scale multiplies all outputs of a call", everywhere, _scale_per_call),

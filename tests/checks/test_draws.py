@@ -153,6 +153,17 @@ def test_pairs_take_every_head_and_centre_the_weight() -> None:
     assert weight.std() > 0.9
 
 
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
+    """A mean of each head, in noise and weight, leaves its covariance as it was, to rounding."""
+    residual = stream(0, "tests", "pairs", count).standard_normal((600, count, 2))
+    kept = stream(0, "tests", "kept", count).random(residual.shape) < 0.9
+    means = np.linspace(-9.0, 9.0, count)[:, None]
+    noise, weight = rotating_pairs(Residual(residual, kept), 1)
+    moved, _ = rotating_pairs(Residual(residual + means, kept), 1)
+    assert moved @ weight == pytest.approx(noise @ weight, abs=1e-9)
+
+
 def test_two_neurons_come_in_turn() -> None:
     values = np.arange(24.0).reshape(4, 1, 6)
     assert (two_neurons(values)[:, 0] % 6).tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
