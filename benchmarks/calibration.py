@@ -15,7 +15,7 @@ import argparse
 import dataclasses
 import functools
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +24,17 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.calibration import DRAWS, LEVELS, Calibration, calibrate
+from attncheck.calibration.found import LEVELS, Calibration, pooled
+from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
+from attncheck.calibration.layers import DRAWS, calibrate
+from attncheck.calibration.programs import RANDOM, RATE_DRAWS, calibrate_program, written_programs
 from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, Case, ProgramCase
-from attncheck.checks.check import AnyCheck, Check
-from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.programs.reference import RATIO, ProgramReference
-from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.checks.reference import Reference
+from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
-from attncheck.evidence.family import Outcome
-from attncheck.evidence.streams import seed_sequence, stream
-from attncheck.examples import draw_examples, widths_of
 from attncheck.processes import pool_of
 from attncheck.profiles import ANCHORS
-from attncheck.program import Program
 from attncheck.programs import EXAMPLES
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_exposed, vectors_of
-from attncheck.strategies import program_cases
-from attncheck.subject import Subject, collapsed, direct, matrix_free, programs
-from attncheck.unit import chunk_of, join
+from attncheck.subject import programs
 
 Layer = ac.AttentionLayer
 
@@ -67,15 +58,14 @@ HARD = (
 )
 #: Many scores a draw: fewer replications.
 LARGE = ANCHORS[4]
-#: Random programs, beside all examples; the same ones every time.
-RANDOM = 4
-#: Draws of a small sample at several widths: about the fewest that a look is planned for.
-RATE_DRAWS = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured: replications on three kinds of layer and two of program cases, and a large sample."""
+    """How much is measured: replications on three kinds of layer and two of program cases, and a large sample.
+
+    No check of layers gets fewer replications than `fewest`, whatever the share.
+    """
 
     main: int
     hard: int
@@ -83,101 +73,16 @@ class Scale:
     exact: int
     rates: int
     draws: int
+    fewest: int
 
     def part(self, share: float) -> Scale:
         """Return a share of all counts."""
-        return Scale(*(max(1, round(share * count)) for count in dataclasses.astuple(self)))
+        counts = {name: max(1, round(share * count)) for name, count in dataclasses.asdict(self).items()}
+        return Scale(**{**counts, "fewest": self.fewest})
 
 
-FULL = Scale(main=7_000, hard=1_000, large=150, exact=5_000, rates=500, draws=100_000)
-QUICK = Scale(main=3, hard=2, large=1, exact=2, rates=1, draws=600)
-
-
-def single(layer: Layer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw the collapsed reading and round it to single precision."""
-    return {name: array.astype(np.float32) for name, array in collapsed(layer, size, rng).items()}
-
-
-SUBJECTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "collapsed": collapsed,
-    "collapsed, rounded to float32": single,
-    "matrix-free": matrix_free,
-    "direct": direct,
-}
-
-
-def single_program(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw a program and round it to single precision."""
-    return {name: array.astype(np.float32) for name, array in programs(program, width, size, rng).items()}
-
-
-def matrix_free_program(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw a program without matrices, at small widths too."""
-    shortest = min(node.length(width) for node in vectors_of(program))
-    return draw_exposed(program, width, size, min(2, shortest), rng, MatrixFreeMultiplier).as_dict()
-
-
-PROGRAM_SUBJECTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "literal matrices": programs,
-    "literal matrices, rounded to float32": single_program,
-    "matrix-free": matrix_free_program,
-}
-
-
-def written_programs() -> dict[str, Program]:
-    """Return the programs by name: all examples, then random ones."""
-    drawn = draw_examples(program_cases(EXACT_WIDTHS, min_scores=1), RANDOM, 0, "calibration")
-    return {
-        **{name: write() for name, write in EXAMPLES.items()},
-        **{f"random {number}": case.program for number, case in enumerate(drawn, 1)},
-    }
-
-
-def checks_for(case: Case) -> Sequence[AnyCheck]:
-    """Return the checks of layers, or those of programs at the widths of a case."""
-    if not isinstance(case, ProgramCase):
-        return CHECKS
-    return [check for check in PROGRAM_CHECKS if widths_of(check.property_name) == case.widths]
-
-
-def small_samples(
-    subject: Subject, setting: ProgramSetting, size: int, count: int
-) -> Iterator[tuple[ProgramSample, ProgramReference]]:
-    """Yield samples of `size` draws of a program with their references, cut from large ones."""
-    case = setting.layer
-    key = ("calibration", case.to_dict(), size, subject.name)
-    rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
-    most = max(1, chunk_of(case, count * size) // size)
-    for start in range(0, count, most):
-        block = min(most, count - start)
-        sample = subject.draw_as(setting, block * size, rng)
-        whole = ProgramReference(case, block * size, setting.coordinates, root.spawn(1)[0])
-        # What is compared with a reference is so at one width.
-        values = whole.functionals if case.widths == EXACT_WIDTHS else {}
-        for first in range(0, block * size, size):
-            draws = tuple(each[first : first + size] for each in sample.draws)
-            reference = dataclasses.replace(whole, size=size)
-            part = slice(RATIO * first, RATIO * (first + size))
-            vars(reference)["functionals"] = {name: array[part] for name, array in values.items()}
-            yield dataclasses.replace(sample, draws=draws), reference
-
-
-def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
-    """Return the p-values of every check of a case; those of orders in n must be uniform too."""
-    settled = Subject.of(subject)
-    setting = settled.probe(case, stream(0, "calibration", case.to_dict(), role="probe"))
-    checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]
-    p_values: dict[str, list[float]] = {check.name: [] for check in checks}
-    size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
-    for sample, reference in small_samples(settled, setting, size, replications):
-        for check in checks:
-            outcome = check.test(setting, check.measure(sample, reference))
-            if outcome.count:
-                p_values[check.name].append(outcome.p_value)
-    return {
-        check.name: Calibration(check.name, check.family(setting).continuous, np.array(p_values[check.name]))
-        for check in checks
-    }
+FULL = Scale(main=7_000, hard=1_000, large=150, exact=5_000, rates=500, draws=100_000, fewest=20_000)
+QUICK = Scale(main=3, hard=2, large=1, exact=2, rates=1, draws=600, fewest=20)
 
 
 def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
@@ -198,18 +103,21 @@ def plan(scale: Scale) -> list[tuple[Layer, int]]:
 
 
 def calibrations(scale: Scale, checks: Sequence[Check] = CHECKS) -> dict[str, dict[str, Calibration]]:
-    """Return the p-values of every check on every layer."""
-    return {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plan(scale)}
+    """Return the p-values of every check on every layer, and more of checks that say nothing on most of them."""
+    found = {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plan(scale)}
+    for check in checks:
+        layers = [layer for layer in (*MAIN, *HARD) if has(found[layer.describe()], check)]
+        missing = scale.fewest - sum(len(each[check.name].p_values) for each in found.values() if has(each, check))
+        for layer in layers if missing > 0 else []:
+            more = calibrate(layer, [check], -(-missing // len(layers)), seed=1)[check.name]
+            on_layer = found[layer.describe()]
+            on_layer[check.name] = on_layer[check.name].joined(more)
+    return found
 
 
-def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
-    """Join each check's p-values over layers, in the order of the registry."""
-    joined: dict[str, Calibration] = {}
-    for calibration in (each for on_layer in found for each in on_layer.values()):
-        before = joined.get(calibration.check)
-        joined[calibration.check] = calibration if before is None else before.joined(calibration)
-    every: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
-    return {check.name: joined[check.name] for check in every if check.name in joined}
+def has(found: Mapping[str, Calibration], check: Check) -> bool:
+    """Return whether a check found something to test."""
+    return check.name in found and len(found[check.name].p_values) > 0
 
 
 def rate(calibration: Calibration, level: float) -> str:
@@ -237,30 +145,6 @@ def smallest(calibrated: Iterable[Calibration]) -> str:
         f"{comparisons:,} comparisons; the least likely, in {worst.check}, has a chance of {worst.least():.2g} "
         f"by itself and of at most {corrected:.2g} as the least of all."
     )
-
-
-def reference_for(setting: Any, size: int, seed: np.random.SeedSequence) -> Reference | ProgramReference:
-    """Return what draws of a layer, or of a program, are compared with."""
-    if isinstance(setting, ProgramSetting):
-        return ProgramReference(setting.layer, size, setting.coordinates, seed)
-    return Reference(setting.layer, size, setting.coordinates, seed)
-
-
-def large_samples(case: Case, subject: Any, draws: int) -> dict[str, Outcome]:
-    """Return what every check says of one large sample of a subject."""
-    settled, key = Subject.of(subject), ("large sample", case.to_dict(), subject.__name__)
-    setting: Any = settled.probe(case, stream(0, *key, role="probe"))
-    checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]
-    step = max(500, 2**20 // case.stored_entries)
-    rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
-    parts: dict[AnyCheck, list[tuple[Any, ...]]] = {check: [] for check in checks}
-    for start in range(0, draws, step):
-        sample: Any = settled.draw_as(setting, min(step, draws - start), rng)
-        reference = reference_for(setting, len(sample), root.spawn(1)[0])
-        for check in checks:
-            parts[check].append(check.measure(sample, reference))
-    outcomes = {check.name: check.test(setting, join(parts[check])) for check in checks}
-    return {name: outcome for name, outcome in outcomes.items() if outcome.count}
 
 
 def large_row(name: str, subject: Any, draws: int, cases: Iterable[tuple[str, Case]]) -> tuple[str, ...]:
@@ -304,7 +188,8 @@ def setting(scale: Scale) -> str:
     """Return what was measured and with what."""
     return (
         f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} that are "
-        f"hard in one way each, and {scale.large:,} on one with many scores. attncheck {ac.__version__}, "
+        f"hard in one way each, and {scale.large:,} on one with many scores; where a check says nothing on most of "
+        f"these, more on the others until it has {scale.fewest:,}. attncheck {ac.__version__}, "
         f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}."
     )
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer
-from attncheck.calibration import LEVELS, Calibration, calibrate, draws_for, references_of, slices_of
+from attncheck.calibration.found import LEVELS, Calibration
+from attncheck.calibration.layers import calibrate, draws_for, references_of, slices_of
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import CHECKS, PROPERTIES

@@ -7,17 +7,16 @@ here with chance below 1e-6, split over all comparisons: no seed was chosen beca
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from attncheck.calibration import LEVELS, Calibration
+from attncheck.calibration.found import LEVELS, Calibration, pooled
+from attncheck.calibration.large import checks_for, large_samples, single_program
+from attncheck.calibration.programs import calibrate_program, small_samples, written_programs
 from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
 from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.reference import RATIO
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.orders import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
@@ -35,28 +34,12 @@ COMPARISONS = 2 * len(PROGRAM_CHECKS) * (len(LEVELS) + 1) * (len(CALIBRATED) + 1
 MANY, FEW = 40_000, 8_000
 
 
-def _benchmark() -> Any:
-    """Import the script that measures this in full."""
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "calibration.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_calibration", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BENCHMARK = _benchmark()
-
-
 @functools.cache
 def found(name: str) -> dict[str, Calibration]:
     """Return the p-values of every check on a program."""
-    program = BENCHMARK.written_programs()[name]
-    calibrate = BENCHMARK.calibrate_program
-    exact = calibrate(ProgramCase(program, EXACT_WIDTHS), REPLICATIONS)
-    return {**exact, **calibrate(ProgramCase(program, RATE_WIDTHS), RATE_REPLICATIONS)}
+    program = written_programs()[name]
+    exact = calibrate_program(ProgramCase(program, EXACT_WIDTHS), REPLICATIONS)
+    return {**exact, **calibrate_program(ProgramCase(program, RATE_WIDTHS), RATE_REPLICATIONS)}
 
 
 @pytest.mark.parametrize("name", CALIBRATED)
@@ -66,14 +49,14 @@ def test_false_alarms_are_as_rare_as_stated(name: str) -> None:
 
 
 def test_false_alarms_over_all_programs_are_as_rare_as_stated() -> None:
-    pooled = BENCHMARK.pooled([found(name) for name in CALIBRATED])
-    assert list(pooled) == [check.name for check in PROGRAM_CHECKS]
-    for check, each in pooled.items():
+    joined = pooled([found(name) for name in CALIBRATED])
+    assert list(joined) == [check.name for check in PROGRAM_CHECKS]
+    for check, each in joined.items():
         assert len(each.p_values) >= 2 * RATE_REPLICATIONS, check
         assert each.least() > FALSE_ALARM / COMPARISONS, check
     # Counts, comparisons of two samples, and what has an allowance are conservative.
-    loose = {name for name, each in pooled.items() if not each.uniform}
-    assert loose - {name for name in pooled if name.startswith("corollary2.")} == {
+    loose = {name for name, each in joined.items() if not each.uniform}
+    assert loose - {name for name in joined if name.startswith("corollary2.")} == {
         "netsor.functions",
         "theorem1.scores",
     }
@@ -82,7 +65,7 @@ def test_false_alarms_over_all_programs_are_as_rare_as_stated() -> None:
 def test_a_wrong_null_is_noticed() -> None:
     wrong = PROGRAM_FAULTS["matrix_std_5"].subject
     case = ProgramCase(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
-    found = BENCHMARK.calibrate_program(case, REPLICATIONS, wrong)
+    found = calibrate_program(case, REPLICATIONS, wrong)
     assert found["netsor.scale"].least() < FALSE_ALARM
     assert found["netsor.initials"].least() > FALSE_ALARM / COMPARISONS
 
@@ -90,12 +73,12 @@ def test_a_wrong_null_is_noticed() -> None:
 def test_small_samples_have_draws_and_references_of_their_own() -> None:
     case = ProgramCase(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
     subject, setting = Subject.of(programs), ProgramSetting(case, frozenset({"outputs"}), 2)
-    pairs = list(BENCHMARK.small_samples(subject, setting, 8, 3))
+    pairs = list(small_samples(subject, setting, 8, 3))
     samples, references = zip(*pairs, strict=True)
     assert [len(sample) for sample in samples] == [8, 8, 8]
     assert len(np.unique(np.concatenate([sample.outputs[:, 0, 0] for sample in samples]))) == 24
     values = np.concatenate([reference.functionals["output_size"] for reference in references])
-    assert len(np.unique(values)) == 24 * BENCHMARK.RATIO
+    assert len(np.unique(values)) == 24 * RATIO
 
 
 # With 40,000 draws a bias of 0.07 is seen with chance 0.99, with 8,000 one of 0.16, at levels that split 1e-6: no
@@ -103,7 +86,7 @@ def test_small_samples_have_draws_and_references_of_their_own() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_orders_are_read_without_bias(name: str) -> None:
     draws = MANY if name == "perceptron" else FEW
-    outcomes = BENCHMARK.large_samples(ProgramCase(EXAMPLES[name](), RATE_WIDTHS), programs, draws)
+    outcomes = large_samples(ProgramCase(EXAMPLES[name](), RATE_WIDTHS), programs, draws)
     level = FALSE_ALARM / (2 * len(EXAMPLES))
     assert abs(Order(-0.5).gap(draws, level, 0.99) + 0.5) < (0.07 if draws == MANY else 0.16)
     assert "fact1.order" in outcomes
@@ -129,10 +112,10 @@ def _dependent(small: float) -> Program:
 @pytest.mark.parametrize("small", [0.3, 0.03, 1e-3, 1e-5, 0.0])
 @pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
 def test_what_rounding_leaves_of_nearly_dependent_vectors_is_no_violation(small: float, single: bool) -> None:
-    subject = Subject.of(BENCHMARK.single_program if single else programs)
+    subject = Subject.of(single_program if single else programs)
     case = ProgramCase(_dependent(small), EXACT_WIDTHS)
     setting = subject.probe(case, np.random.default_rng(0))
-    checks = [c for c in BENCHMARK.checks_for(case) if not c.reason_not_examined(setting)]
+    checks = [c for c in checks_for(case) if not c.reason_not_examined(setting)]
     exact = [check for check in checks if check.property_name in ("netsor", "program_scores")]
     planned = Plan(setting, 4_000, 5e-4, 0.9, dict.fromkeys(exact, 4_000), {})
     outcomes = observe(planned, exact, 1, subject, np.random.default_rng(1), np.random.SeedSequence(2))

@@ -1,0 +1,83 @@
+"""False alarms of checks of programs: their p-values on many small samples of a right simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from attncheck.calibration.found import Calibration
+from attncheck.calibration.layers import DRAWS
+from attncheck.case import EXACT_WIDTHS, ProgramCase
+from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.kinds import ProgramCheck
+from attncheck.checks.programs.reference import RATIO, ProgramReference
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.examples import draw_examples, widths_of
+from attncheck.program import Program
+from attncheck.programs import EXAMPLES
+from attncheck.strategies import program_cases
+from attncheck.subject import Subject, programs
+from attncheck.unit import chunk_of
+
+#: Random programs, beside all examples; the same ones every time.
+RANDOM = 4
+#: Draws of a small sample at several widths: about the fewest that a look is planned for.
+RATE_DRAWS = 1_000
+
+
+def written_programs() -> dict[str, Program]:
+    """Return the programs by name: all examples, then random ones."""
+    drawn = draw_examples(program_cases(EXACT_WIDTHS, min_scores=1), RANDOM, 0, "calibration")
+    return {
+        **{name: write() for name, write in EXAMPLES.items()},
+        **{f"random {number}": case.program for number, case in enumerate(drawn, 1)},
+    }
+
+
+def checks_at(case: ProgramCase) -> list[ProgramCheck]:
+    """Return the checks of programs at the widths of a case."""
+    return [check for check in PROGRAM_CHECKS if widths_of(check.property_name) == case.widths]
+
+
+def small_samples(
+    subject: Subject, setting: ProgramSetting, size: int, count: int
+) -> Iterator[tuple[ProgramSample, ProgramReference]]:
+    """Yield samples of `size` draws of a program with their references, cut from large ones."""
+    case = setting.layer
+    key = ("calibration", case.to_dict(), size, subject.name)
+    rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
+    most = max(1, chunk_of(case, count * size) // size)
+    for start in range(0, count, most):
+        block = min(most, count - start)
+        sample = subject.draw_as(setting, block * size, rng)
+        whole = ProgramReference(case, block * size, setting.coordinates, root.spawn(1)[0])
+        # What is compared with a reference is so at one width.
+        values = whole.functionals if case.widths == EXACT_WIDTHS else {}
+        for first in range(0, block * size, size):
+            draws = tuple(each[first : first + size] for each in sample.draws)
+            reference = dataclasses.replace(whole, size=size)
+            part = slice(RATIO * first, RATIO * (first + size))
+            vars(reference)["functionals"] = {name: array[part] for name, array in values.items()}
+            yield dataclasses.replace(sample, draws=draws), reference
+
+
+def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
+    """Return the p-values of every check of a case; those of orders in n must be uniform too."""
+    settled = Subject.of(subject)
+    setting = settled.probe(case, stream(0, "calibration", case.to_dict(), role="probe"))
+    checks = [check for check in checks_at(case) if not check.reason_not_examined(setting)]
+    p_values: dict[str, list[float]] = {check.name: [] for check in checks}
+    size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
+    for sample, reference in small_samples(settled, setting, size, replications):
+        for check in checks:
+            outcome = check.test(setting, check.measure(sample, reference))
+            if outcome.count:
+                p_values[check.name].append(outcome.p_value)
+    return {
+        check.name: Calibration(check.name, check.family(setting).continuous, np.array(p_values[check.name]))
+        for check in checks
+    }
