@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,20 @@ _READINGS: dict[str, tuple[Any, ...]] = {
     "position_std": (0.0,),
     "tied_query_key": (True, False),
 }
+#: What else a variance of a matrix' entries may be, over 1/n, and who makes it so.
+_INITIALISATIONS = {
+    1 / 3: "nn.Linear's default, uniform within ±1/√n",
+    1 / 2: "Xavier's for a packed 3n × n matrix, as in nn.MultiheadAttention",
+    2.0: "He's (Kaiming's) for relu",
+}
+# Estimates that are the variance of one matrix over its declared one; how narrow they must be to name another.
+_MATRICES = {
+    "score variance given inputs and keys": "W_Q",
+    "key variance": "W_K",
+    "value variance": "W_V",
+    "output variance given scores and values": "W_O",
+}
+_NARROW = 1.2
 # What has to change with a field.
 _WITH: dict[str, dict[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
@@ -137,8 +151,11 @@ def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
     seed : numpy.random.SeedSequence
         For draws of the exact law to compare with, four times as many.
     """
-    found = [str(estimate) for estimate in _estimates(sample, seed) if estimate.differs]
-    return [*found, *_root_scaling(sample, seed), *_fitting(sample, seed)] if found else []
+    found = [estimate for estimate in _estimates(sample, seed) if estimate.differs]
+    if not found:
+        return []
+    fits = [*_root_scaling(sample, seed), *_fitting(sample, seed)]
+    return [*map(str, found), *(fits or _initialised(sample.layer, found))]
 
 
 def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
@@ -152,6 +169,20 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
     if all(outcome.p_value > _CALLS_LEVEL for outcome in outcomes):
         return
     yield "calls of the simulator differ by more than the draws of one call do; each draw needs weights of its own"
+
+
+def _initialised(layer: AttentionLayer, found: Sequence[Estimate]) -> Iterator[str]:
+    """Say which matrices have the variance of a usual initialisation, where the layer declares another."""
+    stds = {"W_Q": layer.query_std, "W_K": layer.key_std, "W_V": layer.value_std, "W_O": layer.output_std}
+    for variance, whose in _INITIALISATIONS.items():
+        fits = [
+            matrix
+            for each in found
+            if (matrix := _MATRICES.get(each.name, ""))
+            and each.low <= variance / stds[matrix] ** 2 <= each.high < _NARROW * each.low
+        ]
+        if fits:
+            yield f"{', '.join(fits)}: {variance:.2g}/n, as observed, is the variance of {whose}"
 
 
 def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
@@ -215,6 +246,8 @@ def _estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimat
         yield from _input_estimates(sample, reference)
     if sample.scores is not None:
         yield from _score_estimates(sample, reference)
+    if {"input_gram", "key_gram", "masked scores"} <= sample.exposed and not sample.layer.tied_query_key:
+        yield _ratio("score variance given inputs and keys", sample.whitened_scores.squares())
     if {"input_gram", "key_gram"} <= sample.exposed:
         yield _ratio("key variance", sample.key_energy())
     if {"input_gram", "value_gram"} <= sample.exposed:

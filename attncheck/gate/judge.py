@@ -168,7 +168,8 @@ def _layers(run: Account, changes: Sequence[drift.Change]) -> str:
 
 
 def _by_unit(run: Account, keys: IntArray) -> str:
-    return _list(dict.fromkeys(unit for _, unit in run.names.pairs(keys)))
+    units = dict.fromkeys(unit for _, unit in run.names.pairs(keys))
+    return f"{_number(len(units), 'unit')} of work, {_list(units)}"
 
 
 def _list(names: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis import Estimate, _score_estimates, diagnose
+from attncheck.diagnosis import Estimate, _score_estimates, diagnose, differences
 from attncheck.errors import InputError
 from attncheck.messages import explain
 from attncheck.records import Result
@@ -235,6 +235,10 @@ class TestDiagnosis:
             ("relu inputs", r"mean product of inputs at two positions -?0\.00\S* .*, declared 0\.1[56]"),
             ("positions", r"mean square of the inputs (0\.9|1\.0)\S* .*, declared (1\.9|2\.0)"),
             ("non-Gaussian weights", r"value variance 0\.33\S* .* times the declared"),
+            (
+                "non-Gaussian weights",
+                r"W_Q, W_K, W_V, W_O: 0\.33/n, as observed, is the variance of nn\.Linear's default",
+            ),
         ],
     )
     def test_what_is_wrong_in_a_regime_is_said(self, regime: str, sentence: str) -> None:
@@ -242,6 +246,18 @@ class TestDiagnosis:
         subject = Subject.of(faults.FAULTS[chosen.fault].subject)
         sentences = diagnose(Unit("exactness", chosen.layer), subject, 0)
         assert any(re.match(sentence, said) for said in sentences), sentences
+
+    @pytest.mark.parametrize(("variance", "whose"), [(1 / 3, "nn.Linear's"), (0.5, "Xavier's"), (2.0, "He's")])
+    def test_usual_initialisations_are_named(self, variance: float, whose: str) -> None:
+        """Of W_Q and W_K here, and of no other matrix, whatever the layer declares."""
+        layer = AttentionLayer(width=16, num_heads=2, key_std=1.5)
+        std = variance**0.5
+        drawn = simulate(layer.replace(query_std=std, key_std=std), 4_000, 1)
+        sample = Sample.from_mapping(layer, drawn.as_dict(), 4_000)
+        named = [said for said in differences(sample, np.random.SeedSequence(2)) if "/n, as observed" in said]
+        assert len(named) == 1
+        assert named[0].startswith("W_Q, W_K: ")
+        assert whose in named[0]
 
     def test_estimate_reads_as_a_sentence(self) -> None:
         estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)
