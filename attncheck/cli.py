@@ -44,6 +44,7 @@ def run(
     false_alarm: str = "1e-6",
     draws: str | None = None,
     record: Path = Path("reports/output/record.jsonl"),
+    report: Path | None = None,
     workers: str = "auto",
 ) -> int:
     """Hold a simulator to the theorem, and write a record of it.
@@ -62,6 +63,8 @@ def run(
         With the thorough profile: about what the first looks of the whole run take.
     record
         Where the record goes.
+    report
+        Render the record as an HTML page at the end, to this path.
     workers
         Processes to use, or auto; 0 examines in this process.
     """
@@ -74,6 +77,7 @@ def run(
         false_alarm=false_alarm,
         draws=draws,
         record=record,
+        report=report,
         workers=workers,
     )
 

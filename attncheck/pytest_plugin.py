@@ -242,7 +242,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     _open(node.config)
 
 
-class _Reporter:
+class Reporter:
     """Takes results out of reports as they come in, and has the last word."""
 
     def __init__(self, report: RunReport, page: str | None) -> None:
@@ -326,5 +326,5 @@ def _open(config: pytest.Config) -> None:
         config.stash[_REPORT] = config.stash[_RUN].open_report()
     except InputError as error:
         raise pytest.UsageError(str(error)) from None
-    reporter = _Reporter(config.stash[_REPORT], config.option.attncheck_report)
+    reporter = Reporter(config.stash[_REPORT], config.option.attncheck_report)
     config.pluginmanager.register(reporter, "attncheck-reporter")

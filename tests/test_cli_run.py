@@ -92,7 +92,7 @@ def small_run(folder: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
 
 @pytest.fixture(scope="module")
 def shifted_run(folder: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
-    return examined(folder, "shifted", "shifted", "--workers", "0")
+    return examined(folder, "shifted", "shifted", "--workers", "0", "--report", "shifted.html")
 
 
 def refused(said: str) -> str:
@@ -119,7 +119,15 @@ def test_run_works_in_any_folder_and_leaves_only_its_record(
     assert "CONSISTENT: cli_subjects:small" in done.stdout
     assert isinstance(list(read(record))[-1], Closing)
     known = {"cli_subjects.py", "conftest.py", "pytest.ini", "small.jsonl"}
-    assert {path.name for path in folder.iterdir()} - known <= {"shifted.jsonl", "reports"}
+    assert {path.name for path in folder.iterdir()} - known <= {"shifted.jsonl", "shifted.html", "reports"}
+
+
+def test_run_renders_a_report(folder: Path, shifted_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, _ = shifted_run
+    assert "\nReport: shifted.html\n" in done.stdout
+    page = (folder / "shifted.html").read_text(encoding="utf-8")
+    assert "cli_subjects:shifted" in page
+    assert "violated" in page.lower()
 
 
 def without_time(line: Line) -> Line:

@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 
 from attncheck.messages import explain
 from attncheck.processes import interrupts_held
-from attncheck.pytest_plugin import shipped
+from attncheck.pytest_plugin import Reporter, shipped
 from attncheck.records import Result
 from attncheck.run import RunReport
 
@@ -24,8 +24,8 @@ class Live:
 
     Attributes
     ----------
-    report : RunReport or None
-        The plugin's report, once the run has ended.
+    reporter : attncheck.pytest_plugin.Reporter or None
+        Who has the report, once the run has ended.
     unusable : list of str
         Input errors of the subject, each once.
     failed : list of str
@@ -35,7 +35,7 @@ class Live:
     """
 
     def __init__(self, progress: Progress, record: Path) -> None:
-        self.report: RunReport | None = None
+        self.reporter: Reporter | None = None
         self.unusable: list[str] = []
         self.failed: list[str] = []
         self.interrupted = False
@@ -84,9 +84,18 @@ class Live:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep the report, concluded by now."""
-        reporter = session.config.pluginmanager.get_plugin("attncheck-reporter")
-        self.report = getattr(reporter, "report", None)
+        """Keep who concludes the report and renders it, now or right after."""
+        self.reporter = session.config.pluginmanager.get_plugin("attncheck-reporter")
+
+    @property
+    def report(self) -> RunReport | None:
+        """The plugin's report, once the run has ended."""
+        return None if self.reporter is None else self.reporter.report
+
+    @property
+    def rendered(self) -> str:
+        """Where the page of the report is, or why there is none; empty if nobody asked for one."""
+        return "" if self.reporter is None else self.reporter.rendered
 
     def _failure(self, name: str, report: pytest.TestReport | pytest.CollectReport) -> None:
         text = report.longreprtext.strip()

@@ -31,6 +31,7 @@ def run_properties(
     false_alarm: str,
     draws: str | None,
     record: Path,
+    report: Path | None,
     workers: str,
 ) -> int:
     """Run the properties and print what they come to; the arguments are those of `attncheck run`.
@@ -57,6 +58,7 @@ def run_properties(
         "--attncheck-false-alarm": false_alarm,
         "--attncheck-record": str(record),
         **({} if draws is None else {"--attncheck-draws": draws}),
+        **({} if report is None else {"--attncheck-report": str(report)}),
     }
     live = _examine(options, processes)
     return _conclude(live)
@@ -120,6 +122,8 @@ def _conclude(live: Live) -> int:
     report = live.report
     if report is not None and (report.results or not live.unusable):
         print(report.summary(sys.stdout.isatty()))
+    if live.rendered:
+        print(live.rendered)
     for text in sorted(live.failed):
         print(f"FAILED {text}")
     if live.interrupted:

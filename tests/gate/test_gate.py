@@ -236,7 +236,9 @@ SITUATIONS = {
     "nothing examined": Situation(3, "nothing was examined", nothing_examined),
     "renamed property": Situation(4, "the property draws was not planned", renamed_property),
     "renamed check": Situation(4, "1 check of the baseline not planned: scores.law", renamed_check),
-    "crashed worker": Situation(4, "2 results planned and not reported (skipped or crashed): 1 unit of work, scores@", crashed),
+    "crashed worker": Situation(
+        4, "2 results planned and not reported (skipped or crashed): 1 unit of work, scores@", crashed
+    ),
     "skipped": Situation(4, "8 results planned and not reported", skipped),
     "deselected": Situation(4, "the property outputs was not planned; the baseline has it on 8 layers", deselected),
     "fewer examples": Situation(4, "scores was planned on 7 layers, on 8 in the baseline", fewer_examples),
