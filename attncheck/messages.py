@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from attncheck.checks.claims import CLAIMS
-from attncheck.diagnosis import OUTPUT_VARIANCE
+from attncheck.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.records import Result
 from attncheck.unit import violated
 from attncheck.words import chance, counted, layer_name
@@ -15,9 +16,13 @@ from attncheck.words import chance, counted, layer_name
 # Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6
 _CAUSES = 2
-# The claim on the outputs' shape, and what its violation points at where their variance is another one.
-_SHAPE = "non_gaussianity"
-_SCALE = "the scale of the outputs differs from the declared one, whatever their shape"
+# Checks of a shape, the estimate of the scale that must be right for it, and whose scale differs where that is not.
+_SHAPES = {
+    "non_gaussianity.output_energy": (OUTPUTS, "the outputs"),
+    "outputs.limit": (OUTPUTS, "the outputs"),
+    "conditional.joint": (OUTPUTS_GIVEN, "the outputs given scores and values"),
+    "scores.kurtosis": (SCORES, "the scores"),
+}
 
 
 def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "") -> str:
@@ -34,11 +39,12 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     shown = bad[:_SHOWN]
     width = max(len(result.check) for result in shown)
     examined = sum(bool(result.p_values) for result in results)
+    first = [f"may follow from what is wrong first, against: {CLAIMS[after].said_of(worst.layer)}"] if after else []
     lines = [
         f"VIOLATED: {claim.said_of(worst.layer)} ({claim.source})",
         f"  layer:    {layer_name(worst.layer)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
-        *([f"  note:     may follow from what is wrong first: {CLAIMS[after].said_of(worst.layer)}"] if after else []),
+        *(f"  note:     {sentence}" for sentence in first),
         *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
@@ -63,11 +69,20 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     """Return the likely causes of violated results that are in the order of `violated`.
 
-    Outputs of another variance than the declared one say nothing of whether they are Gaussian.
+    They are those of the first claim: what is computed later shows its fault too. Numbers of another variance than the
+    declared one say nothing of their shape.
     """
-    scale = any(sentence.startswith(f"{OUTPUT_VARIANCE} ") for sentence in diagnosis)
-    hints = (_SCALE if scale and result.claim == _SHAPE else result.hint for result in bad[:_SHOWN])
+    hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
     return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
+
+
+def _hint(result: Result, diagnosis: Sequence[str]) -> str:
+    """Return the hint of a violated result, or that a scale differs where this is what its check sees."""
+    estimate, whose = _SHAPES.get(result.check, ("", ""))
+    # An estimate's name is followed by a number.
+    if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):
+        return f"the scale of {whose} differs from the declared one, whatever their shape"
+    return result.hint
 
 
 def _holds_expected(result: Result) -> bool:

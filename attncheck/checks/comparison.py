@@ -20,6 +20,7 @@ from attncheck.simulators import simulate_chunks
 FloatArray = NDArray[np.float64]
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
+_INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
 # What a cheap draw has at most, in entries of literal matrices and of scores.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
 # Draws on which the distance between the exact law and the matched Gaussian is computed.
@@ -34,16 +35,15 @@ def _sides(functional: Functional) -> frozenset[str]:
 
 def _claim(functional: Functional) -> str:
     sides = _sides(functional)
-    return next(iter(sides)) if len(sides) == 1 else "joint"
+    # Inputs beside their Gram matrix: each may have its law, and not go with the other.
+    return next(iter(sides)) if len(sides) == 1 and functional.needs != _INPUTS_AND_GRAM else "joint"
 
 
 _HINTS = {
     frozenset({"inputs"}): "the activation, the scale or the correlation of the inputs differs from the declared one",
     frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
     frozenset({"outputs"}): "a weight, the attention map, the mask or H^{-1/2} differs from the declared one",
-    frozenset(
-        {"inputs", "input_gram"}
-    ): "inputs and input_gram are not of the same draws, or not of the same positions",
+    _INPUTS_AND_GRAM: "inputs and input_gram are not of the same draws, or not of the same positions",
     frozenset({"inputs", "scores"}): "the scores do not go with these inputs: W_Q, W_K, the scaling, or other inputs",
     frozenset({"inputs", "outputs"}): "the outputs do not go with these inputs, or have another law",
     frozenset({"scores", "outputs"}): (

@@ -14,14 +14,18 @@ from scipy import special
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
 from attncheck.checks.rotation import two_neurons
+from attncheck.limits.kernel import input_covariance
 
 FloatArray = NDArray[np.float64]
 
 # Squared differences of logarithms that single precision may make of equal numbers.
 _ROUNDING = 1e-8
+# Eigenvalues of the inputs' covariance, over the largest one, below which scores lose their digits.
+_ALIKE = 1e-5
 # Outputs below this share of their scale have lost digits in single precision.
 _UNDERFLOW = 1e-30
 _EQUAL = "all positions are equal"
+_SINGULAR = "score matrices are singular, or nearly so"
 # Below this a clip leaves h as it is in all draws that anyone will see, at any width.
 _NEVER_CLIPPED = 40.0
 
@@ -222,8 +226,16 @@ def _regular(layer: AttentionLayer, coordinates: int) -> str:
     """Exclude layers whose score matrices are singular, or nearly so with a chance that matters."""
     if min(layer.width, layer.head_width) <= layer.seq_len or layer.equal_inputs:
         # Where a width is seq_len, rounding tells in one draw of a hundred.
-        return "" if layer.seq_len == 1 else "score matrices are singular, or nearly so"
+        return "" if layer.seq_len == 1 else _SINGULAR
+    if _alike_inputs(layer):
+        return _SINGULAR
     return "" if linear(layer) else "score matrices may be singular"
+
+
+def _alike_inputs(layer: AttentionLayer) -> bool:
+    """Return whether positions are so much alike that single precision tells how their scores differ."""
+    spectrum = np.linalg.eigvalsh(input_covariance(layer))
+    return bool(spectrum[0] < _ALIKE * spectrum[-1])
 
 
 def _regular_heads(layer: AttentionLayer, coordinates: int) -> str:

@@ -40,7 +40,7 @@ class Uniform(Family):
     Parameters
     ----------
     allowance : float
-        Largest distance that the null itself may have, in [0, 1); computed beforehand, never fitted.
+        Largest distance that the null itself may have, in [0, 1]; computed beforehand, never fitted.
     per_draw : int
         Independent values in one draw.
 

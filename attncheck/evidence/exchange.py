@@ -106,7 +106,7 @@ class Calls(Family):
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detection when a share `departure` of the variance lies between calls."""
-        remedy = "pass a share of the variance in [0, 1)"
+        remedy = "pass a share of the variance in [0, 1]"
         share = check_number("departure", departure, remedy, minimum=0.0, maximum=1.0)
         count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1
         critical = float(special.chdtri(freedom, check_level(level)))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from attncheck.errors import InputError
 from attncheck.evidence.exchange import Calls, Repeats
+from attncheck.evidence.family import Outcome
 from attncheck.evidence.streams import stream
 
 LEVELS = (0.05, 0.01, 0.001)
@@ -43,13 +48,80 @@ def test_calls_have_the_planned_power() -> None:
 def test_calls_of_unequal_length_and_ties() -> None:
     values = np.array([1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0])
     outcome = Calls(2).test(values, np.array([3, 4]))
-    assert outcome.p_value == pytest.approx(stats.kruskal(values[:3], values[3:]).pvalue, rel=0.2)
+    assert outcome.p_value == pytest.approx(stats.kruskal(values[:3], values[3:]).pvalue, rel=1e-9)
     assert outcome.low <= outcome.effect <= outcome.high
+    assert Calls(2).test(values, np.array([3, 4], dtype=np.uint64)) == outcome
 
 
-@pytest.mark.parametrize("counts", [[7], [1] * 7])
-def test_calls_that_cannot_be_compared_are_not_counted(counts: list[int]) -> None:
-    assert Calls(2).test(np.arange(7.0), np.array(counts)).count == 0
+def test_the_fewest_draws_that_tell_calls_apart() -> None:
+    outcome = Calls(2).test([1.0, 2.0, 3.0], [2, 1])
+    assert outcome.p_value == pytest.approx(stats.kruskal([1.0, 2.0], [3.0]).pvalue, rel=1e-9)
+    assert outcome.count == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"), [(np.arange(7.0), [7]), (np.arange(7.0), [1] * 7), (np.full(7, 2.5), [3, 4])]
+)
+def test_calls_that_cannot_be_compared_say_nothing(values: np.ndarray, counts: list[int]) -> None:
+    nothing = Outcome(p_value=1.0, effect=0.0, low=0.0, high=1.0, null_effect=0.0, count=0)
+    assert Calls(2).test(values, np.array(counts)) == nothing
+
+
+def share_of(noncentrality: float, count: int) -> float:
+    return noncentrality / (noncentrality + count)
+
+
+NEIGHBOURS = [np.arange(60.0).reshape(3, 20), np.arange(1000.0).reshape(2, 500), np.arange(80.0).reshape(16, 5)]
+
+
+@pytest.mark.parametrize("groups", [[[1, 2], [3]], [[1, 2], [3, 4]], [[1, 1, 2, 2], [2, 3, 3]], *NEIGHBOURS])
+def test_the_effect_and_interval_of_calls_agree_with_scipy(groups: Sequence[Sequence[float]]) -> None:
+    sizes = [len(group) for group in groups]
+    outcome, count, freedom = Calls(len(groups)).test(np.concatenate(groups), sizes), sum(sizes), len(groups) - 1
+    statistic = float(stats.kruskal(*groups).statistic)  # the variance between calls, times count - 1
+    odds = (count - 1) * statistic / (count - 1 - statistic)
+    assert outcome.effect == pytest.approx(share_of(odds - freedom, count), rel=1e-9)
+    assert (outcome.null_effect, outcome.count) == (0.0, count)
+    for end, chance in ((outcome.low, 0.005), (outcome.high, 0.995)):
+        if stats.chi2.sf(odds, freedom) >= chance:
+            assert end == 0.0
+        else:
+            assert stats.ncx2.sf(odds, freedom, count * end / (1.0 - end)) == pytest.approx(chance, rel=1e-5)
+
+
+@pytest.mark.parametrize("calls", [2, 4])
+@pytest.mark.parametrize("share", [1e-6, 0.02, 0.3])
+def test_the_power_of_calls_is_a_mixture_of_chi_squares(calls: int, share: float) -> None:
+    size, level = 200, 1e-3
+    half = 0.5 * size * share / (1.0 - share)  # of the noncentrality
+    terms = np.arange(400)
+    critical = stats.chi2.isf(level, calls - 1)
+    chance = float(np.sum(stats.poisson.pmf(terms, half) * stats.chi2.sf(critical, calls - 1 + 2 * terms)))
+    assert Calls(calls).power(share, size, level) == pytest.approx(chance, rel=1e-6)
+
+
+def test_calls_that_share_nothing_are_told_apart_for_sure() -> None:
+    assert Calls(2).power(1.0, 1, 1e-3) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: Calls(1), "calls"),
+        (lambda: Calls(2).test([1.0, math.nan, 2.0], [2, 1]), "values"),
+        (lambda: Calls(2).power(-0.1, 10, 1e-3), "departure"),
+        (lambda: Calls(2).power(1.5, 10, 1e-3), "departure"),
+        (lambda: Calls(2).power(0.1, 0, 1e-3), "size"),
+        (lambda: Calls(2).power(0.1, 10, 0.0), "level"),
+        (lambda: Repeats().power(1.5, 10, 1e-3), "departure"),
+        (lambda: Repeats().power(0.1, 0, 1e-3), "size"),
+    ],
+)
+def test_bad_input_names_field_value_and_remedy(
+    call: Callable[[], object], field: str, refusal: Callable[[str], str]
+) -> None:
+    with pytest.raises(InputError, match=refusal(field)):
+        call()
 
 
 def test_interval_of_calls_covers() -> None:
@@ -68,6 +140,8 @@ def test_repeats() -> None:
     outcome = Repeats().test(marks)
     assert outcome.p_value == 0.0
     assert outcome.effect == 0.001
+    assert Repeats().power(0.03, 50, 1e-3) == pytest.approx(1 - 0.97**50, rel=1e-9)
+    assert Repeats().power(0.0, 50, 1e-3) == 0.0
     size = Repeats().size(0.001, 5e-4, 0.99)
     assert size is not None
     assert 0.99 <= 1 - 0.999**size < 0.991

@@ -88,6 +88,31 @@ def test_a_departure_that_no_affordable_sample_shows_has_no_size_and_no_gap() ->
     assert TwoSample().gap(10, LEVEL, POWER) == math.inf
 
 
+def test_gap_and_size_show_both_mirror_images() -> None:
+    class Lopsided(Family):  # no plan of it is remembered from elsewhere
+        null_effect, _farthest = 0.0, 1.0
+
+        def test(self, *args: Any, **kwargs: Any) -> Outcome:
+            raise NotImplementedError
+
+        def power(self, departure: float, size: int, level: float) -> float:
+            return min(1.0, 10 * level * size * (departure if departure > 0.0 else -0.5 * departure))
+
+        def _mirrored(self, departure: float) -> tuple[float, ...]:
+            return departure, -departure
+
+    family = Lopsided()
+    assert family.gap(100, level=0.01, power=0.8) == pytest.approx(0.16)  # and 0.08 on one side alone
+    assert family.gap(10, level=0.01, power=0.8) == math.inf
+    assert family.size(0.15, level=0.01, power=0.8) == family.size(-0.15, level=0.01, power=0.8) == 107
+    assert family.size(0.15, level=0.01, power=0.8, cap=106) is None
+
+
+def test_one_draw_may_be_the_most_that_is_planned() -> None:
+    assert Scale(dof=1000).size(4.0, LEVEL, POWER, cap=1) == 1
+    assert Scale(dof=1).size(2.0, LEVEL, POWER, cap=1) is None
+
+
 def test_power_is_zero_where_the_test_would_refuse_the_sample() -> None:
     assert Smooth(order=1).power(1.0, 499, LEVEL) == 0.0
     assert TwoSample(ratio=0.1).power(1.0, 199, LEVEL) == 0.0
@@ -152,7 +177,26 @@ def test_association_is_a_covariance_whose_interval_holds_whatever_the_scale_of_
 
 def test_association_with_nothing_to_weigh_says_nothing() -> None:
     outcome = Association().test(np.ones(5), np.zeros(5))
-    assert (outcome.p_value, outcome.count) == (1.0, 0)
+    assert outcome == Outcome(p_value=1.0, effect=0.0, low=-1.0, high=1.0, null_effect=0.0, count=0)
+
+
+@pytest.mark.parametrize("noise", [[0.1, -0.2, 0.3], [3.0, -4.0, 50.0], [0.9, -0.8, 1.1]])
+def test_the_interval_of_an_association_has_the_larger_spread(noise: list[float]) -> None:
+    weight = np.array([0.2, -3.0, 0.7])
+    terms = np.array(noise) * weight / np.linalg.norm(weight)  # of a sum with variance 1 under the null
+    outcome, reach = Association().test(noise, weight), stats.norm.isf(0.005) / math.sqrt(3)
+    half = reach * max(1.0, math.sqrt(3) * float(np.sqrt(np.mean(terms**2) - np.mean(terms) ** 2)))
+    assert outcome.effect == pytest.approx(terms.sum() / math.sqrt(3))
+    assert (outcome.low, outcome.high) == pytest.approx((outcome.effect - half, outcome.effect + half))
+    assert outcome.null_effect == 0.0
+
+
+@pytest.mark.parametrize(("values", "spread"), [((np.arange(600) + 0.5) / 600, 1.0), (np.arange(600) % 2, 3**0.5)])
+def test_the_interval_of_a_component_has_the_larger_spread(values: np.ndarray, spread: float) -> None:
+    # Of √3 (2u - 1): a grid spreads less than the uniform law, the two ends √3.
+    outcome, half = Smooth(order=1).test(values), stats.norm.isf(0.005) * spread / math.sqrt(600)
+    assert (outcome.low, outcome.high) == pytest.approx((-half, half))
+    assert outcome.null_effect == 0.0
 
 
 def test_association_counts_the_pairs_that_matter() -> None:
@@ -173,7 +217,8 @@ def test_an_allowance_shifts_the_distance() -> None:
     values = 0.9 * (np.arange(400) + 0.5) / 400
     outcome = Uniform(allowance=0.05).test(values)
     assert outcome.p_value == pytest.approx(stats.kstwo.sf(outcome.effect - 0.05, 400))
-    assert outcome.null_effect == 0.05
+    assert (outcome.null_effect, outcome.at_most) == (0.05, True)
+    assert Uniform().test(values).at_most is False
     assert Uniform(allowance=0.2).test(values).p_value == 1.0
 
 
@@ -251,6 +296,8 @@ def test_the_fewest_values_that_are_tested_have_power() -> None:
     assert Scale(dof=1).power(1e4, 1, 0.01) > 0.5
     assert Scale(dof=0.5).power(1e4, 1, 0.01) == 0.0
     assert Scale(dof=1).test([1.0]).count == 1
+    assert Smooth(order=1).power(1.0, 500, 0.01) > 0.5
+    assert Smooth(order=1).power(1.0, 499, 0.01) == 0.0
 
 
 def test_sums_without_degrees_of_freedom_say_nothing() -> None:
@@ -327,17 +374,22 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Association().test([1j], [1.0]), "noise"),
     (lambda: Association().test(["a"], [1.0]), "noise"),
     (lambda: Association().test([1e308, 1e308], [1.0, 1.0]), "noise"),
+    (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),  # whose sum is 0
     (lambda: Association().power(1.5, 10, LEVEL), "departure"),
+    (lambda: Association().power(-1.5, 10, LEVEL), "departure"),
     (lambda: Association().power(0.5, 0, LEVEL), "size"),
     (lambda: Association().power(0.5, 10, 0.0), "level"),
     (lambda: Association().power(0.5, 10, 1.0), "level"),
     (lambda: Association().size(0.5, LEVEL, 1.0), "power"),
     (lambda: Association().size(0.5, 0.1, 0.05), "power"),
+    (lambda: Association().size(0.5, 0.05, 0.05), "power"),
     (lambda: Association().size(0.5, LEVEL, POWER, cap=0), "cap"),
     (lambda: Association().gap(0, LEVEL, POWER), "size"),
     (lambda: Uniform(allowance=-0.1), "allowance"),
+    (lambda: Uniform(allowance=1.5), "allowance"),
     (lambda: Uniform(per_draw=0), "per_draw"),
     (lambda: Uniform().test([0.5, 1.1]), "values"),
+    (lambda: Uniform().test([0.5, -1e-6]), "values"),
     (lambda: Uniform().test([math.nan]), "values"),
     (lambda: Uniform().power(1.1, 10, LEVEL), "departure"),
     (lambda: Uniform().power(-0.1, 10, LEVEL), "departure"),
@@ -347,7 +399,11 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
     (lambda: Smooth(order=1).test(np.full(500, math.nan)), "values"),
     (lambda: Smooth(order=1).power(2.0, 1000, LEVEL), "departure"),
+    (lambda: Smooth(order=1).power(-2.0, 1000, LEVEL), "departure"),
+    (lambda: Smooth(order=1).power(0.1, 0, LEVEL), "size"),
+    (lambda: Smooth(order=1, per_draw=0), "per_draw"),
     (lambda: TwoSample(ratio=0.0), "ratio"),
+    (lambda: TwoSample(unit=-1.0), "unit"),
     (lambda: TwoSample().test(np.zeros(19), np.zeros(40)), "sample"),
     (lambda: TwoSample().test(np.zeros(40), np.zeros(19)), "reference"),
     (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
@@ -391,7 +447,12 @@ def test_inversions_find_the_edge() -> None:
     assert smallest_whole(lambda n: n >= 1, 1) == 1
     assert smallest_whole(lambda n: n >= 7, 7) == 7
     assert smallest_whole(lambda n: n >= 8, 7) is None
+    assert smallest_whole(lambda n: n >= 2, 1) is None
+    for edge in range(1, 70):
+        found = smallest_whole(lambda n, edge=edge: n >= edge, 69)  # type: ignore[misc]
+        assert (found, type(found)) == (edge, int)
     assert smallest_real(lambda x: x >= 0.25, 0.0, 1.0) == pytest.approx(0.25, rel=1e-8)
+    assert smallest_real(lambda x: x >= 1.0 + 1e-6, 1.0, 10.0) - 1.0 == pytest.approx(1e-6, rel=1e-6)  # near the null
     assert smallest_real(lambda x: False, 0.0, 1.0) == math.inf
 
 

@@ -7,11 +7,11 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.pictures import covariances, histogram_of_residuals
+from attncheck.evidence.pictures import covariances, histogram_of_residuals, rate
 from attncheck.records import Result, run_digest
 
 RNG = np.random.default_rng(20)
@@ -26,6 +26,12 @@ def test_uniform_draws_the_difference_of_distribution_functions() -> None:
     np.testing.assert_allclose(picture["difference"], expected, atol=1e-5)
     assert picture["band"] == pytest.approx(np.sqrt(np.log(2 / 0.01) / 4000), abs=1e-5)
     assert picture["count"] == 2000
+
+
+def test_ties_of_uniform_values_count_at_their_place() -> None:
+    picture = Uniform().test(np.arange(64) / 64).picture  # every point is a value, and its own rank less one
+    assert picture is not None
+    np.testing.assert_allclose(picture["difference"], 1 / 64, atol=1e-5)
 
 
 def test_band_holds_all_points_as_often_as_it_says() -> None:
@@ -54,6 +60,26 @@ def test_two_samples_are_compared_at_pooled_quantiles() -> None:
     assert max(difference) < 0.02
 
 
+def test_ties_of_two_samples_count_at_their_place() -> None:
+    ours, theirs = RNG.integers(0, 5, 300).astype(float), RNG.integers(1, 6, 700).astype(float)
+    picture = TwoSample().test(ours, theirs).picture
+    assert picture is not None
+    points = np.quantile(np.concatenate([ours, theirs]), np.arange(1, 64) / 64)
+    expected = [(ours <= point).mean() - (theirs <= point).mean() for point in points]
+    np.testing.assert_allclose(picture["difference"], expected, atol=1e-5)
+    assert (picture["allowance"], picture["count"]) == (0.0, 300)
+
+
+def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None:
+    middles, numbers = np.arange(-3.875, 4.0, 0.25), np.arange(1, 33)
+    residuals = np.concatenate([np.repeat(middles, numbers), [-30.0, -4.0, 4.0, 30.0]])
+    counts = numbers + 2 * ((numbers == 1) | (numbers == 32))
+    picture = histogram_of_residuals(residuals)
+    np.testing.assert_allclose(picture.pop("shares"), counts / residuals.size, atol=1e-5)
+    assert picture == {"kind": "residuals", "widest": 4.0, "count": residuals.size}
+    assert sum(histogram_of_residuals(np.array([0.3]))["shares"]) == 1.0
+
+
 def test_histogram_adds_up_and_keeps_the_tails() -> None:
     residuals = np.concatenate([RNG.standard_normal(990), np.full(10, 30.0)])
     picture = histogram_of_residuals(residuals)
@@ -67,6 +93,30 @@ def test_covariances_have_the_error_of_their_difference() -> None:
     picture = covariances(np.full((4000, 1), 0.0), draws[:, :1] * draws[:, 1:])
     assert picture["error"][0] == pytest.approx(4000**-0.5, rel=0.1)
     assert abs(picture["observed"][0]) < 5 * picture["error"][0]
+
+
+def test_covariances_are_means_over_draws() -> None:
+    predicted, products = RNG.random((50, 3)) * [1.0, 20.0, 300.0], RNG.standard_normal((50, 3))
+    picture = covariances(predicted, products)
+    assert set(picture) == {"kind", "predicted", "observed", "error", "count"}
+    assert (picture["kind"], picture["count"]) == ("covariances", 50)
+    np.testing.assert_allclose(picture["predicted"], predicted.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(picture["observed"], products.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(picture["error"], stats.sem(products - predicted, axis=0, ddof=0), rtol=1e-3)
+    assert covariances(predicted[:1], products[:1])["count"] == 1
+
+
+def test_rate_keeps_four_digits() -> None:
+    picture = rate(np.array([8, 32]), np.array([1 / 3, 2e-7 / 3]), np.array([0.01, 2e5 / 3]), -2 / 3, -0.7, -1.6e5 / 3)
+    assert picture == {
+        "kind": "rate",
+        "widths": [8.0, 32.0],
+        "distances": [0.3333, 6.667e-8],
+        "errors": [0.01, 66670.0],
+        "slope": -0.6667,
+        "low": -0.7,
+        "high": -53330.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from attncheck.attention import AttentionLayer
 from attncheck.case import Case
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis import Estimate, _score_estimates, diagnose, differences
+from attncheck.diagnosis import diagnose, differences
 from attncheck.errors import InputError
+from attncheck.estimates import Estimate, score_estimates
 from attncheck.messages import explain
 from attncheck.records import Result
 from attncheck.regimes import REGIMES
@@ -237,7 +238,7 @@ class TestDiagnosis:
             ("non-Gaussian weights", r"value variance 0\.33\S* .* times the declared"),
             (
                 "non-Gaussian weights",
-                r"W_Q, W_K, W_V, W_O: 0\.33/n, as observed, is the variance of nn\.Linear's default",
+                r"W_Q, W_K, W_V, W_O fit nn\.Linear's default, uniform",
             ),
         ],
     )
@@ -254,10 +255,34 @@ class TestDiagnosis:
         std = variance**0.5
         drawn = simulate(layer.replace(query_std=std, key_std=std), 4_000, 1)
         sample = Sample.from_mapping(layer, drawn.as_dict(), 4_000)
-        named = [said for said in differences(sample, np.random.SeedSequence(2)) if "/n, as observed" in said]
+        named = [said for said in differences(sample, np.random.SeedSequence(2)) if " fit " in said]
         assert len(named) == 1
-        assert named[0].startswith("W_Q, W_K: ")
+        assert named[0].startswith("W_Q, W_K fit ")
         assert whose in named[0]
+
+    def test_gram_matrices_of_another_factor_are_named(self) -> None:
+        """Divided by n in the place of ν, they make W_K seem half as large and W_Q twice."""
+        layer = AttentionLayer(width=16, num_heads=2, head_dim=8)
+        drawn = simulate(layer, 4_000, 1).as_dict()
+        named = self.differences(layer, drawn | {"key_gram": 0.5 * drawn["key_gram"]})
+        assert any(re.match(r"key_gram fits 0\.(49|5)\S* K Kᵀ/ν, ν = 8: the score variance is right", s) for s in named)
+        assert not any("Xavier" in said or "He's" in said for said in named)
+        inputs = self.differences(layer, drawn | {"input_gram": 0.5 * drawn["input_gram"]})
+        assert inputs[0].startswith("mean square of the inputs 0.5")
+        assert not any(" fit " in said for said in inputs)
+
+    def test_scales_of_heads_are_told_where_they_differ(self) -> None:
+        layer = AttentionLayer(width=16, num_heads=2)
+        drawn = simulate(layer, 4_000, 1).as_dict()
+        assert not any("by head" in said for said in self.differences(layer, drawn))
+        uneven = drawn["value_gram"] * np.array([0.8, 0.2])[:, None, None]
+        named = self.differences(layer, drawn | {"value_gram": uneven})
+        assert any(re.match(r"value variance by head: 0\.(79|8)\S*, 0\.(19|2)\S* times the dec", s) for s in named)
+        assert not any(" fit " in said for said in named)
+
+    @staticmethod
+    def differences(layer: AttentionLayer, drawn: dict[str, Any]) -> list[str]:
+        return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2))
 
     def test_estimate_reads_as_a_sentence(self) -> None:
         estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)
@@ -291,7 +316,7 @@ class TestDiagnosis:
 
         scores = projected() @ projected().swapaxes(-1, -2) * width**-0.5
         sample = Sample(layer, drawn.outputs, scores=scores, input_gram=drawn.input_gram)
-        variance, *others = _score_estimates(sample, lambda: sample)
+        variance, *others = score_estimates(sample, lambda: sample)
         diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
         assert variance.name == "score variance"
         assert variance.value == pytest.approx(float((scores**2).mean()))
