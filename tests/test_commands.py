@@ -224,6 +224,8 @@ def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.Ca
     report = SimpleNamespace(
         results=["one"], conclusion=SimpleNamespace(verdict="violated"), summary=lambda color: "VIOLATED: mine"
     )
-    live: Any = SimpleNamespace(report=report, failed=[], unusable=["subject=mine: boom"] * 2, interrupted=False)
+    live: Any = SimpleNamespace(
+        report=report, rendered="", failed=[], unusable=["subject=mine: boom"] * 2, interrupted=False
+    )
     assert _conclude(live) == ExitCode.VIOLATED
     assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "NOT EXAMINED subject=mine: boom"]

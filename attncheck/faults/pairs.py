@@ -13,6 +13,8 @@ from attncheck.profiles import ANCHORS
 from attncheck.regimes import REGIMES
 
 _PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
+# Two groups of heads, and positions enough to tell them apart by.
+_GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
 _SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 _OVER_N, _TIED = REGIMES["1/n scaling"].layer, REGIMES["tied queries and keys"].layer
 _LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linear attention", "many heads"))
@@ -36,7 +38,7 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "exactness.score_output_size": ("missing_head_scaling", _PAPER),
         "exactness.score_columns": ("shared_keys", _NARROW),
         "exactness.score_rows": ("shared_keys", _TIED),
-        "exactness.score_columns_apart": ("shared_keys", _GROUPED),
+        "exactness.score_columns_apart": ("shared_keys", _GROUPS),
         "exactness.input": ("limit_as_finite", _ONE),
         "exactness.input_neurons": ("neuron_twice", _PAPER),
         "exactness.input_length": ("limit_as_finite", _PAPER),

@@ -37,7 +37,7 @@ LAYERS = (
     AttentionLayer(width=8, seq_len=5, num_heads=2, head_dim=3, value_std=0.7, output_std=1.5, attention_map="sigmoid"),
     AttentionLayer(width=8, seq_len=3, num_heads=3, attention_map="relu", head_scaling=False, activation="tanh"),
     AttentionLayer(width=8, seq_len=2, num_heads=2, head_dim=2, score_scaling="1/n", input_correlation=1.0),
-    AttentionLayer(width=8, seq_len=12, num_heads=2, num_kv_heads=1, mask="causal", activation="erf", input_std=2.0),
+    AttentionLayer(width=8, seq_len=12, num_heads=4, num_kv_heads=2, mask="causal", activation="erf", input_std=2.0),
     AttentionLayer(width=24, seq_len=2, num_heads=2, score_scaling="1/n", attention_map="sigmoid", activation="tanh"),
     AttentionLayer(width=24, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
     AttentionLayer(width=3, seq_len=4, num_heads=2, position_std=1.5, mask="causal", clip=2.0),
