@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from attncheck.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck.evidence.streams import digest, given_fields
 from attncheck.toml import read_toml
 
 ScoreScaling = Literal["1/sqrt(n)", "1/n"]
@@ -29,8 +30,6 @@ _CLIPS = (1e-12, 1e30)
 _REACHES = (0.01, 100.0)
 # Beyond it the covariance of a dozen positions is singular but for rounding.
 _FARTHEST_ALONE = 2.0
-#: Fields that came after names of layers were first recorded, with their defaults.
-ADDED_FIELDS: Mapping[str, Any] = {"position_std": 0.0, "position_reach": 1.0, "tied_query_key": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,15 +252,13 @@ class AttentionLayer:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types; `from_dict` gives the layer back.
+        """Return the fields as built-in types; `from_dict` gives the layer back."""
+        return dataclasses.asdict(self)
 
-        Fields of `ADDED_FIELDS` are left out at their defaults: names, streams and records of layers are made from this
-        mapping, so that a field that came later must not change what was there before.
-        """
-        fields = dataclasses.asdict(self)
-        return {
-            name: value for name, value in fields.items() if name not in ADDED_FIELDS or value != ADDED_FIELDS[name]
-        }
+    @functools.cached_property
+    def key(self) -> str:
+        """What the layer is known by in streams, records and digests; it never changes."""
+        return digest(given_fields(self))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

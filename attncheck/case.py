@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError, check_whole, refuse
+from attncheck.evidence.streams import digest
 from attncheck.program import Initial, Program, Score
 from attncheck.simulators.programs import entries_of
 from attncheck.words import layer_name
@@ -101,14 +101,15 @@ class ProgramCase:
                     yield type(self)(self.program, (width,))
 
     @functools.cached_property
-    def _key(self) -> str:
-        return json.dumps(self.to_dict(), sort_keys=True)
+    def key(self) -> str:
+        """What the case is known by in streams, records and digests; it never changes."""
+        return digest(self.to_dict())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProgramCase) and self._key == other._key
+        return isinstance(other, ProgramCase) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
 
 #: What a property is examined on.

@@ -97,7 +97,7 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     if isinstance(layer, ProgramCase):
         return []  # the checks of programs name what differs themselves
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
-    key = (unit.property_name, layer.to_dict())
+    key = unit.stream_key
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
     found = differences(sample, seed_sequence(seed, *key, role="diagnosis/reference"))
     return [*_calls(layer, subject, stream(seed, *key, role="diagnosis/calls")), *found]

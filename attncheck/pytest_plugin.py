@@ -1,19 +1,21 @@
 """pytest plugin: options, configurations as test items, results from any number of workers, the summary.
 
-A test marked with `examines` becomes one item per layer. Each item ships its results with its report, in
-built-in types, so that a crashed worker loses its own item only; the process that reports assembles them.
+A test marked with `examines` becomes one item per layer, one marked with `theory` one per case. Each item ships its
+results with its report, in built-in types, so that a crashed worker loses its own item only; the process that
+reports assembles them.
 This module is imported whenever pytest starts, so it imports the rest of attncheck when needed.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import pytest
 
@@ -31,26 +33,62 @@ _DEFAULTS = {
     "record": DEFAULT_RECORD,
 }
 _MARK = "attncheck_examines"
-_DRAWN = "attncheck_drawn"
+_THEORY = "attncheck_theory"
 _RUN = pytest.StashKey["Run"]()
 _REPORT = pytest.StashKey["RunReport"]()
 _SHIPPED = pytest.StashKey["Shipped"]()
-# What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
+_NOTE = pytest.StashKey["_Note"]()
+# What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``, or of its statement of
+# the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
+_THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
+Note = Callable[..., None]
+_Test = TypeVar("_Test", bound=Callable[..., None])
 
 
 class Shipped(TypedDict):
-    """What an item sends along with its report: results in built-in types, and why there may be none."""
+    """What an item sends along with its report, in built-in types.
+
+    Results, or why there are none, and the statement of the theory that it is about.
+    """
 
     results: list[dict[str, Any]]
     unusable: str
+    theory: dict[str, Any] | None
+
+
+class _Note:
+    """What a test of the theory is about, and the numbers that it found."""
+
+    def __init__(self, id: str, case: str) -> None:
+        self.id, self.case = id, case
+        self.numbers: dict[str, float] = {}
+
+    def __call__(self, **numbers: float) -> None:
+        self.numbers |= {name: float(value) for name, value in numbers.items()}
+
+    def shipped(self, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
+        """Return the statement for the record; None where the test could not say whether it holds."""
+        failure = None if call.excinfo is None else call.excinfo.value
+        if failure is not None and not isinstance(failure, AssertionError):
+            return None
+        return {
+            "type": "theory",
+            "id": self.id,
+            "key": self.id,
+            "verdict": "consistent" if failure is None else "violated",
+            "numbers": self.numbers,
+            "case": self.case,
+            "reason": next(iter(str(failure).splitlines()), "an assertion failed") if failure else "",
+            "seconds": call.duration,
+        }
 
 
 def shipped(report: pytest.TestReport | pytest.CollectReport) -> Shipped:
     """Return what came along with a report; nothing if it is not of an item that examines a property."""
-    nothing: Shipped = {"results": [], "unusable": ""}
+    nothing: Shipped = {"results": [], "unusable": "", "theory": None}
     found: Shipped = getattr(report, "attncheck", nothing)
     return found
 
@@ -70,14 +108,24 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
     return getattr(pytest.mark, _MARK)(name, strategy)  # type: ignore[no-any-return]
 
 
-def drawn(strategy: Any) -> pytest.MarkDecorator:
-    """Mark a test of its own that runs on layers or stacks drawn from a strategy, the same for the same run seed.
+def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Callable[[_Test], _Test]:
+    """Mark a test of a statement of the theory, which examines nothing of the subject.
 
-    The test takes the argument ``layer`` or ``stack``, and ``run_seed`` if it draws random numbers; it has no
-    results in the ledger.
+    It becomes one item per case. Each is planned, and its verdict is in the record and in the digest of the run, with
+    the numbers that the test finds: it hands them to the fixture ``note``, as in ``note(order=-1.0)``. Where it draws
+    random numbers, it keys them by the fixture ``run_seed``.
+
+    Parameters
+    ----------
+    key : str
+        ``group.statement``: what the statement is known by. It never changes, and keys what is drawn.
+    strategy : hypothesis strategy, optional
+        Of the layers or stacks that the test takes as ``layer`` or ``stack``, the same for the same run seed.
+    **parameters : sequence
+        Values of further arguments, for a test without a strategy: all combinations are cases.
     """
-    # A mark that is looked up by name is Any to mypy.
-    return getattr(pytest.mark, _DRAWN)(strategy)  # type: ignore[no-any-return]
+    mark = getattr(pytest.mark, _THEORY)(key, strategy, **parameters)
+    return lambda test: pytest.mark.usefixtures("note")(mark(test))
 
 
 def engage(config: pytest.Config) -> None:
@@ -113,7 +161,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks; draw the seed once where it is to be random."""
     config.addinivalue_line("markers", f"{_MARK}(name, strategy): examines a property on many layers")
-    config.addinivalue_line("markers", f"{_DRAWN}(strategy): runs on layers drawn from a strategy")
+    config.addinivalue_line("markers", f"{_THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
@@ -151,19 +199,38 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per layer of a marked test."""
-    parameter = next((name for name in ("layer", "case", "stack") if name in metafunc.fixturenames), None)
-    if parameter is None:
-        return
+    """Make one item per layer of a marked test, or per case of a statement of the theory."""
     config, definition = metafunc.config, metafunc.definition
+    parameter = next((name for name in ("layer", "case", "stack") if name in metafunc.fixturenames), "")
     if mark := definition.get_closest_marker(_MARK):
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
         metafunc.parametrize(parameter, [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
-    elif mark := definition.get_closest_marker(_DRAWN):
-        (strategy,) = mark.args
-        layers = _collectable(lambda: _run_of(config).drawn(strategy, definition.name))
-        metafunc.parametrize(parameter, layers, ids=[layer.describe() for layer in layers])
+    elif mark := definition.get_closest_marker(_THEORY):
+        key, strategy = mark.args
+        cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
+        if strategy is not None:
+            cases = [{parameter: each} for each in _collectable(lambda: _run_of(config).drawn(strategy, key))]
+        _parametrize_theory(metafunc, key, cases)
+
+
+def _parametrize_theory(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Make one item per case, whose id names the statement and the case."""
+    from attncheck.evidence.streams import digest
+
+    ids = [f"{key}@{digest({name: getattr(value, 'key', value) for name, value in case.items()})}" for case in cases]
+    words = [", ".join(_worded(name, value) for name, value in case.items()) for case in cases]
+    notes = list(zip(ids, words, strict=True))
+    metafunc.parametrize(
+        [*cases[0], "note"] if cases else ["note"],
+        [[*case.values(), note] for case, note in zip(cases, notes, strict=True)],
+        ids=[" ".join(filter(None, note)) for note in notes],
+        indirect=["note"],
+    )
+
+
+def _worded(name: str, value: Any) -> str:
+    return str(value.describe()) if hasattr(value, "describe") else f"{name}={value}"
 
 
 def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
@@ -185,6 +252,13 @@ def run_seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
+def note(request: pytest.FixtureRequest) -> Note:
+    """Return the function that takes the numbers which a test of the theory finds, by name."""
+    found: _Note = request.node.stash.setdefault(_NOTE, _Note(*request.param))
+    return found
+
+
+@pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
     """Return the function that examines the property on a layer.
 
@@ -195,7 +269,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
     run = _run_of(request.config)
     name = request.node.get_closest_marker(_MARK).args[0]
-    ship = request.node.stash.setdefault(_SHIPPED, Shipped(results=[], unusable=""))
+    ship = request.node.stash.setdefault(_SHIPPED, Shipped(results=[], unusable="", theory=None))
 
     def examine(layer: Case) -> None:
         try:
@@ -220,6 +294,8 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call" and _SHIPPED in item.stash:
         vars(report)["attncheck"] = item.stash[_SHIPPED]
+    elif call.when == "call" and _NOTE in item.stash:
+        vars(report)["attncheck"] = Shipped(results=[], unusable="", theory=item.stash[_NOTE].shipped(call))
     return report
 
 
@@ -252,7 +328,10 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results of a finished item."""
-        self.report.take(shipped(report)["results"])
+        came = shipped(report)
+        self.report.take(came["results"])
+        if came["theory"] is not None:
+            self.report.take_theory(came["theory"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -311,14 +390,19 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     """Fix the plan by what was collected."""
-    units = [found[1] for found in map(_UNIT_IN_ID.search, node_ids) if found]
-    if units:
-        config.stash[_RUN] = _run_of(config).settled(units)
+    names = list(node_ids)
+    units, statements = (
+        [found[1] for found in map(pattern.search, names) if found] for pattern in (_UNIT_IN_ID, _THEORY_IN_ID)
+    )
+    if units or statements:
+        config.stash[_RUN] = _run_of(config).settled(units, statements)
 
 
 def _open(config: pytest.Config) -> None:
     """Open the record of a run that has a plan, once, in the process that reports."""
-    if _RUN not in config.stash or not config.stash[_RUN].unit_ids or _REPORT in config.stash:
+    if _RUN not in config.stash or _REPORT in config.stash:
+        return
+    if not (config.stash[_RUN].unit_ids or config.stash[_RUN].theory_ids):
         return
     from attncheck.errors import InputError
 

@@ -1,8 +1,8 @@
 """Run records: JSON Lines with a versioned schema, readable however the run ended.
 
-The first line is the manifest, then one line per result, and a closing line with the digest. A record
-without a closing line is of a run that did not finish. The closing line also holds a hash of all bytes before
-it, so that a record that was edited is told from one that was written.
+The first line is the manifest, then one line per result or statement of the theory, and a closing line with the
+digest. A record without a closing line is of a run that did not finish. The closing line also holds a hash of all
+bytes before it, so that a record that was edited is told from one that was written.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-#: The schema that is written; older ones are read too. 2 added the hash of the content.
-SCHEMA = 2
+#: The schema that is written and read.
+SCHEMA = 3
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line; pass a record that attncheck wrote"
 # How `Writer` begins a record.
@@ -68,6 +68,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """
 
     id: str
+    key: str
     unit: str
     property: str
     check: str
@@ -99,11 +100,31 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     at_most: bool = False
 
 
+class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
+    """One statement of the theory on one case, computed or drawn without the subject: no looks decided on it.
+
+    ``verdict`` is "consistent" or "violated"; ``numbers`` are what the statement is about, by name.
+    """
+
+    id: str
+    key: str
+    verdict: str
+    numbers: dict[str, float]
+    case: str
+    reason: str
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The statement, without its case."""
+        return self.id.partition("@")[0]
+
+
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """How a run ended.
 
-    ``digest`` is of all digits, and of no time: seed, versions and the manifest's ``arithmetic`` decide on it.
-    ``content`` is of all bytes before the closing line, filled in by `Writer`.
+    ``digest`` is of all digits, see `run_digest`. ``content`` is of all bytes before the closing line, filled in by
+    `Writer`.
     """
 
     digest: str
@@ -114,7 +135,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     content: str = ""
 
 
-Line = Manifest | Result | Closing
+Line = Manifest | Result | Theory | Closing
 
 
 class _Head(msgspec.Struct):
@@ -123,8 +144,21 @@ class _Head(msgspec.Struct):
 
 
 def result_digest(r: Any) -> bytes:
-    """Return the digest of the digits of one `Result`, or of a struct that has them."""
-    digits = [r.id, r.layer, r.verdict, r.reason, r.size, r.level, r.p_values, r.effects, r.low, r.high]
+    """Return the digest of the key, verdict and numbers of one `Result`, or of a struct that has them.
+
+    No prose is in it, and no name: a message that is written better, or a check that is renamed, leaves it as it was.
+    """
+    looks = [r.size, r.level, r.power, r.p_values, r.effects, r.combined]
+    numbers = [r.effect, r.low, r.high, r.null_effect, r.gap]
+    return _sha256([r.key, r.verdict, *looks, *numbers])
+
+
+def theory_digest(theory: Theory) -> bytes:
+    """Return the digest of the key, verdict and numbers of one statement of the theory."""
+    return _sha256([theory.key, theory.verdict, theory.numbers])
+
+
+def _sha256(digits: Any) -> bytes:
     return hashlib.sha256(msgspec.json.encode(digits, order="sorted")).digest()
 
 
@@ -135,12 +169,18 @@ def combined_digest(digests: bytes | bytearray) -> str:
     return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
 
-def run_digest(results: Iterable[Result]) -> str:
-    """Return the digest of results, whatever their order, the time they took or the machine.
+def run_digest(results: Iterable[Result | Theory]) -> str:
+    """Return the digest of what a run reported, whatever its order or the time it took.
 
-    Two runs with the same seed, subject and plan have the same digest with any number of workers.
+    Two runs with the same seed, subject and plan have the same digest with any number of workers, after any module,
+    property or message was renamed. Other digits, and so another digest, may come of another processor (OpenBLAS
+    chooses its kernels by it: the manifest's ``arithmetic`` names them), of another BLAS than the one that NumPy and
+    SciPy bring along, and of another release of NumPy (its sums, its random distributions), SciPy (its special
+    functions, quadrature and optimisers) or hypothesis (the configurations that it draws). The manifest's
+    ``versions`` names the releases.
     """
-    return combined_digest(b"".join(map(result_digest, results)))
+    digests = (theory_digest(each) if isinstance(each, Theory) else result_digest(each) for each in results)
+    return combined_digest(b"".join(digests))
 
 
 class Writer:
@@ -227,14 +267,15 @@ def read_as(path: Path, lines: Any) -> Iterator[Any]:
     """
     decoder = msgspec.json.Decoder(lines)
     content = hashlib.sha256()
-    schema, ended = 0, False
+    ended = False
     try:
         with open(path, "rb") as file:
             # A large file of another kind may be one long line.
             if file.peek(1)[:1] != b"{":
                 raise InputError(f"record={path}: {_NO_MANIFEST}")
             for number, raw in enumerate(file, 1):
-                schema = schema or _schema_of(path, raw)
+                if number == 1:
+                    _check_schema(path, raw)
                 if not raw.endswith(b"\n"):
                     return
                 line = _decoded(path, number, raw, decoder)
@@ -243,7 +284,8 @@ def read_as(path: Path, lines: Any) -> Iterator[Any]:
                     raise InputError(f"record={path}: line {number} does not belong there; {_AGAIN}")
                 if kind == "closing":
                     ended = True
-                    _check_content(path, schema, line.content, _hex(content))
+                    if line.content != _hex(content):
+                        raise InputError(f"record={path}: was edited after the run; {_AGAIN}")
                 content.update(raw)
                 yield line
     except OSError as error:
@@ -279,8 +321,8 @@ def read_manifest(path: Path) -> Manifest:
     return first
 
 
-def _schema_of(path: Path, first: bytes) -> int:
-    """Return the schema that the first line states."""
+def _check_schema(path: Path, first: bytes) -> None:
+    """Refuse a first line that is not a manifest of this schema."""
     head = _Head()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -289,11 +331,11 @@ def _schema_of(path: Path, first: bytes) -> int:
         raise InputError(f"record={path}: is cut in its first line; {_AGAIN}")
     if head.type != "manifest":
         raise InputError(f"record={path}: {_NO_MANIFEST}")
-    if type(head.schema) is int and 1 <= head.schema <= SCHEMA:
-        return head.schema
+    if type(head.schema) is int and head.schema == SCHEMA:
+        return
     # Only a number that is larger can be of a version to come.
     remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else _AGAIN
-    raise InputError(f"record={path}: has schema {head.schema!r}, this version reads 1 to {SCHEMA}; {remedy}")
+    raise InputError(f"record={path}: has schema {head.schema!r}, this version reads {SCHEMA}; {remedy}")
 
 
 def _decoded(path: Path, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -301,12 +343,6 @@ def _decoded(path: Path, number: int, raw: bytes, decoder: msgspec.json.Decoder[
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"record={path}: line {number} is broken ({error}); {_AGAIN}") from None
-
-
-def _check_content(path: Path, schema: int, stated: str, found: str) -> None:
-    # Schema 1 had no hash of its content.
-    if schema > 1 and stated != found:
-        raise InputError(f"record={path}: was edited after the run; {_AGAIN}")
 
 
 def _hex(content: hashlib._Hash) -> str:

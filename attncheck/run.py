@@ -14,7 +14,7 @@ import msgspec
 from attncheck.arithmetic import own_arithmetic
 from attncheck.attention import AttentionLayer
 from attncheck.case import Case
-from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of, property_key
 from attncheck.diagnosis import diagnose
 from attncheck.errors import InputError, check_number, check_whole, refuse
 from attncheck.evidence.budget import Budget
@@ -24,7 +24,7 @@ from attncheck.examples import draw_examples, program_anchors
 from attncheck.manifest import manifest_of
 from attncheck.messages import explain
 from attncheck.profiles import Profile, profile_named
-from attncheck.records import Closing, Manifest, Planned, Result, Writer, run_digest
+from attncheck.records import Closing, Manifest, Planned, Result, Theory, Writer, run_digest
 from attncheck.shrink import illustration
 from attncheck.stand_ins import stand_in
 from attncheck.subject import DEFAULT_SUBJECT, Subject
@@ -47,6 +47,8 @@ class Run:
         With the thorough profile: about what the first looks of the whole run take.
     unit_ids : tuple of str
         The planned units; empty until `settled`.
+    theory_ids : tuple of str
+        The planned statements of the theory.
     explains : bool
         Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
     """
@@ -58,6 +60,7 @@ class Run:
     record: Path | None = None
     draws: int | None = None
     unit_ids: tuple[str, ...] = ()
+    theory_ids: tuple[str, ...] = ()
     explains: bool = True
 
     @classmethod
@@ -85,23 +88,29 @@ class Run:
             draws=most,
         )
 
-    def settled(self, unit_ids: Sequence[str]) -> Run:
-        """Return the run with its planned units, which fix the level of a look."""
-        return dataclasses.replace(self, unit_ids=tuple(dict.fromkeys(unit_ids)))
+    def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
+        """Return the run with its planned units, which fix the level of a look, and statements of the theory."""
+        units, theory = tuple(dict.fromkeys(unit_ids)), tuple(dict.fromkeys(theory_ids))
+        return dataclasses.replace(self, unit_ids=units, theory_ids=theory)
 
     @property
     def level(self) -> float:
-        """The level of one look, from the budget and the number of planned results."""
+        """The level of one look, from the budget and the number of planned results that looks decide on."""
         return self.budget.level(len(self.planned))
 
     @property
     def planned(self) -> list[Planned]:
-        """Every result that the run owes."""
+        """Every result on the subject that the run owes."""
         owed = []
         for unit in self.unit_ids:
             name, _, layer = unit.partition("@")
             owed += [Planned(f"{check.name}@{layer}", unit, check.name) for check in checks_of(name)]
         return owed
+
+    @property
+    def planned_theory(self) -> list[Planned]:
+        """Every statement of the theory that the run owes."""
+        return [Planned(each, each, each.partition("@")[0]) for each in self.theory_ids]
 
     def header(self) -> str:
         """Return one line on what is examined and how."""
@@ -117,9 +126,9 @@ class Run:
         """
         profile = self.profile
         if name in PROGRAM_PROPERTIES:
-            drawn = draw_examples(strategy, profile.program_examples, self.seed, name)
+            drawn = draw_examples(strategy, profile.program_examples, self.seed, property_key(name))
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
-        layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, name)]
+        layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, property_key(name))]
         return self.units_on(name, [*layers, *self._stand_ins(layers)])
 
     def _stand_ins(self, layers: Iterable[AttentionLayer]) -> Iterator[AttentionLayer]:
@@ -172,11 +181,15 @@ class Run:
             for result in results
         ]
 
-    def conclude(self, results: Sequence[Result]) -> Conclusion:
-        """Return what results come to, against the plan."""
+    def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
+        """Return what results and statements of the theory come to, against the plan."""
         records = [msgspec.to_builtins(result) for result in results]
+        records += [
+            {"id": each.id, "unit": each.id, "verdict": each.verdict, "p_values": [], "looks": False} for each in theory
+        ]
+        planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
         with own_arithmetic():
-            return conclude([planned.id for planned in self.planned], records, self.budget, self.seed)
+            return conclude(planned, records, self.budget, self.seed)
 
     def open_report(self) -> RunReport:
         """Open the record and write its manifest."""
@@ -190,7 +203,7 @@ class Run:
             false_alarm=self.budget.false_alarm,
             level=self.level,
             subject=self.subject.name,
-            planned=self.planned,
+            planned=[*self.planned, *self.planned_theory],
         )
 
 
@@ -204,6 +217,7 @@ class RunReport:
         self.run = run
         self.failure = ""
         self.results: list[Result] = []
+        self.theory: list[Theory] = []
         self.conclusion: Conclusion | None = None
         self._started = time.perf_counter()
         if run.record is None:
@@ -218,14 +232,20 @@ class RunReport:
             self.results.append(result)
             self._write(result)
 
+    def take_theory(self, fields: Mapping[str, Any]) -> None:
+        """Take one statement of the theory."""
+        statement = msgspec.convert(fields, Theory)
+        self.theory.append(statement)
+        self._write(statement)
+
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run is consistent and written down."""
-        self.conclusion = self.run.conclude(self.results)
+        self.conclusion = self.run.conclude(self.results, self.theory)
         closing = Closing(
-            digest=run_digest(self.results),
+            digest=run_digest([*self.results, *self.theory]),
             verdict=self.conclusion.verdict,
             reasons=list(self.conclusion.reasons),
-            reported=len(self.results),
+            reported=len(self.results) + len(self.theory),
             seconds=time.perf_counter() - self._started,
         )
         self._write(closing)
@@ -238,10 +258,10 @@ class RunReport:
 
         if self.conclusion is None:
             return ""
-        text = summarize(self.run, self.results, self.conclusion, color)
+        text = summarize(self.run, self.results, self.conclusion, color, self.theory)
         return f"{text}\n{self.failure}" if self.failure else text
 
-    def _write(self, line: Result | Closing) -> None:
+    def _write(self, line: Result | Theory | Closing) -> None:
         if self.failure:
             return
         try:

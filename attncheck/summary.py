@@ -18,7 +18,7 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.features import FEATURES, features_of
 from attncheck.program import features as program_features
-from attncheck.records import Result, run_digest
+from attncheck.records import Result, Theory, run_digest
 from attncheck.report.causes import causes
 from attncheck.report.gather import tallied
 from attncheck.words import chance, counted, expected, gap_text, layer_call, reads, span, telling
@@ -50,7 +50,9 @@ NOT_PROVED = (
 _CAUSES = 3
 
 
-def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color: bool = False) -> str:
+def summarize(
+    run: Run, results: Sequence[Result], conclusion: Conclusion, color: bool = False, theory: Sequence[Theory] = ()
+) -> str:
     """Return the verdict in a sentence, the table, and what was not examined.
 
     Parameters
@@ -60,11 +62,13 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
     conclusion : Conclusion
     color : bool
         Whether the terminal understands escape codes.
+    theory : sequence of Theory
+        Statements of the theory that the run examined besides.
     """
     parts = [verdict_sentence(run, results, conclusion), *all_refused(run, results), *usual_causes(results)]
     if results:
         parts += [render_table(_table(results), color), *skipped(results), *detectable(results), *unseen(results)]
-    parts += [*visited_layers(results), *visited_programs(results)]
+    parts += [*visited_layers(results), *visited_programs(results), *of_theory(run, theory)]
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
@@ -73,10 +77,24 @@ def summarize(run: Run, results: Sequence[Result], conclusion: Conclusion, color
         )
     if conclusion.verdict == "consistent":
         parts.append(NOT_PROVED)
-    parts.append(f"Digest of all digits: {run_digest(results)}")
+    parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
     return "\n".join(parts)
+
+
+def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
+    """Return a line on the statements of the theory, if there are any, and one for each that does not hold."""
+    if not theory:
+        return []
+    refuted = [each for each in theory if each.verdict == Verdict.VIOLATED]
+    seconds = sum(each.seconds for each in theory)
+    told = f"Theory, without the subject: {len(theory) - len(refuted)} of {counted(len(theory), 'statement')} hold"
+    lines = [f"{told}, in {seconds:.0f} processor seconds."]
+    for each in refuted:
+        again = f"; repeat it: attncheck replay {run.record} '{each.id}'" if run.record else ""
+        lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
+    return lines
 
 
 def visited_layers(results: Iterable[Result]) -> list[str]:

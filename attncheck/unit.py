@@ -16,11 +16,11 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.reference import Reference
-from attncheck.checks.registry import checks_of
+from attncheck.checks.registry import checks_of, property_key
 from attncheck.errors import InputError
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
-from attncheck.evidence.streams import digest, seed_sequence, stream
+from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.records import Planned, Result
 from attncheck.subject import Subject
@@ -59,17 +59,26 @@ class Unit:
         return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
 
     @property
+    def stream_key(self) -> tuple[str, str]:
+        """Return what its streams are keyed by: the keys of property and case."""
+        return property_key(self.property_name), self.layer.key
+
+    @property
     def id(self) -> str:
         """Return ``property@layer digest``."""
-        return f"{self.property_name}@{digest(self.layer.to_dict())}"
+        return f"{self.property_name}@{self.layer.key}"
 
     def result_id(self, check: AnyCheck) -> str:
         """Return ``check@layer digest``."""
-        return f"{check.name}@{digest(self.layer.to_dict())}"
+        return f"{check.name}@{self.layer.key}"
 
     def planned(self) -> list[Planned]:
         """Return every result that this unit owes."""
         return [Planned(self.result_id(check), self.id, check.name) for check in self.checks]
+
+    def result_key(self, check: AnyCheck) -> str:
+        """Return ``check key@case key``: what a result is known by in digests and comparisons."""
+        return f"{check.key}@{self.layer.key}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +268,7 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     unsupported = subject.reason_unsupported(unit.layer)
     if unsupported:
         return [excused_result(unit, check, cost, unsupported) for check in unit.checks]
-    key = (unit.property_name, unit.layer.to_dict())
+    key = unit.stream_key
     setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
     planned = plan(unit, setting, cost)
     by_name = {check.name: check for check in planned.sizes}
@@ -285,6 +294,7 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
     empty = last.count == 0
     return Result(
         id=unit.result_id(check),
+        key=unit.result_key(check),
         unit=unit.id,
         property=unit.property_name,
         check=check.name,
@@ -319,6 +329,7 @@ def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Resu
     """Return the record of a check that was not examined, and why."""
     return Result(
         id=unit.result_id(check),
+        key=unit.result_key(check),
         unit=unit.id,
         property=unit.property_name,
         check=check.name,

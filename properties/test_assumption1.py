@@ -22,7 +22,7 @@ from attncheck.evidence.streams import stream
 from attncheck.limits.kernel import input_covariance, input_kernel
 from attncheck.limits.programs import limit_of_program
 from attncheck.program import LinearCombination, Node, Program
-from attncheck.pytest_plugin import drawn
+from attncheck.pytest_plugin import Note, theory
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
 from attncheck.strategies import layers
@@ -40,8 +40,8 @@ _NARROW, _NARROW_DRAWS = 4, 4_000
 _LOST = 1e-9
 
 
-@drawn(layers(max_entries=5_000))
-def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer, run_seed: int) -> None:
+@theory("assumption1.permitted_sharing", layers(max_entries=5_000))
+def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer, run_seed: int, note: Note) -> None:
     """(b) permits W^{i,j} = W^{i',j'} for i ≠ i': formula (*), with G in place of K at finite width.
 
     p = Q x¹·K x² shares K with p' = Q' x¹·K x², Q with p'' = Q x¹·K' x², and both with p''' = Q x¹·K x¹. Turning
@@ -65,9 +65,10 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer
     found = limit.score_covariance[places[0], places] / (layer.query_std * layer.key_std) ** 2
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
-    rng = stream(run_seed, "assumption 1 permitted", layer.to_dict())
+    rng = stream(run_seed, "assumption 1 permitted", layer.key)
     a1, a2, k1, k2, *drawn_scores = _draw(program, [x1, x2, *keys, *scores], _NARROW, _NARROW_DRAWS, rng)
     one, by_key, by_query, by_both = drawn_scores
+    note(with_key=(one * by_key > 0).mean(), with_query=(one * by_query > 0).mean())
     assert _fair(one * by_key)
     assert _fair(one * by_query)
     variance = layer.query_std**2 * _mean(a1 * a1)
@@ -85,8 +86,10 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer
     assert not _fair(one * by_both * _mean(a1 * a2))
 
 
-@drawn(layers(max_entries=5_000))
-def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(layer: AttentionLayer, run_seed: int) -> None:
+@theory("assumption1.one_matrix_on_both_sides", layers(max_entries=5_000))
+def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
+    layer: AttentionLayer, run_seed: int, note: Note
+) -> None:
     """(b) forbids W_Q = W_K = W: E[p_ij | x] = σ²√n G_ij, which has no limit.
 
     √n p_ij = W x^i·W x^j, and √n (p_ii ± 2p_ij + p_jj) = ‖W(x^i ± x^j)‖² is σ²‖x^i ± x^j‖²/n times χ²_n: a quarter
@@ -109,8 +112,9 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(layer: Attentio
         limit_of_program(program)
 
     for width in _WIDTHS:
-        rng = stream(run_seed, "assumption 1 tied", layer.to_dict(), width)
+        rng = stream(run_seed, "assumption 1 tied", layer.key, width)
         a1, a2, p11, p12, p22, free = _draw(program, [x1, x2, *scores, apart], width, _DRAWS, rng)
+        note(**{f"mean score at n={width}": p11.mean()})
         for sign in (1.0, -1.0):
             vector = a1 + sign * a2
             new = _mean(vector * vector) > _LOST * _mean(a1 * a1 + a2 * a2)
@@ -124,8 +128,10 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(layer: Attentio
         assert not _fair(p11)
 
 
-@drawn(layers(max_entries=5_000))
-def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(layer: AttentionLayer, run_seed: int) -> None:
+@theory("assumption1.values_by_the_keys", layers(max_entries=5_000))
+def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
+    layer: AttentionLayer, run_seed: int, note: Note
+) -> None:
     """(a) forbids W_V = W_K: averages of outputs get a mean of order n^{-1/2} beside their limit.
 
     With q = W_Q xⁱ, p = q·W_K x^j n^{-1/2}, v = W_K x^l and y = p v, the average n^{-1} Σ_α q_α y_α is p p_l n^{-1/2},
@@ -156,9 +162,10 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(layer: Atte
         limit_of_program(program)
 
     for width in _WIDTHS:
-        rng = stream(run_seed, "assumption 1 values", layer.to_dict(), width)
+        rng = stream(run_seed, "assumption 1 values", layer.key, width)
         a1, a2, queries, keys, scores, out, good = _draw(program, [x1, x2, q, k, p, y, allowed], width, _DRAWS, rng)
         average = _mean(queries * out)
+        note(**{f"mean at n={width}": average.mean()})
         np.testing.assert_allclose(average, scores**2 / width**0.5, rtol=1e-9, atol=1e-12 * np.abs(average).max())
         lengths = (keys * keys).sum(axis=1)
         there = _mean(a1 * a1) * _mean(a2 * a2) > 0
@@ -171,8 +178,10 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(layer: Atte
         assert not _fair(average)
 
 
-@drawn(layers(max_entries=5_000))
-def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(layer: AttentionLayer, run_seed: int) -> None:
+@theory("assumption1.circular_scores", layers(max_entries=5_000))
+def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
+    layer: AttentionLayer, run_seed: int, note: Note
+) -> None:
     """A score's input that a matrix of scores made is circular: p = (Q Q x¹)·(K x²) n^{-1/2} has another variance.
 
     Given x and u = Q x¹, Q u = c u + fresh, c = x¹·u/‖x¹‖², so that E‖Q u‖² = E[c²‖u‖² + σ_Q²(‖u‖² - c²‖x¹‖²)]
@@ -196,13 +205,14 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(layer: At
         limit_of_program(program)
 
     width = 2
-    rng = stream(run_seed, "assumption 1 circular", layer.to_dict())
+    rng = stream(run_seed, "assumption 1 circular", layer.key)
     a1, a2, images, scores = _draw(program, [x1, x2, again, score], width, 20_000, rng)
     there = _mean(a1 * a1) * _mean(a2 * a2) > 0
     squares = _mean(images * images)
     assert _standard_normal(scores, layer.key_std**2 * _mean(a2 * a2) * squares)
     ratios = squares[there] / (layer.query_std**4 * _mean(a1 * a1)[there])
     error = ratios.std() / len(ratios) ** 0.5
+    note(ratio=ratios.mean(), error=error)
     assert abs(ratios.mean() - (1.0 + 2.0 / width**2)) < _QUANTILE * error
     assert abs(ratios.mean() - 1.0) > _QUANTILE * error
 

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
@@ -22,7 +21,7 @@ from attncheck.evidence.streams import stream
 from attncheck.expansion import expand
 from attncheck.limits.kernel import image_kernel, input_covariance, input_kernel
 from attncheck.program import Score
-from attncheck.pytest_plugin import drawn
+from attncheck.pytest_plugin import Note, theory
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
@@ -41,8 +40,8 @@ _DRAWS = {64: 4_000, 256: 3_000, 1024: 1_500}
 _CURVATURE = 0.1
 
 
-@drawn(layers(max_entries=5_000))
-def test_summands_at_every_width(layer: AttentionLayer, run_seed: int) -> None:
+@theory("clt.summands", layers(max_entries=5_000))
+def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Note) -> None:
     """Lemmas 10, 11 and 13, by symmetry: X_α are exchangeable, E X_α = 0 and E X_α X_β = 0 for α ≠ β.
 
     Given the inputs the X_α are independent and identically distributed, and W^{i,1} → -W^{i,1} turns their signs: so
@@ -53,7 +52,7 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int) -> None:
     """
     layer = layer.replace(width=_NARROW, head_dim=None, tied_query_key=False)
     weights = _combination(layer, run_seed)
-    gram, queries, keys = _literal(layer, stream(run_seed, "clt literal", layer.to_dict()))
+    gram, queries, keys = _literal(layer, stream(run_seed, "clt literal", layer.key))
     of_head = np.repeat(keys, layer.group_size, axis=1)
     summands = np.einsum("aij,baic,bajc->bc", weights, queries, of_head, optimize=True)
     one, other = summands[:, ::2], summands[:, 1::2]
@@ -68,6 +67,7 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int) -> None:
     projected = np.einsum("i,bic->bc", direction, keys[:, 0])
     assert _standard_normal(projected, np.repeat(variance[:, None], _NARROW, axis=1))
 
+    note(positive=(summands > 0).mean(), positive_products=(one * other > 0).mean())
     assert not _fair(2.0 * abs(one) - abs(other))
     tied = (queries[:, :, 0] ** 2).sum(axis=1)
     assert not _fair(tied)
@@ -78,8 +78,10 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int) -> None:
     assert 2.0 * min(law.cdf(total), law.sf(total)) > _LEVEL, "the mean is σ_Q² H G_11"
 
 
-@drawn(layers(max_entries=5_000))
-def test_moments_of_summands_approach_their_limits_as_one_over_n(layer: AttentionLayer, run_seed: int) -> None:
+@theory("clt.moments", layers(max_entries=5_000))
+def test_moments_of_summands_approach_their_limits_as_one_over_n(
+    layer: AttentionLayer, run_seed: int, note: Note
+) -> None:
     """Lemmas 12, 14, 15 and 16, at the rate 1/n: n times the distance to the limit is c + d/n.
 
     E X_α² → σ² = tᵀΣt with Σ from (*); E X_α² X_β² → σ⁴; E X_α⁴ → a limit, so that
@@ -90,12 +92,13 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(layer: Attentio
     layer = layer.replace(head_dim=None, tied_query_key=False)
     weights = _combination(layer, run_seed)
     grams = {
-        width: _grams(layer.replace(width=width), size, stream(run_seed, "clt moments", layer.to_dict(), width))
+        width: _grams(layer.replace(width=width), size, stream(run_seed, "clt moments", layer.key, width))
         for width, size in _DRAWS.items()
     }
     moments = _moments(layer, weights)
     found = {name: _approach(layer, grams, moment) for name, moment in moments.items()}
     for name, approach in found.items():
+        note(**{f"n gap of {name} at n={n}": gap for n, gap in approach.gaps.items()})
         assert approach.is_one_over_n(), f"{name}: {approach}"
         assert not approach.moved(0.05).is_one_over_n()
         assert not approach.moved(0.3, rate=0.5).is_one_over_n()
@@ -108,9 +111,8 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(layer: Attentio
     assert not found["E X⁴"].moved(1.0 - 1.0 / float(dependent)).is_one_over_n()
 
 
-@pytest.mark.parametrize("width", [16, 64, 256])
-@pytest.mark.parametrize("token", [0, 1], ids=["p_11", "p_12"])
-def test_constants_at_finite_width(width: int, token: int, run_seed: int) -> None:
+@theory("clt.constants", width=(16, 64, 256), token=(0, 1))
+def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: Note) -> None:
     """Lemmas 12 and 14 for φ(x) = x: E G_ii^k = ρ_k², ρ_k = Π_{l<k} (1 + 2l/n), and all positions share one ‖h‖.
 
     E X_α² is ρ_2² for p_11 and ρ_2 for p_12, E X_α² X_β² is ρ_4² and ρ_4 ρ_2²; and with E X_α⁴ it makes
@@ -124,6 +126,7 @@ def test_constants_at_finite_width(width: int, token: int, run_seed: int) -> Non
     moments = _moments(layer, weights)
     found = {name: _mean(layer, gram, moment) for name, moment in moments.items()}
     second, fourth = (_rho(2, width) ** 2, _rho(4, width) ** 2)
+    note(**{name: mean for name, (mean, _) in found.items()})
     if token == 1:
         second, fourth = _rho(2, width), _rho(4, width) * _rho(2, width) ** 2
     (mean, error), (pairs, of_pairs), (fourths, of_fourths) = (found[name] for name in ("E X²", "E X_α² X_β²", "E X⁴"))
@@ -159,7 +162,7 @@ class _Approach:
 def _combination(layer: AttentionLayer, run_seed: int) -> FloatArray:
     """Return t, one number for each score: (num_heads, seq_len, seq_len)."""
     shape = (layer.num_heads, layer.seq_len, layer.seq_len)
-    return stream(run_seed, "clt", layer.to_dict(), role="combination").standard_normal(shape)
+    return stream(run_seed, "clt", layer.key, role="combination").standard_normal(shape)
 
 
 def _literal(layer: AttentionLayer, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import strategies as st
 
 from attncheck.attention import AttentionLayer
@@ -17,7 +16,7 @@ from attncheck.examples import draw_examples
 from attncheck.limits.dependence import Dependence, score_input_dependence
 from attncheck.nonlinearity import relu, tanh
 from attncheck.program import Program
-from attncheck.pytest_plugin import drawn
+from attncheck.pytest_plugin import Note, theory
 from attncheck.rates.distance import distance
 from attncheck.rates.gap import ERRORS
 from attncheck.rates.law import Distance
@@ -40,52 +39,55 @@ _FOURTH = {"uniform": -1.2, "rademacher": -2.0, "truncated normal": -0.63, "stud
 _PROGRAMS, _SUM_WIDTHS, _SUM_DRAWS = 3, (256, 512, 1024, 2048, 4096, 8192), 512
 
 
-@drawn(layers(max_entries=800))
-def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_seed: int) -> None:
+@theory("rates.outputs", layers(max_entries=800))
+def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_seed: int, note: Note) -> None:
     # A gap stays with heads of fixed size; "1/n" makes outputs of maps that vanish at 0 vanish. The kink of relu
     # leaves more noise than this many draws take away.
     softmax = "softmax" if layer.attention_map == "relu" else layer.attention_map
     wanted = layer.replace(head_dim=None, attention_map=softmax, tied_query_key=False)
     if softmax == "linear":
         wanted = wanted.replace(score_scaling="1/sqrt(n)")
-    seed = int(stream(run_seed, "rates", "laws", wanted.to_dict()).integers(2**32))
+    seed = int(stream(run_seed, "rates", "laws", wanted.key).integers(2**32))
     narrow, wide = (
         distance(wanted, position=layer.seq_len - 1, size=_LAW_DRAWS, seed=seed + step, width=width)
         for step, width in enumerate(_LAW_WIDTHS)
     )
-    _falls_as_one_over_n(narrow, wide)
+    note(order=_falls_as_one_over_n(narrow, wide), constant=wide.width * wide.value)
 
 
-def _falls_as_one_over_n(narrow: Distance, wide: Distance) -> None:
+def _falls_as_one_over_n(narrow: Distance, wide: Distance) -> float:
     span = math.log(wide.width / narrow.width)
     order = math.log(wide.value / narrow.value) / span
     error = math.hypot(narrow.error / narrow.value, wide.error / wide.value) / ERRORS / span
     assert abs(order + 1.0) < _CURVATURE + _STUDENT * error, f"order {order:.3f}, error {error:.3f}"
     # An order of -1/2, that of cyclically shared weights, would have been told apart.
     assert _CURVATURE + _STUDENT * error < 0.45
+    return order
 
 
-def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(run_seed: int) -> None:
-    for layer in draw_examples(layers(max_entries=200), _LOW_RANK, run_seed, "heads of fixed size"):
+@theory("rates.fixed_heads")
+def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(run_seed: int, note: Note) -> None:
+    drawn = draw_examples(layers(max_entries=200), _LOW_RANK, run_seed, "heads of fixed size")
+    for number, layer in enumerate(drawn, 1):
         bounded = "sigmoid" if layer.attention_map == "sigmoid" else "softmax"
         changes = {"head_dim": layer.head_dim or 2, "num_heads": min(2, layer.num_heads), "num_kv_heads": None}
         wanted = layer.replace(attention_map=bounded, **changes)
-        seed = int(stream(run_seed, "rates", "heads", wanted.to_dict()).integers(2**32))
+        seed = int(stream(run_seed, "rates", "heads", wanted.key).integers(2**32))
         position = layer.seq_len - 1
         narrow, wide = (
             distance(wanted, position=position, size=256, seed=seed + n, width=n, reference="infinite width")
             for n in (256, 8192)
         )
-        _falls_as_one_over_n(narrow, wide)
+        order = _falls_as_one_over_n(narrow, wide)
         gap = distance(wanted, position=position, seed=seed, width=math.inf)
+        note(**{f"order {number}": order, f"gap {number}": gap.value})
         # Neither a limit that is reached, nor a head_dim that is forgotten: nearly all that there is stays.
         assert gap.value > 2.0 * gap.error
         assert gap.value > 4.0 * wide.value
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-@pytest.mark.parametrize("of", ["outputs", "scores"])
-def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int) -> None:
+@theory("rates.one_position", heads=(1, 3), of=("outputs", "scores"))
+def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int, note: Note) -> None:
     """Softmax of one score is 1: v is ‖h‖²/n χ²_n/n times the heads' mean χ²_n/n, of relative variance (4 + 2/H)/n."""
     layer = AttentionLayer(width=4096, seq_len=1, num_heads=heads)
     found, other = (
@@ -98,6 +100,7 @@ def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_s
         abs(math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi) * (-0.5 * t * mean + (3 * t - t**3) * spread / 8))
         for t in grid
     )
+    note(constant=layer.width * found.value, expected=expected)
     assert abs(layer.width * found.value - expected) < 0.01 * expected + layer.width * _STUDENT / ERRORS * found.error
     assert _STUDENT / ERRORS * found.error < 0.2 * found.value
     # Outputs do not notice the scores, to the last digit; with another map than softmax they would.
@@ -111,8 +114,10 @@ def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_s
         assert abs(steeper.value - sigmoid.value) > steeper.error + sigmoid.error
 
 
-@pytest.mark.parametrize("weights", ["uniform", "rademacher", "truncated normal", "student5"])
-def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(weights: str, run_seed: int) -> None:
+@theory("rates.other_weights", weights=("uniform", "rademacher", "truncated normal", "student5"))
+def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(
+    weights: str, run_seed: int, note: Note
+) -> None:
     narrow, wide = (
         distance(AttentionLayer(width=n), weights=weights, size=_LITERAL_DRAWS, seed=run_seed + n) for n in (8, 24)
     )
@@ -120,6 +125,7 @@ def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_ow
     # Widths are small: the next order bends the slope by less than 0.15 (0.1 at most was measured).
     error = math.hypot(narrow.error / narrow.value, wide.error / wide.value) / math.log(wide.width / narrow.width)
     half = 0.15 + _STUDENT / ERRORS**2 * error
+    note(order=order, constant=wide.width * wide.value)
     assert abs(order + 1.0) < half, f"order {order:.3f}, error {error:.3f}"
     # Half an order more or less would have been told apart.
     assert half < 0.5
@@ -152,21 +158,23 @@ def _sums_of_scores(draw: st.DrawFn, sides: tuple[str, ...]) -> tuple[Program, t
     return program, tuple(draw(st.sampled_from((1.0, -1.0, 0.7))) / size for size in sizes)
 
 
-@pytest.mark.parametrize(
-    ("sides", "order"),
-    [
-        (("AB", "BC", "CA"), -0.5),
-        (("AB", "CD", "EF"), -1.0),
-        (("AB", "BC", "CD", "DA"), -1.0),  # nothing goes round in three
-    ],
-)
+_ORDERS = {
+    ("AB", "BC", "CA"): -0.5,
+    ("AB", "CD", "EF"): -1.0,
+    ("AB", "BC", "CD", "DA"): -1.0,  # nothing goes round in three
+}
+
+
+@theory("rates.sums_of_scores", sides=tuple(_ORDERS))
 def test_sums_of_scores_have_the_order_of_their_third_cumulant(
-    sides: tuple[str, ...], order: float, run_seed: int
+    sides: tuple[str, ...], run_seed: int, note: Note
 ) -> None:
-    strategy = _sums_of_scores(sides)
-    for program, projection in draw_examples(strategy, _PROGRAMS, run_seed, "orders of sums of scores"):
-        seed = int(stream(run_seed, "rates", "scores", program.to_dict()).integers(2**32))
+    order = _ORDERS[sides]
+    drawn = draw_examples(_sums_of_scores(sides), _PROGRAMS, run_seed, "orders of sums of scores")
+    for number, (program, projection) in enumerate(drawn, 1):
+        seed = int(stream(run_seed, "rates", "scores", program.key).integers(2**32))
         found = rate(program, _SUM_WIDTHS, of="scores", projection=projection, size=_SUM_DRAWS, seed=seed)
+        note(**{f"order {number}": found.order.value})
         assert found.predicted == order
         half = _WIDER * _half(found.order)
         assert abs(found.order.value - order) < max(_TOLERANCE, half), f"{program}: {found}"
@@ -179,13 +187,14 @@ def _half(estimate: Estimate) -> float:
     return 0.5 * (estimate.high - estimate.low)
 
 
-@drawn(layers(max_entries=5_000))
-def test_scores_become_independent_of_inputs_as_one_over_n(layer: AttentionLayer, run_seed: int) -> None:
+@theory("rates.scores_and_inputs", layers(max_entries=5_000))
+def test_scores_become_independent_of_inputs_as_one_over_n(layer: AttentionLayer, run_seed: int, note: Note) -> None:
     layer = layer.replace(tied_query_key=False)
     # A third token shares ‖h‖ alone with the score, which may be little next to what positions add.
     between = set() if layer.position_std else {layer.seq_len // 2}
     for token in sorted({0, layer.seq_len - 1} | between):
         narrow, wide = (_at_width(layer, width, token, run_seed) for width in (_NARROW, _WIDE))
+        note(**{f"distance of token {token} at n={_NARROW}": narrow.value, f"at n={_WIDE}": wide.value})
         assert narrow.value > _QUANTILE * narrow.error, "at finite width the dependence is there, and is seen"
         order = math.log(wide.value / narrow.value) / math.log(_WIDE / _NARROW)
         error = math.hypot(narrow.error / narrow.value, wide.error / wide.value) / math.log(_WIDE / _NARROW)
@@ -196,5 +205,5 @@ def test_scores_become_independent_of_inputs_as_one_over_n(layer: AttentionLayer
 
 def _at_width(layer: AttentionLayer, width: int, token: int, run_seed: int) -> Dependence:
     wider = layer.replace(width=width)
-    rng = stream(run_seed, "rates", wider.to_dict(), token)
+    rng = stream(run_seed, "rates", wider.key, token)
     return score_input_dependence(wider, _DRAWS, rng, token)

@@ -17,6 +17,7 @@ import attncheck as ac
 from attncheck.evidence.families import Uniform
 from attncheck.evidence.streams import digest
 from attncheck.limits.mixture import ScaleMixture, condense
+from attncheck.pytest_plugin import Note, theory
 from attncheck.rates.distance import distance
 from attncheck.rates.gap import ERRORS
 from attncheck.rates.regimes import gaussian, kolmogorov, prediction
@@ -84,11 +85,12 @@ def _order(narrow: tuple[float, float], wide: tuple[float, float], ratio: float)
     return math.log(wide[0] / narrow[0]) / math.log(ratio), error
 
 
-@pytest.mark.parametrize("name", _MEASURED)
-def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int) -> None:
+@theory("regimes.order", name=_MEASURED)
+def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Note) -> None:
     found = prediction(name)
     narrow, wide = (_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS)
     order, error = _order(narrow, wide, _WIDTHS[1] / _WIDTHS[0])
+    note(order=order, predicted=found.order)
     assert abs(order - found.order) < _CURVATURE + _STUDENT / ERRORS * error, f"order {order:.3f}, error {error:.3f}"
     # Another order, half as large, would have been told apart.
     assert _CURVATURE + _STUDENT / ERRORS * error < 0.45
@@ -96,20 +98,25 @@ def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_see
     assert wide[0] + wide[1] < 0.5 * found.separation
 
 
-def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int) -> None:
+@theory("regimes.tied")
+def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, note: Note) -> None:
     narrow, wide = (_tied_distance(n, _seed(run_seed, "tied", str(n))) for n in _TIED_WIDTHS)
     order, error = _order(narrow, wide, _TIED_WIDTHS[1] / _TIED_WIDTHS[0])
+    note(order=order)
     assert abs(order + 1.0) < 2.0 * _CURVATURE + 6.1 * error, f"order {order:.3f}, error {error:.3f}"
     assert 2.0 * _CURVATURE + 6.1 * error < 0.45
 
 
-@pytest.mark.parametrize("name", [name for name in REGIMES if name != "many heads"])
-def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_are_not(name: str, run_seed: int) -> None:
+@theory("regimes.neighbours", name=tuple(name for name in REGIMES if name != "many heads"))
+def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_are_not(
+    name: str, run_seed: int, note: Note
+) -> None:
     found, regime = prediction(name), REGIMES[name]
     literal = regime.weights != "gaussian"
     width = _LITERAL_WIDTH if literal else _DRAWN_WIDTH
     value, error = _own_distance(name, width, _seed(run_seed, name, "own"))
     size = found.draws(_LEVEL, 1.0 - _LEVEL, value + error)
+    note(draws=size, own_distance=value)
     assert (size > _MOST) == (name in ("standard", "positions")), size
     if size > _MOST:
         # Stated, and not drawn: it would take minutes.
@@ -120,6 +127,7 @@ def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_ar
     p_own, p_neighbour = (
         _p_value(drawn, law, allowed) for law, allowed in ((found.own, value + error), (found.neighbour, 0))
     )
+    note(p_own=p_own, p_neighbour=p_neighbour)
     assert p_neighbour < _LEVEL < p_own, f"{size} draws: {p_neighbour:.2g}, {p_own:.2g}"
 
 
@@ -135,11 +143,14 @@ def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
     return Uniform(allowance=allowed).test(np.where(drawn < 0, tail, 1.0 - tail)).p_value
 
 
-@pytest.mark.parametrize(("seq_len", "heads"), [(2, 1), (1, 1), (3, 2), (4, 4)])
-def test_linear_attention_is_a_chi_square_mixture(seq_len: int, heads: int) -> None:
+@theory("regimes.linear_attention", shape=((2, 1), (1, 1), (3, 2), (4, 4)))
+def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: Note) -> None:
+    seq_len, heads = shape
     layer = ac.AttentionLayer(width=16, seq_len=seq_len, num_heads=heads, attention_map="linear", clip=1e9)
     law, degrees = ac.limit(layer), seq_len * heads
-    assert kolmogorov(law.mixture(0), _chi_square(degrees, heads)) < 1e-4
+    apart = kolmogorov(law.mixture(0), _chi_square(degrees, heads))
+    note(distance=apart, excess_kurtosis=law.excess_kurtosis())
+    assert apart < 1e-4
     assert law.excess_kurtosis() == pytest.approx(6.0 / degrees, rel=1e-12)
     # As many degrees of freedom as one score more would make would have been told apart.
     assert kolmogorov(law.mixture(0), _chi_square(degrees + 1, heads)) > 3e-4
@@ -153,9 +164,11 @@ def _chi_square(degrees: int, heads: int) -> ScaleMixture:
     return condense(stats.chi2.ppf(quantiles, degrees) / heads, np.ones(len(quantiles)))
 
 
-def test_linear_attention_of_two_positions_and_one_head_is_laplace() -> None:
+@theory("regimes.laplace")
+def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Note) -> None:
     law = ac.limit(ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", clip=1e9))
     t = np.linspace(0.0, 8.0, 801)
+    note(tail=law.sf(8.0))
     assert np.abs(law.sf(t) - 0.5 * np.exp(-t)).max() < 1e-15
     assert np.abs(law.pdf(t[1:]) - 0.5 * np.exp(-t[1:])).max() < 1e-14
     assert law.cdf(-30.0) == pytest.approx(0.5 * math.exp(-30.0), rel=1e-12)
@@ -163,7 +176,8 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace() -> None:
     assert np.abs(law.sf(t) - 0.5 * np.exp(-(1.0 + 1e-9) * t)).max() > 1e-10
 
 
-def test_many_heads_approach_their_gaussian_as_one_over_their_number() -> None:
+@theory("regimes.many_heads")
+def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Note) -> None:
     found = prediction("many heads")
     # Millions of draws tell it from one head: their number is stated, and not drawn.
     assert kolmogorov(ac.limit(found.layer).mixture(0), found.own) < 0.2 * found.separation
@@ -171,6 +185,7 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number() -> None:
     target = gaussian(float(ac.infinite_heads_kernel(layer).matrix[0, 0]))
     laws = {heads: ac.limit(layer.replace(num_heads=heads)) for heads in (4, 8, 32, 64)}
     far = {heads: kolmogorov(law.mixture(0), target) for heads, law in laws.items()}
+    note(**{f"distance at H={heads}": value for heads, value in far.items()})
     for few, many in ((4, 32), (8, 64)):
         order = math.log(far[many] / far[few]) / math.log(many / few)
         # Of 1/√H, as a sum of independent terms has where its skewness is not 0, nothing is left.
@@ -181,20 +196,23 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number() -> None:
     assert far[4] > 5.0 * far[32]
 
 
-def test_what_the_width_adds_does_not_average_over_heads() -> None:
+@theory("regimes.width_and_heads")
+def test_what_the_width_adds_does_not_average_over_heads(note: Note) -> None:
     """Inputs are one for all heads: the excess kurtosis keeps a part of order 1/n however many heads there are."""
     few, many = (
         ac.finite_width_law(ac.AttentionLayer(width=256, num_heads=heads), size=512).excess_kurtosis()
         - ac.limit(ac.AttentionLayer(width=256, num_heads=heads)).excess_kurtosis()
         for heads in (1, 32)
     )
+    note(two_heads=256 * few, many_heads=256 * many)
     assert 256 * few == pytest.approx(35.0, rel=0.2)
     assert 256 * many == pytest.approx(19.0, rel=0.2)
     # Averaging would have left less than half of this at 32 heads.
     assert many > 0.35 * few
 
 
-def test_predictions_in_closed_form_are_the_limits() -> None:
+@theory("regimes.closed_forms")
+def test_predictions_in_closed_form_are_the_limits(note: Note) -> None:
     for name in ("1/n scaling", "one position"):
         law = prediction(name).own
         assert law.variance() < 1e-9 * law.mean() ** 2
@@ -205,5 +223,6 @@ def test_predictions_in_closed_form_are_the_limits() -> None:
     tied = prediction("tied queries and keys")
     assert kolmogorov(tied.own, ac.limit(tied.layer).mixture(tied.position)) < 1e-9
     relu = ac.limit(REGIMES["relu inputs"].layer).kernel.matrix
+    note(relu=relu[0, 0], relu_off_diagonal=relu[0, 1])
     assert relu[0, 0] == pytest.approx(0.5, rel=1e-12)
     assert relu[0, 1] == pytest.approx(0.5 / math.pi, rel=1e-9)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from scipy import stats
 
 from attncheck.attention import AttentionLayer
 from attncheck.evidence.streams import digest
 from attncheck.examples import draw_examples
-from attncheck.pytest_plugin import drawn
+from attncheck.pytest_plugin import Note, theory
 from attncheck.stacks.distance import PARTS, averaged_parts, difference_parts, measured
 from attncheck.stacks.stack import AttentionStack
 from attncheck.strategies import stacks
@@ -37,7 +36,7 @@ def _order(
 
     With `averaged` the distance is that from the wrong recursion, whose kernels are their means.
     """
-    seed, position = int(digest([run_seed, "stacks", stack.to_dict()]), 16), stack.seq_len - 1
+    seed, position = int(digest([run_seed, "stacks", stack.key]), 16), stack.seq_len - 1
     gap = averaged_parts(stack, 8 * draws, seed, position)[:, -1] if averaged else 0.0
     narrow, wide = (
         measured(difference_parts(stack.at_width(n), draws, seed, position)[:, -1] + gap, stack.depth, n)
@@ -48,23 +47,26 @@ def _order(
     return math.log(wide.ks / narrow.ks) / reach, error
 
 
-@drawn(_STACKS)
-def test_stacks_approach_the_conjectured_limit(stack: AttentionStack, run_seed: int) -> None:
+@theory("stacks.limit", _STACKS)
+def test_stacks_approach_the_conjectured_limit(stack: AttentionStack, run_seed: int, note: Note) -> None:
     # More draws where few tell nothing apart: the error decides, not the order.
     for draws in (_DRAWS, 4 * _DRAWS, 16 * _DRAWS):
         order, error = _order(stack, run_seed, draws=draws)
         if _CURVATURE + _QUANTILE * error < 1.0:
             break
+    note(order=order, error=error)
     assert abs(order + 1.0) < _CURVATURE + _QUANTILE * error, f"order {order:.3f}, error {error:.3f}"
     # No approach at all, order 0, would have been told apart.
     assert _CURVATURE + _QUANTILE * error < 1.0
 
 
-def test_stacks_approach_it_as_one_over_n(run_seed: int) -> None:
+@theory("stacks.order")
+def test_stacks_approach_it_as_one_over_n(run_seed: int, note: Note) -> None:
     """Together they know the order better: -1/2, that of cyclically shared weights, would have been told apart."""
     found = [_order(stack, run_seed) for stack in draw_examples(_STACKS, _TOGETHER, run_seed, "orders of stacks")]
     orders, errors = np.array(found).T
     half = _CURVATURE + _QUANTILE * float(np.linalg.norm(errors)) / len(errors)
+    note(order=orders.mean(), half_width=half)
     assert abs(orders.mean() + 1.0) < half, f"orders {orders.round(3)}, errors {errors.round(3)}"
     assert half < 0.5
 
@@ -73,20 +75,20 @@ _LINEAR = AttentionLayer(width=8, seq_len=2, num_heads=1, attention_map="linear"
 _SIGMOID = AttentionLayer(width=8, seq_len=4, num_heads=1, attention_map="sigmoid", query_std=2.0)
 
 
-@pytest.mark.parametrize(
-    "stack",
-    [
+@theory(
+    "stacks.forgetful_recursion",
+    stack=[
         AttentionStack(layer=_LINEAR, depth=2),
         AttentionStack(layer=_LINEAR, depth=2, activations=("relu", "tanh"), residual=True),
         AttentionStack(layer=_SIGMOID, depth=2),
     ],
-    ids=AttentionStack.describe,
 )
-def test_a_recursion_that_forgets_the_scores_is_told_apart(stack: AttentionStack, run_seed: int) -> None:
+def test_a_recursion_that_forgets_the_scores_is_told_apart(stack: AttentionStack, run_seed: int, note: Note) -> None:
     """With each kernel replaced by its mean the limit is another law: the distance from it stops falling.
 
     These are stacks in which the scores of one layer move the next kernel much. With softmax and unit variances they
     hardly do: there the two laws of an output differ by less than 0.001.
     """
     order, error = _order(stack, run_seed, (128, 1024), averaged=True)
+    note(order=order, error=error)
     assert order - _QUANTILE * error > -1.0 + _CURVATURE, f"order {order:.3f}, error {error:.3f}"

@@ -22,6 +22,7 @@ from attncheck.records import (
     Manifest,
     Planned,
     Result,
+    Theory,
     Writer,
     read,
     read_manifest,
@@ -40,6 +41,7 @@ def manifest(**changes: Any) -> Manifest:
 def result(**changes: Any) -> Result:
     fields: dict[str, Any] = {
         "id": "a.b@1",
+        "key": "a.b@1",
         "unit": "a@1",
         "property": "a",
         "check": "a.b",
@@ -104,10 +106,34 @@ def test_only_the_record_is_left_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
-    one, two = result(), result(id="c", p_values=[0.25])
+    one, two = result(), result(key="c", p_values=[0.25])
     assert run_digest([one, two]) == run_digest([two, msgspec.structs.replace(one, seconds=9.0)])
+    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, gap=1.2000000000000002)])
     assert run_digest([one]) != run_digest([msgspec.structs.replace(one, p_values=[0.5000000000000001])])
     assert run_digest([one]) != run_digest([one, one])
+    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, verdict="violated")])
+
+
+def test_digest_has_no_prose_and_no_names() -> None:
+    other = {"id": "x.y@1", "unit": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
+    renamed = result(**other, hint="h", layer={"width": 9}, diagnosis=["d"], illustration="i")
+    assert run_digest([result()]) == run_digest([renamed])
+    assert run_digest([result()]) != run_digest([result(key="x.y@1")])
+
+
+def test_statements_of_the_theory_are_in_the_record_and_in_the_digest(tmp_path: Path) -> None:
+    statement = Theory("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "n=8", "", 0.1)
+    path = tmp_path / "r.jsonl"
+    writer = Writer(path)
+    for line in (manifest(), result(), statement):
+        writer.write(line)
+    writer.close()
+    assert list(read(path))[2] == statement
+    assert run_digest([result()]) != run_digest([result(), statement])
+    moved = msgspec.structs.replace(statement, numbers={"order": -1.0000000000000002})
+    assert run_digest([statement]) != run_digest([moved])
+    told = msgspec.structs.replace(statement, id="b", case="other words", reason="why", seconds=9.0)
+    assert run_digest([statement]) == run_digest([told])
 
 
 @pytest.mark.parametrize("cut", [1, 40])
@@ -127,14 +153,6 @@ def test_lines_are_read_one_at_a_time(tmp_path: Path) -> None:
         next(iterator)
 
 
-def test_older_schemas_are_read(tmp_path: Path) -> None:
-    old = msgspec.json.encode(manifest(schema=1)) + b"\n" + msgspec.json.encode(result()) + b"\n"
-    path = tmp_path / "r.jsonl"
-    closing = b'{"type":"closing","digest":"0","verdict":"consistent","reasons":[],"reported":1,"seconds":1.0}\n'
-    path.write_bytes(old + closing)
-    assert len(list(read(path))) == 3
-
-
 BROKEN: dict[str, tuple[Any, str]] = {
     "empty": (lambda data: b"", "has no manifest"),
     "text": (lambda data: b"hello\n", "has no manifest"),
@@ -146,13 +164,13 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "first word cut": (lambda data: data[:5], "is cut in its first line"),
     "a long line of something else": (lambda data: b'{"a":' + data[:30], "has no manifest"),
     "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
-    "newer schema": (lambda data: data.replace(b'"schema":2', b'"schema":3'), "upgrade attncheck"),
-    "schema 0": (lambda data: data.replace(b'"schema":2', b'"schema":0'), "reads 1 to 2; make the record again"),
+    "newer schema": (lambda data: data.replace(b'"schema":3', b'"schema":4'), "upgrade attncheck"),
+    "older schema": (lambda data: data.replace(b'"schema":3', b'"schema":2'), "reads 3; make the record again"),
     "schema is text": (
-        lambda data: data.replace(b'"schema":2', b'"schema":"2"'),
-        "has schema '2', this version reads 1",
+        lambda data: data.replace(b'"schema":3', b'"schema":"3"'),
+        "has schema '3', this version reads 3",
     ),
-    "schema is true": (lambda data: data.replace(b'"schema":2', b'"schema":true'), "has schema True"),
+    "schema is true": (lambda data: data.replace(b'"schema":3', b'"schema":true'), "has schema True"),
     "broken line": (
         lambda data: data.replace(b'"unit":"a@1","property"', b'"unit":"a@1,"property"'),
         "line 2 is broken",

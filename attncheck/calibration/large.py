@@ -74,7 +74,7 @@ def reference_for(setting: Any, size: int, seed: np.random.SeedSequence) -> Refe
 
 def large_samples(case: Case, subject: Any, draws: int) -> dict[str, Outcome]:
     """Return what every check says of one large sample of a subject."""
-    settled, key = Subject.of(subject), ("large sample", case.to_dict(), subject.__name__)
+    settled, key = Subject.of(subject), ("large sample", case.key, subject.__name__)
     setting: Any = settled.probe(case, stream(0, *key, role="probe"))
     checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]
     step = max(500, 2**20 // case.stored_entries)

@@ -75,7 +75,7 @@ def calibrate(
     """
     check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     settled = Subject.of(subject)
-    setting = settled.probe(layer, stream(seed, "calibration", layer.to_dict(), role="probe"))
+    setting = settled.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
     examined = [check for check in checks if not check.reason_not_examined(setting)]
     found: dict[str, Calibration] = {}
     for size in sorted({draws_for(check, setting) for check in examined}):
@@ -104,7 +104,7 @@ def _small_samples(
 ) -> Iterator[tuple[Sample, Reference]]:
     """Draw large samples and hand out their slices of `size` draws, with what the checks derive from them."""
     layer = setting.layer
-    key = ("calibration", layer.to_dict(), size, subject.name)
+    key = ("calibration", layer.key, size)
     rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
     stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
     most = max(1, _ENTRIES // (stored * size))

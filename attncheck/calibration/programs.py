@@ -48,7 +48,7 @@ def small_samples(
 ) -> Iterator[tuple[ProgramSample, ProgramReference]]:
     """Yield samples of `size` draws of a program with their references, cut from large ones."""
     case = setting.layer
-    key = ("calibration", case.to_dict(), size, subject.name)
+    key = ("calibration", case.key, size)
     rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
     most = max(1, chunk_of(case, count * size) // size)
     for start in range(0, count, most):
@@ -68,7 +68,7 @@ def small_samples(
 def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
     """Return the p-values of every check of a case; those of orders in n must be uniform too."""
     settled = Subject.of(subject)
-    setting = settled.probe(case, stream(0, "calibration", case.to_dict(), role="probe"))
+    setting = settled.probe(case, stream(0, "calibration", case.key, role="probe"))
     checks = [check for check in checks_at(case) if not check.reason_not_examined(setting)]
     p_values: dict[str, list[float]] = {check.name: [] for check in checks}
     size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS

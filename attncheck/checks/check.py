@@ -104,6 +104,9 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     ----------
     name : str
         Unique, ``property.statistic``.
+    key : str
+        What the check is known by in streams, records and digests; it never changes and is not shown. By default the
+        name: a check that is renamed keeps its first name here.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
@@ -158,6 +161,10 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or self.name)
 
     @property
     def property_name(self) -> str:

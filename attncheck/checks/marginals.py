@@ -79,7 +79,7 @@ def last_position(layer: AttentionLayer) -> Marginal:
 @functools.lru_cache(maxsize=256)
 def random_direction(layer: AttentionLayer) -> Marginal:
     """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
-    vector = stream(0, "direction", layer.to_dict()).standard_normal(layer.seq_len)
+    vector = stream(0, "direction", layer.key).standard_normal(layer.seq_len)
     return Marginal(tuple(float(x) for x in vector / np.linalg.norm(vector)))
 
 

@@ -28,6 +28,22 @@ PROGRAM_PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name fo
 EVERY_PROPERTY = (*PROPERTIES, *PROGRAM_PROPERTIES)
 
 
+def property_key(name: str) -> str:
+    """Return what a property is known by in streams and records: what the keys of its checks begin with.
+
+    Raises
+    ------
+    InputError
+        If there is no such property.
+
+    Examples
+    --------
+    >>> property_key("scores")
+    'scores'
+    """
+    return checks_of(name)[0].key.partition(".")[0]
+
+
 def checks_of(name: str) -> tuple[AnyCheck, ...]:
     """Return the checks of one property.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
 from attncheck.manifest import installed_versions, this_machine
-from attncheck.records import Manifest, Result, read, result_digest
+from attncheck.records import Manifest, Result, Theory, read, result_digest, theory_digest
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit
 from attncheck.words import chance, layer_name
@@ -32,6 +33,8 @@ def replay_result(record: Path, id: str, subject: str | None = None) -> int:
         If the record cannot be read, has no such result, or the subject cannot be called.
     """
     manifest, recorded = find_result(record, id)
+    if isinstance(recorded, Theory):
+        return _replay_theory(manifest, recorded)
     if recorded.property not in EVERY_PROPERTY:
         refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
     named = subject or manifest.subject
@@ -65,8 +68,28 @@ def repeat(recorded: Result, subject: Subject, seed: int) -> Result:
     refuse("check", recorded.check, "is not one of this version", "replay with the version of the record")
 
 
-def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
-    """Return the manifest of a record and the result with this id.
+def _replay_theory(manifest: Manifest, recorded: Theory) -> int:
+    """Examine a statement of the theory again, which takes the test that states it; print both."""
+    from attncheck.commands.run import examine_properties  # pytest is slow to import
+
+    name, _, case = recorded.id.partition("@")
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "record.jsonl"
+        options = {"seed": str(manifest.seed), "profile": manifest.profile, "record": str(record)}
+        given = {f"--attncheck-{option}": value for option, value in options.items()}
+        examine_properties(given, "0", f"{name} and {case}")
+        lines = list(read(record)) if record.exists() else []
+    found = [line for line in lines if isinstance(line, Theory) and line.id == recorded.id]
+    if not found:
+        refuse("id", recorded.id, "is not stated by this version", "replay with the version of the record")
+    same = theory_digest(recorded) == theory_digest(found[0])
+    for line in _comparison(manifest, recorded, found[0], manifest.subject, same):
+        print(line)
+    return ExitCode.of(found[0].verdict)
+
+
+def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
+    """Return the manifest of a record and the result or statement with this id.
 
     Raises
     ------
@@ -76,9 +99,9 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
     lines = read(record)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
-    found: Result | None = None
+    found: Result | Theory | None = None
     for line in lines:  # to the end: its hash stands there
-        if found is None and isinstance(line, Result) and line.id == id:
+        if found is None and isinstance(line, Result | Theory) and line.id == id:
             found = line
     if found is not None:
         return manifest, found
@@ -90,8 +113,11 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
     raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
 
 
-def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject: str, same: bool) -> Iterator[str]:
-    yield f"{recorded.id} on {layer_name(recorded.layer)}, seed {manifest.seed}"
+def _comparison(
+    manifest: Manifest, recorded: Result | Theory, repeated: Result | Theory, subject: str, same: bool
+) -> Iterator[str]:
+    case = recorded.case if isinstance(recorded, Theory) else layer_name(recorded.layer)
+    yield f"{recorded.id}{' on ' if case else ''}{case}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"
     if same:
@@ -101,11 +127,14 @@ def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject:
     yield "The digits differ" + (
         f": {'; '.join(changed)}." if changed else ", with the same versions, arithmetic and subject name."
     )
-    if not changed:
+    if not changed and isinstance(recorded, Result):
         yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
 
 
-def _line(result: Result) -> str:
+def _line(result: Result | Theory) -> str:
+    if isinstance(result, Theory):
+        numbers = ", ".join(f"{name} {value:.17g}" for name, value in result.numbers.items())
+        return "; ".join(filter(None, (result.verdict, numbers, result.reason)))
     if not result.p_values:
         return f"{result.verdict} ({result.reason})"
     looks = ", ".join(f"{p:.17g}" if p else chance(p) for p in result.p_values)

@@ -60,7 +60,7 @@ def run_properties(
         **({} if draws is None else {"--attncheck-draws": draws}),
         **({} if report is None else {"--attncheck-report": str(report)}),
     }
-    live = _examine(options, processes)
+    live = examine_properties(options, processes)
     return _conclude(live)
 
 
@@ -85,13 +85,14 @@ def _processes(workers: str) -> str:
     return workers
 
 
-def _examine(options: Mapping[str, str], workers: str) -> Live:
-    """Run pytest on the properties with a terminal of our own."""
+def examine_properties(options: Mapping[str, str], workers: str, keyword: str = "") -> Live:
+    """Run pytest on the properties, or on those with a keyword, with a terminal of our own."""
     folder = properties_folder()
     arguments = [str(folder), "-c", os.devnull, "--rootdir", str(folder), "--confcutdir", str(folder)]
     arguments += ["--import-mode", "importlib", "-p", "no:cacheprovider", "-p", "no:terminal"]
     arguments += ["-p", "xdist.plugin", "-p", "attncheck.pytest_plugin", "-n", workers]
     arguments += [f"{name}={value}" for name, value in options.items()]
+    arguments += ["-k", keyword] if keyword else []
     with progress_bar() as progress, _plain_pytest():
         live = Live(progress, Path(options["--attncheck-record"]))
         code = pytest.main(arguments, plugins=[live])

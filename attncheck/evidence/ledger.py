@@ -39,6 +39,10 @@ class Entry:
     continuous : bool
         Whether the first p-value is uniform on a right subject. Discrete or conservative ones are not, and
         are kept out of the uniformity test.
+    key : str
+        What the statistic is known by, whatever it is called; by default its id.
+    looks : bool
+        Whether looks decided. Without them a statistic has no p-values whatever its verdict.
 
     Raises
     ------
@@ -57,6 +61,8 @@ class Entry:
     p_values: tuple[float, ...]
     combined: float = 1.0
     continuous: bool = True
+    key: str = ""
+    looks: bool = True
 
     def __post_init__(self) -> None:
         for field in ("id", "unit"):
@@ -65,7 +71,8 @@ class Entry:
         check_choice("verdict", self.verdict, tuple(str(each) for each in Verdict))
         for p_value in (*self.p_values, self.combined):
             check_number("p_values", p_value, _REMEDY, minimum=0.0, maximum=1.0)
-        if not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
+        object.__setattr__(self, "key", self.key or self.id)
+        if self.looks and not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
             refuse("p_values", self.p_values, f"is empty although {self.id} is {self.verdict}", _REMEDY)
 
     @classmethod
@@ -89,6 +96,8 @@ class Entry:
             p_values=tuple(record["p_values"]),
             combined=record.get("combined", 1.0),
             continuous=bool(record.get("continuous", True)),
+            key=record.get("key", ""),
+            looks=record.get("looks", True),
         )
 
 
@@ -236,7 +245,7 @@ def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
     best: dict[str, tuple[str, float]] = {}
     for entry in entries:
         if entry.continuous and entry.p_values:
-            candidate = digest([run_seed, entry.unit, entry.id], 64), float(entry.p_values[0])
+            candidate = digest([run_seed, entry.key], 64), float(entry.p_values[0])
             best[entry.unit] = min(best.get(entry.unit, candidate), candidate)
     return {unit: best[unit][1] for unit in sorted(best)}
 
@@ -291,7 +300,8 @@ def _gaps(completeness: Completeness) -> list[str]:
 
 
 def _doubts(entries: Sequence[Entry]) -> list[str]:
-    if not any(entry.p_values for entry in entries):
+    by_looks = [entry for entry in entries if entry.looks]
+    if not any(entry.p_values for entry in by_looks) and (by_looks or not entries):
         return ["nothing was examined"]
     return _listed([each.id for each in entries if each.verdict == Verdict.INCONCLUSIVE], "inconclusive")
 

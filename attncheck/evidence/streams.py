@@ -1,11 +1,14 @@
 """Random streams keyed by what they are for.
 
 The same run seed and key give the same digits on every platform, whatever ran before and however many
-workers there are. A stream belongs to one unit of work (one property on one layer), one look and one role.
+workers there are. A stream belongs to one unit of work (one property on one layer), one look and one role. Its key
+is made of keys that never change (`attncheck.checks.check.Check.key`, `attncheck.AttentionLayer.key`), and of no name
+of a module, function or property: what is moved or renamed draws what it drew before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import struct
@@ -77,6 +80,30 @@ def digest(value: Any, length: int = 12) -> str:
     if check_whole("length", length, 1, "pass 1 to 64 digits") > 64:
         refuse("length", length, "must be at most 64", "pass 1 to 64 digits")
     return hashlib.sha256(encode(value)).hexdigest()[:length]
+
+
+def given_fields(description: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not at their defaults: what the key of a description is made of.
+
+    A field that comes later leaves keys as they were. One that is renamed keeps its first name here as
+    ``dataclasses.field(metadata={"key": "first name"})``.
+
+    Parameters
+    ----------
+    description : dataclass
+
+    Examples
+    --------
+    >>> import dataclasses
+    >>> @dataclasses.dataclass
+    ... class Layer:
+    ...     width: int
+    ...     heads: int = dataclasses.field(default=2, metadata={"key": "num_heads"})
+    >>> given_fields(Layer(8)), given_fields(Layer(8, heads=4))
+    ({'width': 8}, {'width': 8, 'num_heads': 4})
+    """
+    values = ((field, getattr(description, field.name)) for field in dataclasses.fields(description))
+    return {field.metadata.get("key", field.name): value for field, value in values if value != field.default}
 
 
 def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:

@@ -69,7 +69,7 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None) -> Judgeme
     Raises
     ------
     InputError
-        If a record cannot be read, is of a newer schema, or was edited.
+        If a record cannot be read, is of another schema, or was edited.
     """
     names = Names()
     if baseline.exists() and run.exists() and baseline.samefile(run):

@@ -18,7 +18,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records import Closing, Planned, combined_digest, read_as, result_digest, sensible
+from attncheck.records import Closing, Planned, Theory, combined_digest, read_as, result_digest, sensible, theory_digest
 from attncheck.words import layer_name
 
 IntArray = NDArray[np.int64]
@@ -47,6 +47,7 @@ class Line(msgspec.Struct, tag="result", tag_field="type"):
     """What the gate needs of a result."""
 
     id: str
+    key: str
     unit: str
     check: str
     claim: str
@@ -121,6 +122,8 @@ class Account:
         The layer of each unit, in words.
     notable : list of Line
         Violated and inconclusive results, the most suspicious first, `MOST_KEPT` of each at most.
+    refuted : list of Theory
+        Violated statements of the theory.
     first_looks : dict of str to float
         One first-look p-value for each unit, chosen by key.
     """
@@ -138,6 +141,7 @@ class Account:
     claims: dict[str, Counter[str]]
     layers: dict[str, str]
     notable: list[Line]
+    refuted: list[Theory]
     first_looks: dict[str, float]
 
     @property
@@ -168,11 +172,13 @@ class _Gathering:
         self.claims: dict[str, Counter[str]] = {}
         self.layers: dict[str, str] = {}
         self.notable: dict[str, list[Line]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
+        self.refuted: list[Theory] = []
         self.digests = bytearray()
 
     def take(self, line: Line) -> Entry:
         """Take one result; return what the ledger needs of it."""
-        entry = Entry(line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous)
+        fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
+        entry = Entry(*fields)
         self.keys.append(self.names.key(line.check, line.unit))
         self.verdicts.append(_VERDICTS.index(line.verdict))
         self.why.append(self.reasons.setdefault(line.reason, len(self.reasons)))
@@ -186,6 +192,19 @@ class _Gathering:
             self._keep(self.notable[line.verdict], line)
         self.digests += result_digest(line)
         return entry
+
+    def take_theory(self, line: Theory) -> Entry:
+        """Take one statement of the theory, which has none of the numbers of a look."""
+        self.keys.append(self.names.key(line.name, line.id))
+        self.verdicts.append(_VERDICTS.index(line.verdict))
+        self.why.append(self.reasons.setdefault(line.reason, len(self.reasons)))
+        for name, values in self.numbers.items():
+            values.append(line.seconds if name == "seconds" else math.nan)
+        self.layers[line.id] = line.case
+        if line.verdict == Verdict.VIOLATED:
+            self.refuted.append(line)
+        self.digests += theory_digest(line)
+        return Entry(line.id, line.id, line.verdict, (), looks=False)
 
     def _keep(self, kept: list[Line], line: Line) -> None:
         kept.append(line)
@@ -206,7 +225,7 @@ def read_account(path: Path, names: Names) -> Account:
     InputError
         If it cannot be read, was edited, or holds what no run writes.
     """
-    lines = read_as(path, Head | Line | Closing)
+    lines = read_as(path, Head | Line | Theory | Closing)
     head: Head = next(lines)
     planned = _planned(path, head, names)
     gathered, closing = _Gathering(names), []
@@ -217,11 +236,11 @@ def read_account(path: Path, names: Names) -> Account:
                 closing.append(line)
                 continue
             with sensible(path, number):
-                entry = gathered.take(line)
+                entry = gathered.take_theory(line) if isinstance(line, Theory) else gathered.take(line)
             yield entry
 
     first_looks = keyed_p_values(entries(), head.seed)
-    _check_digest(path, head, closing, gathered.digests)
+    _check_digest(path, closing, gathered.digests)
     gathered.digests = bytearray()
     order = np.argsort(gathered.keys, kind="stable")
     return Account(
@@ -239,6 +258,7 @@ def read_account(path: Path, names: Names) -> Account:
         claims=gathered.claims,
         layers=gathered.layers,
         notable=[line for kept in gathered.notable.values() for line in worst(kept)],
+        refuted=gathered.refuted,
         first_looks=first_looks,
     )
 
@@ -256,9 +276,8 @@ def _planned(path: Path, head: Head, names: Names) -> IntArray:
     return np.unique(np.asarray(keys, dtype=np.int64))
 
 
-def _check_digest(path: Path, head: Head, closing: Sequence[Closing], digests: bytearray) -> None:
-    # Schema 1 combined its digits in another way.
-    if closing and head.schema > 1 and closing[0].digest != combined_digest(digests):
+def _check_digest(path: Path, closing: Sequence[Closing], digests: bytearray) -> None:
+    if closing and closing[0].digest != combined_digest(digests):
         raise InputError(f"record={path}: its digest is not that of its results; make the record again")
 
 

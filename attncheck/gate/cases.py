@@ -88,6 +88,8 @@ def _units(run: Account) -> Iterator[Case]:
     notable: dict[str, list[str]] = defaultdict(list)
     for line in run.notable:
         notable[line.unit].append(f"{line.id}: {describe(line)}")
+    for refuted in run.refuted:
+        notable[refuted.id].append(refuted.reason)
     seconds = _seconds(run)
     for unit in sorted({*counts["planned"], *counts["reported"]}):
         group, _, digest = unit.partition("@")

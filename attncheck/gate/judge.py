@@ -45,6 +45,7 @@ def judge_run(run: Account) -> Iterator[Finding]:
         number = int(run.having(line_verdict).sum())
         if number:
             ids = [line.id for line in run.notable if line.verdict == line_verdict]
+            ids += [line.id for line in run.refuted if line.verdict == line_verdict]
             yield Finding("verdicts", str(line_verdict), f"{_number(number, 'result')} {line_verdict}: {_list(ids)}")
     if not run.examined.any():
         yield Finding("verdicts", "inconclusive", "nothing was examined")
@@ -88,8 +89,6 @@ def notes_on(run: Account, baseline: Account) -> Iterator[str]:
     )
     if versions:
         yield "versions differ: " + ", ".join(versions)
-    if baseline.head.schema < run.head.schema:
-        yield f"the baseline has schema {baseline.head.schema}, from before records were sealed against edits"
     new = sorted(_checks(run) - _checks(baseline))
     if new:
         yield f"not in the baseline: {_list(new)}; make a new baseline to hold on to it"

@@ -134,6 +134,7 @@ def _document(judgement: Judgement) -> dict[str, object]:
             }
             for line in run.notable
         ],
+        "theory": [msgspec.to_builtins(line) for line in run.refuted],
     }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.errors import InputError
-from attncheck.evidence.streams import digest, seed_sequence
+from attncheck.evidence.streams import digest, given_fields, seed_sequence
 from attncheck.files import write_whole
 from attncheck.paper import draw, exact, kde
 from attncheck.paper.experiments import (
@@ -69,14 +69,14 @@ class Unit:
         return {
             "format": FORMAT,
             "experiment": self.experiment,
-            **dataclasses.asdict(self.subject),
+            **_key_of(self.subject),
             "trial": self.trial,
             "scale": scale,
         }
 
     def path(self, folder: Path) -> Path:
         """Return where its numbers are kept."""
-        name = digest([self.experiment, dataclasses.asdict(self.subject)])
+        name = digest([self.experiment, _key_of(self.subject)])
         return folder / f"{self.experiment}-{name}-{self.trial:02d}.npz"
 
     @property
@@ -87,6 +87,10 @@ class Unit:
             return 1e12 * layer.width * layer.num_heads
         inputs = 0 if self.subject.limit else layer.seq_len * layer.width
         return EXPERIMENTS[self.experiment].draws * (inputs + 8.0 * layer.num_heads * layer.seq_len)
+
+
+def _key_of(subject: Configuration | Exact) -> dict[str, Any]:
+    return {**given_fields(subject), "layer": subject.layer.key}
 
 
 def units_of(experiment: Experiment) -> list[Unit]:
@@ -119,7 +123,7 @@ def perform(unit: Unit, seed: int, scale: float) -> Arrays:
 
 
 def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) -> Arrays:
-    layer, key = configuration.layer, [unit.experiment, dataclasses.asdict(configuration), unit.trial]
+    layer, key = configuration.layer, [unit.experiment, _key_of(configuration), unit.trial]
 
     def drawn(*, limit: bool, role: str) -> FloatArray:
         rng = draw.generator(seed_sequence(seed, "paper", *key, role=role))

@@ -17,7 +17,7 @@ from scipy import stats
 
 from attncheck.arithmetic import own_arithmetic
 from attncheck.attention import AttentionLayer
-from attncheck.checks.registry import PROPERTIES
+from attncheck.checks.registry import PROPERTIES, property_key
 from attncheck.errors import check_choice
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
@@ -69,7 +69,7 @@ def measure(
         if fault.reason_hidden(layer):
             continue
         for name in properties:
-            key = (fault.name, name, layer.to_dict(), factor)
+            key = (fault.name, property_key(name), layer.key, factor)
             setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
             planned = plan(Unit(name, layer), setting, cost_of(profile, layer))
             if planned.sizes:
@@ -91,7 +91,7 @@ def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
     setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
     chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
     planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
-    keys = [(fault, row.exposure, check.name, row.layer.to_dict(), number) for number in range(seeds)]
+    keys = [(fault, row.exposure, check.key, row.layer.key, number) for number in range(seeds)]
     outcomes = [_look(planned, subject, seed, key, "power/verify")[check.name] for key in keys]
     return dataclasses.replace(row, looks=seeds, seen=sum(outcome.p_value < level for outcome in outcomes))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncheck.errors import InputError, check_number, check_whole, refuse
+from attncheck.evidence.streams import digest
 from attncheck.program.functions import Coordinatewise, PerArgument, Stacked, name_of, tried
 from attncheck.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
@@ -232,6 +233,11 @@ class Program:
         smaller._weights = [weight for weight in self._weights if weight in used]
         smaller._groups = self._groups
         return smaller
+
+    @property
+    def key(self) -> str:
+        """What the program is known by in streams, records and digests; it never changes."""
+        return digest(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the program as built-in types; `from_dict` gives it back where its functions can be found by name."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attncheck.errors import InputError, check_choice, refuse
+from attncheck.evidence.streams import given_fields
 from attncheck.imports import find, path_of
 from attncheck.nonlinearity import Declared, Nonlinearity, declared
 from attncheck.program.functions import LinearCombination, PerArgument, name_of
@@ -147,12 +148,15 @@ def _write_function(function: Any) -> dict[str, Any]:
     if isinstance(function, LinearCombination):
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
-        return {"attention": function.position, "layer": function.layer.to_dict()}
+        return {"attention": function.position, "layer": given_fields(function.layer)}
     if isinstance(function, Declared):  # which is a Nonlinearity too
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):
         return {"name": function.name, "parameters": list(function.parameters)}
+    name = next((name for name, known in _mixes().items() if known is function), "")
+    if name:
+        return {"name": name}
     path = path_of(function)
     return {"path": path} if path else {"local": name_of(function)}
 
@@ -183,16 +187,36 @@ def _read_function(where: str, fields: Any) -> Any:
     refuse(where, dict(fields), "is not how a function is written", _REMEDY)
 
 
-def _known_function(where: str, name: Any, parameters: Any) -> Nonlinearity:
+def _mixes() -> Mapping[str, Callable[..., Any]]:
+    """Return attncheck's functions of several lines, by the name that they are written with: it never changes."""
+    from attncheck import programs
+
+    return {
+        "softmax_mix": programs.softmax_mix,
+        "residual_softmax_mix": programs.residual_softmax_mix,
+        "sigmoid_mix": programs.sigmoid_mix,
+    }
+
+
+def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any]:
     from attncheck import nonlinearity
 
+    mixes = _mixes()
     known = [each for each in nonlinearity.__all__ if each.islower() and each not in _NO_FUNCTIONS]
-    make: Callable[..., Nonlinearity] = getattr(nonlinearity, check_choice(f"{where}.name", name, tuple(known)))
+    check_choice(f"{where}.name", name, (*known, *mixes))
     values = _listed(where, parameters)
+    if name in mixes and not values:
+        return mixes[name]
+    make: Callable[..., Nonlinearity] = getattr(nonlinearity, name, _without_parameters)
     try:
         return make(*values)
     except TypeError as error:
         refuse(f"{where}.parameters", values, f"does not fit {name} ({error})", _REMEDY)
+
+
+def _without_parameters() -> Nonlinearity:
+    """Stand for a mix, so that parameters are refused in the words for all functions."""
+    raise AssertionError
 
 
 # What `attncheck.nonlinearity` has besides constructors of functions.

@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from attncheck.attention import ADDED_FIELDS
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
 from attncheck.program.features import FEATURES, features_of
-from attncheck.records import Closing, Line, Manifest, Result, read_as, sensible
+from attncheck.records import Closing, Line, Manifest, Result, Theory, read_as, sensible
 from attncheck.report.bounded import Largest
 
 #: Results that are kept of each check, the most suspicious ones.
@@ -168,6 +167,8 @@ class Gathered:
         The keyed first-look p-values, one of each unit.
     uniformity : Outcome or None
         Their test.
+    theory : list of Theory
+        The statements of the theory, by id.
     """
 
     path: Path
@@ -183,6 +184,7 @@ class Gathered:
     named: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     p_values: list[float] = dataclasses.field(default_factory=list)
     uniformity: Outcome | None = None
+    theory: list[Theory] = dataclasses.field(default_factory=list)
 
     def count(self, verdict: str) -> int:
         """Return how many results have a verdict."""
@@ -202,7 +204,7 @@ def gather(path: Path) -> Gathered:
     InputError
         If the record cannot be read, or a line of it makes no sense.
     """
-    lines = read_as(path, _Manifest | Result | Closing)
+    lines = read_as(path, _Manifest | Result | Theory | Closing)
     manifest: _Manifest = next(lines)
     owed = {planned.id: False for planned in manifest.planned}
     # The plan is the largest part of a long record, and `owed` holds what is needed of it.
@@ -215,6 +217,7 @@ def gather(path: Path) -> Gathered:
     found.missing = len(missing)
     found.named["missing"] = heapq.nsmallest(_NAMED, missing)
     found.tallies = dict(sorted(found.tallies.items()))
+    found.theory.sort(key=lambda each: each.id)
     return found
 
 
@@ -244,10 +247,14 @@ def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> I
     for number, line in enumerate(lines, 2):
         if isinstance(line, Closing):
             found.closing = line
+        if isinstance(line, Theory):
+            found.theory.append(line)
+            _account(found, owed, line.id)
         if not isinstance(line, Result):
             continue
         with sensible(found.path, number):
-            entry = Entry(line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous)
+            fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
+            entry = Entry(*fields)
         yield entry
         _account(found, owed, line.id)
         # A layer on which nothing was examined was not visited.
@@ -291,7 +298,7 @@ def _count(counter: Counter[Any], value: Any) -> None:
 def _visited(layer: dict[str, Any]) -> dict[str, Any]:
     """Return what of a layer, or of a program, is counted."""
     if "program" not in layer:
-        return {**ADDED_FIELDS, **layer}
+        return layer
     try:
         has = features_of(layer["program"])
         widths = ", ".join(str(width) for width in layer["widths"])

@@ -63,12 +63,14 @@ def _reasons(found: Gathered) -> dict[str, list[str]]:
 
 
 def _violations(found: Gathered) -> list[str]:
+    refuted = [each.id for each in found.theory if each.verdict == Verdict.VIOLATED]
+    theory = [f"{counted(len(refuted), 'statement')} of the theory violated: {', '.join(refuted[:6])}"] * bool(refuted)
     count = found.count(Verdict.VIOLATED)
     if not count:
-        return []
+        return theory
     names = [tally.name for tally in violated(found.tallies)]
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
-    return [f"{counted(count, 'result')} of {counted(len(names), 'check')} violated: {shown}"]
+    return [f"{counted(count, 'result')} of {counted(len(names), 'check')} violated: {shown}", *theory]
 
 
 def _not_uniform(found: Gathered) -> list[str]:
@@ -122,7 +124,11 @@ def _sentence(found: Gathered, verdict: str) -> str:
 
 def _what(found: Gathered) -> str:
     count = found.count(Verdict.VIOLATED)
-    return f"{count:,} {'is' if count == 1 else 'are'} violated" if count else "the evidence as a whole is not uniform"
+    if count:
+        return f"{count:,} {'is' if count == 1 else 'are'} violated"
+    if any(each.verdict == Verdict.VIOLATED for each in found.theory):
+        return "a statement of attncheck's own theory does not hold"
+    return "the evidence as a whole is not uniform"
 
 
 def _budget(found: Gathered) -> str:

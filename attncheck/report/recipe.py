@@ -18,6 +18,7 @@ _TITLES = {
     "rates": "Rates in the width",
     "details": "Claim by claim",
     "uniformity": "First-look p-values",
+    "theory": "Theory, without the subject",
     "power": "Power",
     "space": "What was visited",
     "comparison": "Compared with the baseline",

@@ -122,7 +122,7 @@ def _observed(samples: Samples, conclusion: Conclusion, seed: int) -> list[str]:
     if conclusion.verdict != "violated":
         return []
     sample = samples.sample.first(_DIAGNOSED)
-    return differences(sample, seed_sequence(seed, "samples", sample.layer.to_dict(), role="diagnosis"))
+    return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
 
 
 def _table(results: Sequence[Result]) -> Table:

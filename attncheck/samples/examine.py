@@ -129,7 +129,7 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         size = next(iter(plan.sizes.values()))
         subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
-        reference = seed_sequence(seed, "samples", layer.to_dict(), look=look, role="reference")
+        reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
         rng = np.random.default_rng(0)  # never used: a file has no randomness of its own
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 

@@ -128,7 +128,7 @@ def difference_parts(stack: AttentionStack, size: int, seed: int = 0, position: 
     step = max(1, _BLOCK // _entries(stack))
     means = np.zeros((4, PARTS, stack.depth, len(POINTS)))
     for part in range(PARTS):
-        rng = stream(seed, "stack distance", stack.to_dict(), part)
+        rng = stream(seed, "stack distance", stack.key, part)
         count = size // PARTS + (part < size % PARTS)
         for start in range(0, count, step):
             f, c = _coupled(stack, min(step, count - start), place, points, rng)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attncheck.attention import ACTIVATIONS, DEFAULT_CLIP, AttentionLayer
 from attncheck.errors import InputError, check_choice, check_whole, refuse
+from attncheck.evidence.streams import digest, given_fields
 from attncheck.toml import read_toml
 
 if TYPE_CHECKING:
@@ -145,6 +146,11 @@ class AttentionStack:
         """Return the fields as built-in types; `from_dict` gives the stack back."""
         fields = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
         return {**fields, "layer": self.layer.to_dict()}
+
+    @property
+    def key(self) -> str:
+        """What the stack is known by in streams, records and digests; it never changes."""
+        return digest({**given_fields(self), "layer": self.layer.key, "activations": list(self._names)})
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

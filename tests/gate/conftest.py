@@ -12,7 +12,6 @@ import pytest
 
 from attncheck.attention import AttentionLayer
 from attncheck.cli import main
-from attncheck.evidence.streams import digest
 from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
 
 CHECKS = ("scores.scale", "scores.law", "outputs.energy", "draws.signs")
@@ -98,10 +97,11 @@ def sheet(seed: int, layers: Sequence[AttentionLayer] = ()) -> Sheet:
 
 def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
     name = check.partition(".")[0]
-    key = digest(layer.to_dict())
+    key = layer.key
     effect = 1.0 + 0.02 * (uniform - 0.5)
     return Result(
         id=f"{check}@{key}",
+        key=f"{check}@{key}",
         unit=f"{name}@{key}",
         property=name,
         check=check,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,10 +152,6 @@ def baseline_killed(run: Sheet, base: Sheet) -> None:
     base.closing = False
 
 
-def older_schema(run: Sheet, base: Sheet) -> None:
-    base.head["schema"] = 1
-
-
 def edit(old: bytes, new: bytes) -> Callable[[Path, Path], None]:
     def damage(run: Path, base: Path) -> None:
         data = run.read_bytes()
@@ -171,14 +166,6 @@ def cut(length: int) -> Callable[[Path, Path], None]:
         run.write_bytes(run.read_bytes()[:-length])
 
     return damage
-
-
-def unseal(run: Path, base: Path) -> None:
-    """Write the baseline's closing line as schema 1 had it."""
-    lines = base.read_bytes().splitlines(keepends=True)
-    closing = {**json.loads(lines[-1]), "digest": "0123456789abcdef"}
-    del closing["content"]
-    base.write_bytes(b"".join(lines[:-1]) + json.dumps(closing).encode() + b"\n")
 
 
 def forge(run: Path, base: Path) -> None:
@@ -213,7 +200,6 @@ SITUATIONS = {
     "moved within the errors": Situation(0, "CONSISTENT", moved_within_the_errors),
     "power grew": Situation(0, "CONSISTENT", power_grew),
     "baseline violated": Situation(0, "note: the baseline has violated results", baseline_violated),
-    "baseline of older schema": Situation(0, "note: the baseline has schema 1", older_schema, unseal),
     "violated": Situation(1, "verdicts: 8 results violated: scores.scale@", violated),
     "violated and crashed": Situation(1, "completeness: 2 results planned and not reported", violated_and_crashed),
     "drifted effect": Situation(1, "drift: scores.scale: the effect moved from 0.99 to 1.01", drifted),
@@ -225,7 +211,8 @@ SITUATIONS = {
     "edited plan": Situation(2, "was edited", damage=edit(b'"check":"draws.signs"}', b'"check":"draws.sighs"}')),
     "edited and sealed again": Situation(2, "its digest is not that of its results", damage=forge),
     "broken line": Situation(2, "is broken", damage=edit(b'"verdict"', b'"verdict')),
-    "newer schema": Situation(2, "upgrade attncheck", damage=edit(b'"schema":2', b'"schema":9')),
+    "newer schema": Situation(2, "upgrade attncheck", damage=edit(b'"schema":3', b'"schema":9')),
+    "older schema": Situation(2, "make the record again", damage=edit(b'"schema":3', b'"schema":2')),
     "not a record": Situation(2, "has no manifest", damage=lambda run, base: run.write_text("hello\n")),
     "no run": Situation(2, "No such file", damage=lambda run, base: run.unlink()),
     "baseline not a record": Situation(2, "has no manifest", damage=lambda run, base: base.write_text("hello\n")),

@@ -106,6 +106,7 @@ def test_sections_come_in_reading_order(clean_record: Path) -> None:
         "claims",
         "details",
         "uniformity",
+        "theory",
         "power",
         "space",
         "failures",

@@ -102,7 +102,7 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
 def _direction(program: Program) -> tuple[tuple[float, ...], float]:
     """Return a direction over the scores, fixed by the program, and the standard deviation of the limit along it."""
     covariance = _limit(program).score_covariance
-    vector = stream(0, "direction", program.to_dict()).standard_normal(len(covariance))
+    vector = stream(0, "direction", program.key).standard_normal(len(covariance))
     return tuple(vector.tolist()), float(np.sqrt(vector @ covariance @ vector))
 
 
@@ -122,7 +122,7 @@ def score_distance(case: ProgramCase) -> tuple[float, float]:
     assert not isinstance(sides, str)
     vector, std = _direction(case.program)
     width = case.widths[-1]
-    rng = stream(0, "score distance", case.to_dict())
+    rng = stream(0, "score distance", case.key)
     step = max(1, _ENTRIES // max(1, case.stored_entries))
     sizes = [min(step, _DRAWS - start) for start in range(0, _DRAWS, step)]
     draws = (draw_exposed(case.program, width, size, 1, rng, MatrixFreeMultiplier).gram for size in sizes)

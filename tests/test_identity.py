@@ -1,0 +1,121 @@
+"""What things are known by: keys that no move, new name or literal changes; streams and digests rest on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from attncheck.attention import AttentionLayer
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, property_key
+from attncheck.evidence.streams import given_fields
+from attncheck.examples import draw_examples, program_anchors, strategy_of
+from attncheck.profiles import ANCHORS, REGIME_ANCHORS
+from attncheck.records import Result, run_digest
+from attncheck.stacks.stack import AttentionStack
+from attncheck.strategies import layers, stacks
+from attncheck.subject import Subject, collapsed
+from attncheck.unit import Cost, Unit, run_unit
+
+# Keys that were given away. A check that is renamed keeps its own, `key="the first name"`; one that goes leaves its
+# line here. `python tests/test_identity.py` adds new keys, and takes none away.
+KEYS = Path(__file__).with_name("keys.json")
+
+
+def given_keys() -> dict[str, dict[str, str]]:
+    """Return the keys of checks by themselves, and those of cases by what they are in words."""
+    programs = {case.describe(): case for name in ("fact1", "netsor") for case in program_anchors(name)}
+    examined = {layer.describe(): layer for layer in (*ANCHORS, *REGIME_ANCHORS)}
+    deep = AttentionStack(layer=ANCHORS[0], depth=2, activations=("relu", "tanh"), residual=True)
+    return {
+        "checks": {check.key: property_key(check.property_name) for check in EVERY_CHECK},
+        "layers": {words: layer.key for words, layer in examined.items()},
+        "programs": {words: case.key for words, case in programs.items()},
+        "stacks": {deep.describe(): deep.key},
+    }
+
+
+def test_no_key_that_was_given_away_has_changed() -> None:
+    frozen = json.loads(KEYS.read_text("utf-8"))
+    for kind, found in given_keys().items():
+        assert found == {words: frozen[kind].get(words) for words in found}, kind
+
+
+def test_keys_tell_checks_and_properties_apart() -> None:
+    assert len({check.key for check in EVERY_CHECK}) == len(EVERY_CHECK)
+    assert len({property_key(name) for name in EVERY_PROPERTY}) == len(EVERY_PROPERTY)
+    for check in EVERY_CHECK:
+        assert check.key.partition(".")[0] == property_key(check.property_name)
+
+
+def test_a_field_that_comes_later_changes_no_key() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Later(AttentionLayer):
+        dropout: float = 0.0
+        map: str = dataclasses.field(default="softmax", metadata={"key": "attention_map_2"})
+
+    layer = AttentionLayer(width=8, mask="causal")
+    assert Later(width=8, mask="causal").key == layer.key
+    assert Later(width=8, mask="causal", dropout=0.1).key != layer.key
+    assert given_fields(Later(width=8, map="relu")) == {"width": 8, "attention_map_2": "relu"}
+    assert layer.replace(mask="none").key != layer.key
+
+
+def test_no_module_is_named_in_what_programs_are_known_by() -> None:
+    drawn = draw_examples(strategy_of("theorem1"), 12, 0, "identity")
+    for case in (*program_anchors("fact1"), *drawn):
+        text = json.dumps(case.to_dict())
+        assert "attncheck" not in text
+        assert "path" not in text
+        assert type(case).from_dict(json.loads(text)) == case
+
+
+def results_of(name: str, layer: AttentionLayer) -> list[Result]:
+    return run_unit(Unit(name, layer), Subject.of(collapsed), 0, Cost(2000, 1e-3, 0.9))
+
+
+def test_a_property_that_is_renamed_draws_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = results_of("non_gaussianity", ANCHORS[1])
+    renamed = tuple(
+        dataclasses.replace(check, name=check.name.replace("non_gaussianity", "renamed"), null="In other words.")
+        for check in checks_of("non_gaussianity")
+    )
+    monkeypatch.setattr("attncheck.checks.registry.EVERY_CHECK", renamed)
+    after = results_of("renamed", ANCHORS[1])
+    assert {result.check for result in after} == {"renamed.output_energy"}
+    assert before[0].p_values
+    assert run_digest(after) == run_digest(before)
+
+
+def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn() -> list[str]:
+        cases = [*draw_examples(layers(), 20, 3, "literals"), *draw_examples(strategy_of("netsor"), 10, 3, "literals")]
+        return [case.key for case in (*cases, *draw_examples(stacks(max_entries=500), 5, 3, "literals"))]
+
+    def of_any_numbers() -> list[object]:
+        """Draw from a strategy that takes literals of local modules."""
+        anything = st.lists(st.integers() | st.floats(), min_size=20).map(tuple)
+        return [repr(each) for each in draw_examples(anything, 20, 3, "literals")]
+
+    before, others = drawn(), of_any_numbers()
+    file = tmp_path / "local_literals.py"
+    file.write_text("# A comment.\nA, B, C = 12345, 0.7071, [104729, 1.618]\n", "utf-8")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)
+    spec.loader.exec_module(module)
+    assert of_any_numbers() != others
+    assert drawn() == before
+
+
+if __name__ == "__main__":
+    known = json.loads(KEYS.read_text("utf-8")) if KEYS.exists() else {}
+    merged = {kind: {**found, **known.get(kind, {})} for kind, found in given_keys().items()}
+    KEYS.write_text(json.dumps(merged, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
