@@ -64,7 +64,7 @@ def _of_law(name: str, law: Any) -> dict[str, float]:
 
 
 def _rates() -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for metric in ("ks", "kl", "w1", "tv"):
         distance = ac.distance(_LAYER, metric, width=1000, size=64, seed=3)
         found |= {f"distance {metric}": distance.value, f"distance {metric}, leading": distance.leading}
@@ -90,7 +90,7 @@ def _stacks() -> dict[str, float]:
 
 def _paper() -> dict[str, float]:
     """Return what the first sampled and the first computed unit of each experiment come to at a small size."""
-    found = {}
+    found: dict[str, float] = {}
     for name, experiment in EXPERIMENTS.items():
         for kind, unit in _first_units(units_of(experiment)).items():
             arrays = {key: value for key, value in perform(unit, 0, 1e-4).items() if value.dtype.kind == "f"}
@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found = values()
     if options.write:
-        made = {"by": "python benchmarks/golden.py --write", "with": {**installed_versions(), **this_machine()}}
-        del made["with"]["cores"]
+        machine = {name: value for name, value in this_machine().items() if name != "cores"}
+        made = {"by": "python benchmarks/golden.py --write", "with": {**installed_versions(), **machine}}
         FILE.write_text(json.dumps({"made": made, "values": found}, indent=1) + "\n", encoding="utf-8")
         return 0
     read = json.loads(FILE.read_text(encoding="utf-8"))
