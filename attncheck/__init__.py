@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from attncheck.api import CheckReport, check
     from attncheck.attention import AttentionLayer
     from attncheck.errors import InputError
+    from attncheck.limit import limit
     from attncheck.limits.covariance import infinite_heads_kernel
-    from attncheck.limits.law import LimitLaw, limit
+    from attncheck.limits.law import LimitLaw
     from attncheck.limits.programs import ProgramLimit
     from attncheck.nonlinearity import (
         clip,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from attncheck.rates.distance import distance
     from attncheck.rates.law import Distance, FiniteWidthLaw, finite_width_law
     from attncheck.rates.rate import Rate, rate
-    from attncheck.simulators import Draws, ProgramDraws, StackDraws, simulate, simulate_chunks
+    from attncheck.readings import simulate, simulate_chunks
+    from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
     from attncheck.stacks import AttentionStack
     from attncheck.stacks.law import StackLaw
 
@@ -45,15 +47,15 @@ _HOMES = {
     "AttentionStack": "attncheck.stacks",
     "CheckReport": "attncheck.api",
     "Distance": "attncheck.rates.law",
-    "Draws": "attncheck.simulators",
+    "Draws": "attncheck.simulators.draws",
     "FiniteWidthLaw": "attncheck.rates.law",
     "InputError": "attncheck.errors",
     "LimitLaw": "attncheck.limits.law",
     "Program": "attncheck.program",
-    "ProgramDraws": "attncheck.simulators",
+    "ProgramDraws": "attncheck.simulators.draws",
     "ProgramLimit": "attncheck.limits.programs",
     "Rate": "attncheck.rates.rate",
-    "StackDraws": "attncheck.simulators",
+    "StackDraws": "attncheck.simulators.draws",
     "StackLaw": "attncheck.stacks.law",
     "check": "attncheck.api",
     "clip": "attncheck.nonlinearity",
@@ -66,13 +68,13 @@ _HOMES = {
     "identity": "attncheck.nonlinearity",
     "infinite_heads_kernel": "attncheck.limits.covariance",
     "leaky_relu": "attncheck.nonlinearity",
-    "limit": "attncheck.limits.law",
+    "limit": "attncheck.limit",
     "monomial": "attncheck.nonlinearity",
     "rate": "attncheck.rates.rate",
     "relu": "attncheck.nonlinearity",
     "sigmoid": "attncheck.nonlinearity",
-    "simulate": "attncheck.simulators",
-    "simulate_chunks": "attncheck.simulators",
+    "simulate": "attncheck.readings",
+    "simulate_chunks": "attncheck.readings",
     "sin": "attncheck.nonlinearity",
     "tanh": "attncheck.nonlinearity",
 }

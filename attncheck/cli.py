@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
-from attncheck import __version__
 from attncheck.commands.output import lasting_output
 from attncheck.errors import InputError
 from attncheck.exit_codes import ExitCode
+from attncheck.version import __version__
 
 Profile = Literal["smoke", "default", "thorough"]
 PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]

@@ -12,7 +12,9 @@ from enum import StrEnum
 
 from attncheck.errors import check_choice
 from attncheck.nonlinearity import Nonlinearity
-from attncheck.program import LinearCombination, MatMul, Node, Nonlin, Output, Program, Score, Weight
+from attncheck.program.functions import LinearCombination
+from attncheck.program.lines import Lines
+from attncheck.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
 
 
 class Statement(StrEnum):
@@ -100,7 +102,7 @@ class Coverage:
         return "\n".join(map(str, self.lines))
 
 
-def coverage(program: Program) -> Coverage:
+def coverage(program: Lines) -> Coverage:
     """Return which statement of the paper covers each line of a program.
 
     - Vectors made without scores are Netsor variables: averages over their coordinates converge (Fact 1).

@@ -36,7 +36,7 @@ from attncheck.estimates import (
 )
 from attncheck.evidence.exchange import Calls
 from attncheck.evidence.streams import seed_sequence, stream
-from attncheck.simulators import simulate
+from attncheck.readings import simulate
 from attncheck.subject import Subject
 from attncheck.unit import Unit
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention_map import visible
 from attncheck.checks.sample import Sample
-from attncheck.simulators import simulate
+from attncheck.readings import simulate
 
 FloatArray = NDArray[np.float64]
 

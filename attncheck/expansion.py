@@ -7,31 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
-from attncheck.attention_map import FloatArray, map_scores, visible
 from attncheck.limits.kernel import position_covariance
-from attncheck.program import LinearCombination, Node, Program, Stacked, Weight
+from attncheck.program import LinearCombination, Node, Program, Weight
+from attncheck.program.mixes import AttentionRow
 
 #: What the names of the W^i begin with.
 INPUT_WEIGHTS = "W"
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionRow(Stacked):
-    """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}."""
-
-    layer: AttentionLayer
-    position: int
-
-    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-        """Map ṽ (draws, H·s, coordinates) and row i of all heads' scores (draws, H·s) to y^i."""
-        rows = scores.reshape(len(scores), self.layer.num_heads, self.layer.seq_len)
-        weights = map_scores(self.layer, rows, visible(self.layer)[self.position])
-        return self.layer.head_factor * (weights.reshape(len(scores), 1, -1) @ vectors)[:, 0]
-
-    def __str__(self) -> str:
-        return f"attention[{self.position}]"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import attncheck
 from attncheck.arithmetic import in_use
 from attncheck.records import SCHEMA, Manifest, Planned
+from attncheck.version import __version__
 
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
@@ -50,6 +50,6 @@ def installed_versions() -> dict[str, str]:
 
 def _version(name: str) -> str:
     try:
-        return attncheck.__version__ if name == "attncheck" else importlib.metadata.version(name)
+        return __version__ if name == "attncheck" else importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"

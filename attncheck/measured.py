@@ -9,8 +9,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-import attncheck
 from attncheck.arithmetic import in_use
+from attncheck.version import __version__
 
 FloatArray = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def spread(values: FloatArray, unit: str, form: str) -> str:
 def installed() -> str:
     """Return the versions that times depend on, without naming the machine."""
     return (
-        f"attncheck {attncheck.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"attncheck {__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"SciPy {scipy.__version__}, {in_use()}, "
         f"{platform.system()} {platform.machine()}"
     )

@@ -11,42 +11,18 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from attncheck.attention import DEFAULT_CLIP, AttentionLayer
-from attncheck.errors import check_whole, refuse
+from attncheck.errors import check_whole
 from attncheck.expansion import expand
 from attncheck.nonlinearity import clip, erf, relu
 from attncheck.program import Coordinatewise, LinearCombination, Node, Program
+from attncheck.program.mixes import residual_softmax_mix, sigmoid_mix, softmax_mix
 
 FloatArray = NDArray[np.float64]
 
 # Correlation of the coordinates of neighbouring tokens, pixels or positions; it falls geometrically.
 _CORRELATION = 0.5
-
-
-def softmax_mix(*lines: FloatArray) -> FloatArray:
-    """Return Σ_j softmax_j(p_1, …, p_m) v_j of values v_1, …, v_m and scores p_1, …, p_m, in this order.
-
-    Examples
-    --------
-    >>> value, score = np.ones((1, 2)), np.zeros((1, 1))
-    >>> softmax_mix(value, 3.0 * value, score, score)
-    array([[2., 2.]])
-    """
-    values, scores = _halves(lines)
-    return np.asarray((special.softmax(scores, axis=0) * values).sum(axis=0))
-
-
-def residual_softmax_mix(vector: FloatArray, *lines: FloatArray) -> FloatArray:
-    """Return x + Σ_j softmax_j(p) v_j of x, the values and the scores, in this order."""
-    return vector + softmax_mix(*lines)
-
-
-def sigmoid_mix(*lines: FloatArray) -> FloatArray:
-    """Return Σ_j v_j / (1 + exp(-p_j)) of values v_1, …, v_m and scores p_1, …, p_m, in this order."""
-    values, scores = _halves(lines)
-    return np.asarray((special.expit(scores) * values).sum(axis=0))
 
 
 def perceptron(depth: int = 3) -> Program:
@@ -330,14 +306,6 @@ EXAMPLES: Final[Mapping[str, Callable[[], Program]]] = {
     )
 }
 """All of them with their default sizes, by name."""
-
-
-def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return values and scores, each stacked along a new first axis."""
-    count, odd = divmod(len(lines), 2)
-    if odd or not count:
-        refuse("lines", len(lines), "are not as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
-    return np.stack(lines[:count]), np.stack(lines[count:])
 
 
 def _numbers(field: str, count: int) -> range:

@@ -19,7 +19,7 @@ from attncheck.case import ProgramCase
 from attncheck.errors import check_whole, refuse
 from attncheck.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
 from attncheck.program import LinearCombination, Node, Program
-from attncheck.programs import sigmoid_mix, softmax_mix
+from attncheck.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.stacks.stack import AttentionStack
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)

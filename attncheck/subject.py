@@ -23,7 +23,7 @@ from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, Prog
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError, check_choice, refuse
 from attncheck.program import Program
-from attncheck.simulators import Reading, simulate
+from attncheck.readings import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier

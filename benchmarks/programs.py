@@ -29,8 +29,9 @@ from attncheck.limits.programs import limit_of_program
 from attncheck.measured import installed, spread, table
 from attncheck.nonlinearity import Nonlinearity, erf, tanh
 from attncheck.program import Node, Program, Score
-from attncheck.programs import recurrent_attention, softmax_mix
-from attncheck.simulators import Reading
+from attncheck.program.mixes import softmax_mix
+from attncheck.programs import recurrent_attention
+from attncheck.readings import Reading
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier

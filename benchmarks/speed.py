@@ -23,10 +23,10 @@ from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
+from attncheck import readings as simulators_run
 from attncheck.measured import installed, spread, table
 from attncheck.memory import DEFAULT_MEMORY
-from attncheck.simulators import READINGS, Reading
-from attncheck.simulators import run as simulators_run
+from attncheck.readings import READINGS, Reading
 
 FloatArray = NDArray[np.float64]
 

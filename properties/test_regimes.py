@@ -73,7 +73,7 @@ def _tied_distance(width: int, seed: int) -> tuple[float, float]:
 
 def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
     from attncheck.checks.marginals import conditional_covariance
-    from attncheck.simulators import simulate_chunks
+    from attncheck.readings import simulate_chunks
 
     chunks = simulate_chunks(layer, _TIED_DRAWS, 4_000, seed=seed)
     return np.concatenate([conditional_covariance(layer, draws)[:, 0, 0] for draws in chunks])

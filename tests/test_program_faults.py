@@ -20,8 +20,8 @@ from attncheck.power import level_of
 from attncheck.profiles import PROFILES
 from attncheck.program import Program
 from attncheck.programs import EXAMPLES
+from attncheck.readings import simulate
 from attncheck.records import Result
-from attncheck.simulators import simulate
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
 

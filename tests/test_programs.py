@@ -14,6 +14,7 @@ import attncheck as ac
 from attncheck import InputError, Program
 from attncheck.coverage import Statement
 from attncheck.program import Output, Score
+from attncheck.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.programs import (
     EXAMPLES,
     convolution,
@@ -23,8 +24,6 @@ from attncheck.programs import (
     positional_attention,
     recurrent,
     recurrent_attention,
-    sigmoid_mix,
-    softmax_mix,
 )
 
 FloatArray = NDArray[np.float64]

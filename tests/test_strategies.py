@@ -20,7 +20,7 @@ from hypothesis.errors import HypothesisException
 from attncheck import AttentionLayer, InputError, simulate
 from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.examples import draw_examples
-from attncheck.simulators import READINGS
+from attncheck.readings import READINGS
 from attncheck.stacks import AttentionStack
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers, stacks
 

@@ -16,8 +16,9 @@ from attncheck.checks.check import Setting
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError
 from attncheck.profiles import PROFILES
-from attncheck.simulators import Draws, simulate
+from attncheck.readings import simulate
 from attncheck.simulators.collapsed import attend, draw_inputs
+from attncheck.simulators.draws import Draws
 from attncheck.subject import Subject, collapsed, direct, matrix_free
 from attncheck.unit import Cost, Unit, run_unit
 

@@ -15,7 +15,7 @@ from attncheck.checks.laws import affordable_draws, held_draws
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
-from attncheck.simulators import simulate_chunks
+from attncheck.readings import simulate_chunks
 
 FloatArray = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Check, Departure, Setting, positions
 from attncheck.checks.functionals import linear

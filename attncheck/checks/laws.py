@@ -18,7 +18,7 @@ from scipy import special
 from attncheck.attention import AttentionLayer
 from attncheck.checks.marginals import Marginal, conditional_covariance, usual
 from attncheck.limits.mixture import ScaleMixture, condense
-from attncheck.simulators import Reading, simulate_chunks
+from attncheck.readings import Reading, simulate_chunks
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
 
 FloatArray = NDArray[np.float64]

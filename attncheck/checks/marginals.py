@@ -13,9 +13,9 @@ from attncheck.attention_map import attention_weights
 from attncheck.checks.functionals import Arrays
 from attncheck.checks.rotation import two_neurons
 from attncheck.evidence.streams import stream
-from attncheck.limits.law import limit
+from attncheck.limit import limit
 from attncheck.limits.rows import score_std
-from attncheck.simulators import Draws
+from attncheck.simulators.draws import Draws
 
 FloatArray = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.checks.functionals import FUNCTIONALS
-from attncheck.simulators import simulate_chunks
+from attncheck.readings import simulate_chunks
 from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import attncheck
 from attncheck.commands.live import Live
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
 from attncheck.progress import progress_bar
 from attncheck.run import Run
+from attncheck.version import PACKAGE
 
 
 def run_properties(
@@ -72,7 +72,7 @@ def properties_folder() -> Path:
     InputError
         If they are in neither place.
     """
-    package = Path(attncheck.__file__).parent
+    package = PACKAGE
     for folder in (package / "_properties", package.parent / "properties"):
         if folder.is_dir():
             return folder

@@ -14,7 +14,7 @@ from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, gram, independent
 from attncheck.limits.draw import draw_limit
 from attncheck.limits.kernel import input_kernel
-from attncheck.simulators import simulate
+from attncheck.readings import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed

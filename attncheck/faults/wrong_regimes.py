@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights, visible
 from attncheck.errors import check_number, check_whole, refuse

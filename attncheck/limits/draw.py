@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
 from attncheck.limits import rows
 from attncheck.limits.kernel import input_covariance, input_kernel, psd_root
-
-if TYPE_CHECKING:
-    from attncheck.simulators.draws import Draws
+from attncheck.simulators.draws import Draws
 
 
 def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
@@ -37,9 +33,6 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
         (size, num_heads, seq_len, seq_len); no Gram matrices.
     """
-    # Imported here: the readings import this module.
-    from attncheck.simulators.draws import Draws
-
     root = psd_root(input_kernel(layer).matrix)
     rank, per_head = root.shape[1], (size, layer.num_heads)
     std = rows.score_std(layer)

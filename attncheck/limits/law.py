@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,13 +16,7 @@ from attncheck.limits import covariance, rows
 from attncheck.limits.draw import draw_limit
 from attncheck.limits.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.limits.mixture import ScaleMixture, check_chances, check_points, pool
-from attncheck.limits.programs import ProgramLimit, limit_of_program
 from attncheck.memory import check_memory
-from attncheck.program import Program
-from attncheck.stacks.stack import AttentionStack
-
-if TYPE_CHECKING:
-    from attncheck.stacks.law import StackLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
@@ -30,55 +24,6 @@ _ERRORS = 4.0
 _CONDENSING = 1e-8
 # Entries of a block of sampled scores.
 _BLOCK = 2**18
-
-
-@overload
-def limit(layer: AttentionLayer) -> LimitLaw: ...
-
-
-@overload
-def limit(layer: Program) -> ProgramLimit: ...
-
-
-@overload
-def limit(layer: AttentionStack) -> StackLaw: ...
-
-
-def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | ProgramLimit | StackLaw:
-    """Return the infinite-width limit law of a layer's outputs, or the limit variables of a program.
-
-    Parameters
-    ----------
-    layer : AttentionLayer, Program or AttentionStack
-        The law of a stack of two layers or more is a conjecture. With a `head_dim`, the limit is that of width
-        and head_dim both going to infinity. Heads of a group that share W^K and W^V have the same limit as
-        separate heads.
-
-    Returns
-    -------
-    LimitLaw, ProgramLimit or StackLaw
-
-    Raises
-    ------
-    InputError
-        If `layer` is none of these, or a program without a limit (see `Program.coverage`).
-
-    Examples
-    --------
-    >>> law = limit(AttentionLayer(width=64, seq_len=4, num_heads=2))
-    >>> law.covariance()[0, 0].round(3), round(law.excess_kurtosis(), 3)
-    (np.float64(0.392), 0.122)
-    """
-    if isinstance(layer, Program):
-        return limit_of_program(layer)
-    if isinstance(layer, AttentionStack):
-        from attncheck.stacks.law import StackLaw  # which simulates the recursion
-
-        return StackLaw(layer)
-    if not isinstance(layer, AttentionLayer):
-        remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
-        refuse("layer", layer, "is not an AttentionLayer", remedy)
-    return LimitLaw(layer)
 
 
 @dataclasses.dataclass(frozen=True)

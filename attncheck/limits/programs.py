@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +14,8 @@ from attncheck.limits.expectation import expectation, normal_points
 from attncheck.limits.kernel import psd_root
 from attncheck.nonlinearity import Nonlinearity
 from attncheck.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
-
-if TYPE_CHECKING:
-    from attncheck.simulators.draws import ProgramDraws
+from attncheck.simulators.draws import ProgramDraws
+from attncheck.simulators.programs import results_of
 
 FloatArray = NDArray[np.float64]
 # Entries that are worked on at a time.
@@ -118,10 +116,6 @@ class ProgramLimit:
         -------
         ProgramDraws
         """
-        # Imported here: the readings import this module.
-        from attncheck.simulators.draws import ProgramDraws
-        from attncheck.simulators.programs import results_of
-
         z = self._root @ rng.standard_normal((size, self._root.shape[1], coordinates)) + self.mean[:, None]
         scores = rng.standard_normal((size, self._score_root.shape[1])) @ self._score_root.T
         known = dict(zip(self.lines, np.moveaxis(z, 1, 0), strict=True))

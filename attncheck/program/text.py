@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import attncheck.nonlinearity as nonlinearity
+from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError, check_choice, refuse
 from attncheck.evidence.streams import given_fields
 from attncheck.imports import find, path_of
 from attncheck.nonlinearity import Declared, Nonlinearity, declared
 from attncheck.program.functions import LinearCombination, PerArgument, name_of
+from attncheck.program.lines import Lines
+from attncheck.program.mixes import MIXES, AttentionRow
 from attncheck.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight
-from attncheck.program.program import Program
 from attncheck.toml import read_toml
+
+_Program = TypeVar("_Program", bound=Lines)
 
 # Keys of a line beyond the one that says its kind; names are optional but for initial vectors, which name themselves.
 _KINDS = {
@@ -26,7 +31,7 @@ _KINDS = {
 _REMEDY = "see attncheck.Program.to_toml() for how programs are written"
 
 
-def to_dict(program: Program) -> dict[str, Any]:
+def to_dict(program: Lines) -> dict[str, Any]:
     """Return a program as built-in types; functions that cannot be found by name are only named."""
     return {
         "weights": [_write_weight(weight) for weight in program.weights],
@@ -34,10 +39,9 @@ def to_dict(program: Program) -> dict[str, Any]:
     }
 
 
-def from_dict(fields: Mapping[str, Any]) -> Program:
-    """Build a program from what `to_dict` returned."""
+def from_dict(program: _Program, fields: Mapping[str, Any]) -> _Program:
+    """Write what `to_dict` returned into an empty program, and return it."""
     _check_table("program", fields, required=("lines",), optional=("weights",))
-    program = Program()
     weights: dict[str, Weight] = {}
     for number, row in enumerate(_listed("program.weights", fields.get("weights", [])), 1):
         _check_table(f"program.weights[{number}]", row, required=("name",), optional=("std", "rows", "columns"))
@@ -55,7 +59,7 @@ def from_dict(fields: Mapping[str, Any]) -> Program:
     return program
 
 
-def to_toml(program: Program) -> str:
+def to_toml(program: Lines) -> str:
     """Return a program as TOML text."""
     import tomli_w
 
@@ -69,11 +73,11 @@ def to_toml(program: Program) -> str:
     return tomli_w.dumps(_without_none(fields))
 
 
-def from_toml(text: str | Path) -> Program:
-    """Read a program from TOML text, or from the file at a path."""
+def from_toml(program: _Program, text: str | Path) -> _Program:
+    """Read an empty program from TOML text, or from the file at a path, and return it."""
     fields, source = read_toml(text, "program", "[[weights]] and [[lines]]")
     try:
-        return from_dict(fields)
+        return from_dict(program, fields)
     except InputError as error:
         if isinstance(text, Path):
             raise InputError(f"{source}: {error}") from None
@@ -106,7 +110,7 @@ def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
 
 
 def _read_line(
-    program: Program, weights: Mapping[str, Weight], nodes: Mapping[str, Node], row: Any, where: str
+    program: Lines, weights: Mapping[str, Weight], nodes: Mapping[str, Node], row: Any, where: str
 ) -> Iterable[Node]:
     if not isinstance(row, Mapping) or sum(kind in row for kind in _KINDS) != 1:
         refuse(where, row, "must be a table with one of " + ", ".join(_KINDS), _REMEDY)
@@ -141,8 +145,6 @@ def _read_line(
 
 
 def _write_function(function: Any) -> dict[str, Any]:
-    from attncheck.expansion import AttentionRow  # which writes programs
-
     if isinstance(function, PerArgument):
         return _write_function(function.function)
     if isinstance(function, LinearCombination):
@@ -154,7 +156,7 @@ def _write_function(function: Any) -> dict[str, Any]:
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):
         return {"name": function.name, "parameters": list(function.parameters)}
-    name = next((name for name, known in _mixes().items() if known is function), "")
+    name = next((name for name, known in MIXES.items() if known is function), "")
     if name:
         return {"name": name}
     path = path_of(function)
@@ -162,9 +164,6 @@ def _write_function(function: Any) -> dict[str, Any]:
 
 
 def _read_function(where: str, fields: Any) -> Any:
-    from attncheck.attention import AttentionLayer
-    from attncheck.expansion import AttentionRow
-
     if isinstance(fields, str):
         fields = {"path": fields} if ":" in fields else {"name": fields}
     if not isinstance(fields, Mapping):
@@ -187,26 +186,12 @@ def _read_function(where: str, fields: Any) -> Any:
     refuse(where, dict(fields), "is not how a function is written", _REMEDY)
 
 
-def _mixes() -> Mapping[str, Callable[..., Any]]:
-    """Return attncheck's functions of several lines, by the name that they are written with: it never changes."""
-    from attncheck import programs
-
-    return {
-        "softmax_mix": programs.softmax_mix,
-        "residual_softmax_mix": programs.residual_softmax_mix,
-        "sigmoid_mix": programs.sigmoid_mix,
-    }
-
-
 def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any]:
-    from attncheck import nonlinearity
-
-    mixes = _mixes()
     known = [each for each in nonlinearity.__all__ if each.islower() and each not in _NO_FUNCTIONS]
-    check_choice(f"{where}.name", name, (*known, *mixes))
+    check_choice(f"{where}.name", name, (*known, *MIXES))
     values = _listed(where, parameters)
-    if name in mixes and not values:
-        return mixes[name]
+    if name in MIXES and not values:
+        return MIXES[name]
     make: Callable[..., Nonlinearity] = getattr(nonlinearity, name, _without_parameters)
     try:
         return make(*values)

@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_draws, check_position, check_whole, refuse
-from attncheck.limits.law import LimitLaw, limit
+from attncheck.limit import limit
+from attncheck.limits.law import LimitLaw
 from attncheck.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.memory import check_memory
 from attncheck.rates.deviation import deviation, kept_entries
 from attncheck.rates.gap import ERRORS, Gap, standard_error
 from attncheck.rates.marginal import Marginal, OutputEntry
-from attncheck.simulators import simulate
+from attncheck.simulators.blocks import FINITE
 from attncheck.simulators.collapsed import input_entries
 from attncheck.stacks import AttentionStack
 
@@ -235,7 +236,12 @@ class FiniteWidthLaw:
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
         """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as ``LimitLaw.sample`` does."""
-        return simulate(self.layer, size, seed=seed, reading="collapsed", coordinates=coordinates).outputs
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
+        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
+        if coordinates > self.layer.width:
+            problem = f"exceeds width={self.layer.width}"
+            refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
+        return FINITE["collapsed"].work(self.layer, coordinates).take(size, seed).outputs
 
     def gap(self, position: int = 0) -> Gap:
         """Return the law at a position together with its limit."""

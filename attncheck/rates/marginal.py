@@ -145,7 +145,7 @@ class OutputEntry:
     @functools.cached_property
     def _law(self) -> ScaleMixture:
         """The same, computed once: every repetition asks for it."""
-        from attncheck.limits.law import limit
+        from attncheck.limit import limit
 
         return limit(self.layer).mixture(self.position)
 

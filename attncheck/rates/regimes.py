@@ -11,9 +11,9 @@ import numpy as np
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_number, refuse
+from attncheck.limit import limit
 from attncheck.limits.covariance import infinite_heads_kernel
 from attncheck.limits.kernel import input_kernel
-from attncheck.limits.law import limit
 from attncheck.limits.mixture import ScaleMixture
 from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.marginal import OutputEntry

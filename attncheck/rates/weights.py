@@ -19,17 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import map_scores, visible
 from attncheck.errors import check_choice, refuse
+from attncheck.limit import limit
 from attncheck.limits.covariance import output_factor
+from attncheck.limits.draw import draw_limit
 from attncheck.limits.kernel import input_kernel
-from attncheck.limits.law import limit
 from attncheck.limits.mixture import condense
 from attncheck.rates.deviation import Deviation
 from attncheck.rates.inversion import CharacteristicGap, frequencies
-from attncheck.simulators import simulate
+from attncheck.simulators.blocks import LayerReading, head_entries
 from attncheck.simulators.weights import WEIGHT_LAWS
 
 FloatArray = NDArray[np.float64]
@@ -254,8 +255,9 @@ class OtherWeights:
         kernel = input_kernel(layer).matrix[np.ix_(seen, seen)]
         squares = frequencies(self.std) ** 2
         rows = gaussian.expansion @ np.exp(-0.5 * np.outer(gaussian.cells.variances, squares))
+        limit = LayerReading(draw_limit, head_entries).work(layer, 1)
         for k, stream in enumerate(seed.generate_state(len(rows))):
-            scores = simulate(layer, _LEADING_DRAWS, seed=int(stream), reading="limit").scores
+            scores = limit.take(_LEADING_DRAWS, int(stream)).scores
             weights = map_scores(layer, scores[:, :, self.position][..., seen], np.ones(len(seen), dtype=bool))
             each = output_factor(layer) * np.einsum("dhj,jk,dhk->dh", weights, kernel, weights)
             fourth = 3.0 * _LAWS[self.weights][1] / layer.width * (each**2).sum(axis=1)

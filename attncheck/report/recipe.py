@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import attncheck
 from attncheck.errors import InputError, check_whole, refuse
+from attncheck.version import PACKAGE
 
 _TITLES = {
     "verdict": "Verdict",
@@ -66,7 +66,7 @@ class Recipe:
 
 def shipped() -> Path:
     """Return the folder of the recipes that come with attncheck: in the package, or beside it in a clone."""
-    package = Path(attncheck.__file__).parent
+    package = PACKAGE
     inside = package / "_reports"
     return inside if inside.is_dir() else package.parent / "reports"
 

@@ -1,12 +1,4 @@
-"""The readings of a description: direct, matrix-free, collapsed, limit.
+"""Draws at finite width: literal matrices, and ways to draw the same law without them.
 
-Each reading is a function of (layer, size, coordinates, rng) that returns `Draws`; `simulate` cuts
-the work into blocks that each have a random stream of their own.
+Each is a function of (layer, size, coordinates, rng) that returns `Draws`; `attncheck.readings` chooses between them.
 """
-
-from __future__ import annotations
-
-from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
-from attncheck.simulators.run import READINGS, Reading, simulate, simulate_chunks
-
-__all__ = ["READINGS", "Draws", "ProgramDraws", "Reading", "StackDraws", "simulate", "simulate_chunks"]

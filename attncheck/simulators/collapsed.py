@@ -19,7 +19,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
 from attncheck.limits.kernel import position_covariance, psd_root

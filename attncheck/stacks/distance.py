@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_draws, check_position, check_whole, refuse
 from attncheck.evidence.streams import stream
 from attncheck.memory import DEFAULT_MEMORY, check_memory
 from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
 from attncheck.simulators.linalg import lower_root
+from attncheck.stacks.draw import limit_entries
 from attncheck.stacks.recursion import Deviations, Recursion, draw_normals, recur
-from attncheck.stacks.simulate import limit_entries
 from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
+from attncheck.attention import AttentionLayer
 from attncheck.expansion import AttentionProgram, write_attention, write_hidden
 from attncheck.program import LinearCombination, Node, Program
-from attncheck.stacks.stack import AttentionStack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,29 +29,35 @@ class StackProgram:
     layers: tuple[AttentionProgram, ...]
 
 
-def expand_stack(stack: AttentionStack) -> StackProgram:
-    """Return the program of a stack, every layer with matrices of its own.
+def expand_layers(layers: Sequence[AttentionLayer], residual: bool) -> StackProgram:
+    """Return the program of layers on top of each other, every layer with matrices of its own.
+
+    Parameters
+    ----------
+    layers : sequence of AttentionLayer
+        From the first to the last.
+    residual : bool
+        Whether a layer adds to the stream or replaces it.
 
     Examples
     --------
-    >>> from attncheck.attention import AttentionLayer
-    >>> stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=1, num_heads=1), depth=2, residual=True)
-    >>> print(expand_stack(stack).program.coverage().of("L2.q1,1"))
+    >>> layer = AttentionLayer(width=8, seq_len=1, num_heads=1)
+    >>> print(expand_layers((layer, layer), residual=True).program.coverage().of("L2.q1,1"))
     L2.q1,1: conjecture: scores feed a later MatMul (L2.x1 depends on scores)
     """
     program = Program()
-    stream = tuple(write_hidden(program, stack.layer))
-    streams, layers = [stream], []
-    for depth, layer in enumerate(stack.layers, 1):
+    stream = tuple(write_hidden(program, layers[0]))
+    streams, written = [stream], []
+    for depth, layer in enumerate(layers, 1):
         phi, prefix = nonlinearity.from_layer(layer), f"L{depth}."
         inputs = tuple(program.nonlin(phi, z, name=f"{prefix}x{i}") for i, z in enumerate(stream, 1))
-        layers.append(write_attention(program, layer, inputs, prefix))
-        outputs = layers[-1].outputs
-        if stack.residual:
+        written.append(write_attention(program, layer, inputs, prefix))
+        outputs = written[-1].outputs
+        if residual:
             outputs = tuple(
                 program.nonlin(LinearCombination((1.0, 1.0)), z, y, name=f"{prefix}z{i}")
                 for i, (z, y) in enumerate(zip(stream, outputs, strict=True), 1)
             )
         stream = outputs
         streams.append(stream)
-    return StackProgram(program, tuple(streams), tuple(layers))
+    return StackProgram(program, tuple(streams), tuple(written))

@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck import nonlinearity
+import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.limits.kernel import hidden_covariance, input_covariance
 from attncheck.simulators.collapsed import HeadDraws, output_covariance

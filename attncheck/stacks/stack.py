@@ -6,15 +6,14 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from attncheck.attention import ACTIVATIONS, DEFAULT_CLIP, AttentionLayer
+from attncheck.coverage import Coverage
 from attncheck.errors import InputError, check_choice, check_whole, refuse
 from attncheck.evidence.streams import digest, given_fields
+from attncheck.stacks.program import StackProgram, expand_layers
 from attncheck.toml import read_toml
-
-if TYPE_CHECKING:
-    from attncheck.coverage import Coverage
 
 #: The most layers: their lines are all written out, and kernels of every layer held.
 _DEEPEST = 1_000
@@ -129,6 +128,10 @@ class AttentionStack:
         """Return the stack with another number of neurons."""
         return self.replace(layer=self.layer.replace(width=width))
 
+    def expand(self) -> StackProgram:
+        """Return the Netsor program of the stack, every layer with matrices of its own."""
+        return expand_layers(self.layers, self.residual)
+
     def coverage(self) -> Coverage:
         """Return what the paper says of each line of the stack's program: a conjecture from the second layer on.
 
@@ -138,9 +141,7 @@ class AttentionStack:
         >>> print(stack.coverage().worst.statement)
         conjecture: scores feed a later MatMul
         """
-        from attncheck.stacks.program import expand_stack  # which reads stacks
-
-        return expand_stack(self).program.coverage()
+        return self.expand().program.coverage()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types; `from_dict` gives the stack back."""

@@ -20,7 +20,7 @@ from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.evidence.streams import seed_sequence
-from attncheck.simulators import simulate
+from attncheck.readings import simulate
 
 FALSE_ALARM = 1e-6
 REPLICATIONS = 250

@@ -10,7 +10,7 @@ from attncheck.attention_map import map_scores
 from attncheck.checks.laws import _variances
 from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
-from attncheck.simulators import Reading
+from attncheck.readings import Reading
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 

@@ -26,7 +26,7 @@ from attncheck.checks.whitening import (
 )
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.evidence.streams import seed_sequence, stream
-from attncheck.simulators import Reading, simulate
+from attncheck.readings import Reading, simulate
 from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]

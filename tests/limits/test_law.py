@@ -18,10 +18,11 @@ import attncheck as ac
 from attncheck.attention import AttentionLayer
 from attncheck.attention_map import attention_weights
 from attncheck.errors import InputError
+from attncheck.limit import limit
 from attncheck.limits.covariance import infinite_heads_kernel
 from attncheck.limits.draw import draw_limit
 from attncheck.limits.kernel import input_kernel
-from attncheck.limits.law import LimitLaw, limit
+from attncheck.limits.law import LimitLaw
 from attncheck.limits.proposals import towards_keys, weigh
 from attncheck.rates.distance import distance
 from attncheck.stacks.law import StackLaw

@@ -14,7 +14,7 @@ import attncheck as ac
 from attncheck.errors import InputError
 from attncheck.evidence.streams import seed_sequence
 from attncheck.paper import draw
-from attncheck.simulators import Reading
+from attncheck.readings import Reading
 
 FloatArray = NDArray[np.float64]
 Layer = ac.AttentionLayer

@@ -19,7 +19,7 @@ from attncheck.rates.distance import check_drawn
 from attncheck.rates.drivers import Fluctuations, gamma_rule
 from attncheck.rates.gap import standard_error
 from attncheck.rates.marginal import OutputEntry, ScoreEntry
-from attncheck.simulators import simulate_chunks
+from attncheck.readings import simulate_chunks
 
 FloatArray = NDArray[np.float64]
 

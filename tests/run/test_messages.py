@@ -24,9 +24,9 @@ from attncheck.diagnosis import diagnose, differences
 from attncheck.errors import InputError
 from attncheck.estimates import Estimate, score_estimates
 from attncheck.messages import explain
+from attncheck.readings import simulate
 from attncheck.records import Result
 from attncheck.regimes import REGIMES
-from attncheck.simulators import simulate
 from attncheck.subject import Subject, collapsed
 from attncheck.unit import Unit, run_unit, violated
 from attncheck.words import chance

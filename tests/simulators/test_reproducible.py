@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer, Draws, InputError, simulate, simulate_chunks
-from attncheck.simulators import READINGS
+from attncheck.readings import READINGS
 from attncheck.strategies import layers
 
 LAYER = AttentionLayer(width=6, seq_len=3, num_heads=2, num_kv_heads=1, mask="causal", input_correlation=0.5)

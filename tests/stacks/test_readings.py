@@ -11,7 +11,7 @@ from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, simulate, simulate_chunks
 from attncheck.nonlinearity import from_layer
-from attncheck.simulators import Reading
+from attncheck.readings import Reading
 from attncheck.simulators.collapsed import attend, draw_inputs
 
 FloatArray = NDArray[np.float64]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.case import ProgramCase
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS
-from attncheck.simulators import simulate_chunks
+from attncheck.readings import simulate_chunks
 
 FloatArray = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""The readings of a stack: its program line by line, layer by layer without matrices, and the conjectured limit."""
+"""Draws of a stack at finite width: its program line by line, or layer by layer without matrices."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck import nonlinearity
-from attncheck.limits.kernel import input_covariance
+import attncheck.nonlinearity as nonlinearity
 from attncheck.program import Step
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
 from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.interpret import Multiplier, interpret
-from attncheck.simulators.linalg import gram_root, lower_root
+from attncheck.simulators.linalg import gram_root
 from attncheck.simulators.programs import Entries, entries_of
-from attncheck.stacks.program import StackProgram, expand_stack
-from attncheck.stacks.recursion import draw_normals, recur
+from attncheck.stacks.program import StackProgram
 from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
@@ -56,7 +54,7 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
 
 @functools.lru_cache(maxsize=8)
 def _plan(stack: AttentionStack) -> tuple[StackProgram, tuple[Step, ...]]:
-    expansion = expand_stack(stack)
+    expansion = stack.expand()
     return expansion, expansion.program.steps()
 
 
@@ -82,31 +80,11 @@ def draw_stack_program(
     )
 
 
-def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw from the conjectured limit: coordinates of a draw share its scores and are independent given them."""
-    made = recur(stack, draw_normals(stack, size, rng))
-    shape = (size, stack.seq_len, coordinates)
-    stream = lower_root(input_covariance(stack.layer)) @ rng.standard_normal(shape)
-    streams = []
-    for k in range(stack.depth):
-        streams.append(stream)
-        outputs = lower_root(made.outputs[:, k]) @ rng.standard_normal(shape)
-        stream = stream + outputs if stack.residual else outputs
-    kernels = made.roots @ made.roots.swapaxes(-1, -2)
-    return StackDraws(outputs=stream, scores=made.scores, streams=np.stack(streams, axis=1), grams=kernels)
-
-
 def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
     """Bound the float64 entries that one draw without matrices works on."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
     return 6 * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
-
-
-def limit_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the float64 entries that one draw of the limit works on; 128 are those of an expansion's points."""
-    s, heads = stack.seq_len, stack.num_heads
-    return stack.depth * (4 * heads * s**2 + 10 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s
 
 
 def literal_entries(stack: AttentionStack) -> Entries:

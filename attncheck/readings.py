@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Literal, TypeVar, overload
+from collections.abc import Iterator
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -14,65 +13,19 @@ from attncheck.limits.draw import draw_limit
 from attncheck.limits.programs import limit_of_program
 from attncheck.memory import DEFAULT_MEMORY
 from attncheck.program import Program
-from attncheck.simulators.collapsed import draw_collapsed, input_entries
+from attncheck.simulators import stacks
+from attncheck.simulators.blocks import FINITE, LayerReading, Work, chunks, head_entries, root_of
 from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.draws import Batch, Draws, ProgramDraws, StackDraws
-from attncheck.simulators.layers import (
-    draw_direct,
-    draw_matrix_free,
-    matrix_entries,
-    program_entries,
-    vector_entries,
-)
+from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_lines, entries_of, results_of
+from attncheck.stacks.draw import draw_limit_stack, limit_entries
 from attncheck.stacks.stack import AttentionStack
 
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
-Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
-_Batch = TypeVar("_Batch", bound=Batch)
 
-# Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
-_BLOCK_ENTRIES = 2**21
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reading:
-    """How to draw, and how many float64 entries one draw works on and all draws share."""
-
-    draw: Draw
-    entries: Callable[[AttentionLayer, int], int]
-    shared: Callable[[AttentionLayer], int] = lambda layer: 0
-
-
-def _head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries per draw of the readings whose heads hold no vectors of neurons."""
-    s, heads = layer.seq_len, layer.num_heads
-    return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates
-
-
-READINGS: dict[str, _Reading] = {
-    "direct": _Reading(
-        draw_direct,
-        lambda layer, coordinates: vector_entries(layer, 2 * layer.width) + matrix_entries(layer),
-        program_entries,
-    ),
-    "matrix-free": _Reading(draw_matrix_free, vector_entries, program_entries),
-    "collapsed": _Reading(
-        draw_collapsed,
-        lambda layer, coordinates: input_entries(layer) + _head_entries(layer, coordinates),
-    ),
-    "limit": _Reading(draw_limit, _head_entries),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Work(Generic[_Batch]):
-    """How to draw a description under a reading, and the float64 entries of one draw and of all together."""
-
-    draw: Callable[[int, np.random.Generator], _Batch]
-    entries: int
-    shared: int = 0
+#: The readings of a layer.
+READINGS: dict[str, LayerReading] = {**FINITE, "limit": LayerReading(draw_limit, head_entries)}
 
 
 @overload
@@ -264,8 +217,8 @@ def _iterate(
     usual: Reading = "matrix-free" if isinstance(layer, Program) else "collapsed"
     chosen: Reading = usual if reading is None else reading
     check_choice("reading", chosen, tuple(READINGS))
-    root = _seed_sequence(seed)
-    work: _Work[Any]
+    root = root_of(seed)
+    work: Work[Any]
     if isinstance(layer, Program):
         work = _program_work(layer, chosen, coordinates, width)
     elif width is not None:
@@ -283,37 +236,29 @@ def _iterate(
         remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
         problem = f"allows less than one {chosen} draw of this {kind}, {needed} bytes"
         refuse("memory", memory, problem, ", or ".join(remedies))
-    return _chunks(work, size, chunk_size, root, max(1, _BLOCK_ENTRIES // max(1, work.entries)))
+    return chunks(work, size, chunk_size, root)
 
 
-def _layer_work(layer: AttentionLayer, reading: Reading, coordinates: int) -> _Work[Draws]:
+def _layer_work(layer: AttentionLayer, reading: Reading, coordinates: int) -> Work[Draws]:
     _check_coordinates(coordinates, layer.width, reading)
-    how = READINGS[reading]
-
-    def draw(count: int, rng: np.random.Generator) -> Draws:
-        return how.draw(layer, count, coordinates, rng)
-
-    return _Work(draw, how.entries(layer, coordinates), how.shared(layer))
+    return READINGS[reading].work(layer, coordinates)
 
 
-def _stack_work(stack: AttentionStack, reading: Reading, coordinates: int) -> _Work[StackDraws]:
-    # Imported here: it is made of what this package's readings are made of.
-    from attncheck.stacks import simulate as stacks
-
+def _stack_work(stack: AttentionStack, reading: Reading, coordinates: int) -> Work[StackDraws]:
     _check_coordinates(coordinates, stack.width, reading)
     if reading in ("collapsed", "limit"):
         make, entries = {
             "collapsed": (stacks.draw_collapsed_stack, stacks.collapsed_entries),
-            "limit": (stacks.draw_limit_stack, stacks.limit_entries),
+            "limit": (draw_limit_stack, limit_entries),
         }[reading]
-        return _Work(lambda count, rng: make(stack, count, coordinates, rng), entries(stack, coordinates))
+        return Work(lambda count, rng: make(stack, count, coordinates, rng), entries(stack, coordinates))
     bounds = stacks.literal_entries(stack)
     multiplier = DirectMultiplier if reading == "direct" else MatrixFreeMultiplier
 
     def draw(count: int, rng: np.random.Generator) -> StackDraws:
         return stacks.draw_stack_program(stack, count, coordinates, rng, multiplier)
 
-    return _Work(draw, bounds.lines + (bounds.matrices if reading == "direct" else bounds.bases))
+    return Work(draw, bounds.lines + (bounds.matrices if reading == "direct" else bounds.bases))
 
 
 def _check_coordinates(coordinates: int, width: int, reading: Reading) -> None:
@@ -321,13 +266,13 @@ def _check_coordinates(coordinates: int, width: int, reading: Reading) -> None:
         refuse("coordinates", coordinates, f"exceeds width={width}", "ask for at most that many neurons")
 
 
-def _program_work(program: Program, reading: Reading, coordinates: int, width: int | None) -> _Work[ProgramDraws]:
+def _program_work(program: Program, reading: Reading, coordinates: int, width: int | None) -> Work[ProgramDraws]:
     if reading == "collapsed":
         refuse("reading", reading, "is for attention layers", 'use "matrix-free", which is exact for any program')
     if reading == "limit":
         law = limit_of_program(program)
         limit_entries = 4 * coordinates * len(program.nodes) + 4 * len(law.scores)
-        return _Work(lambda count, rng: law.draw(count, coordinates, rng), limit_entries)
+        return Work(lambda count, rng: law.draw(count, coordinates, rng), limit_entries)
     if width is None:
         refuse("width", width, "is missing", "pass the width of the program's vectors, e.g. width=64")
     n = check_whole("width", width, 1, "pass the number of neurons, e.g. width=64")
@@ -341,40 +286,4 @@ def _program_work(program: Program, reading: Reading, coordinates: int, width: i
         return draw_lines(program, n, count, coordinates, rng, multiplier)
 
     held = entries.matrices if reading == "direct" else entries.bases
-    return _Work(draw, entries.lines + held)
-
-
-def _seed_sequence(seed: Any) -> np.random.SeedSequence:
-    if isinstance(seed, np.random.SeedSequence):
-        return seed
-    return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
-
-
-def _chunks(
-    work: _Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence, block: int
-) -> Iterator[_Batch]:
-    """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
-    chunk: _Batch | None = None
-    filled = 0
-    for index, start in enumerate(range(0, size, block)):
-        key = (*root.spawn_key, index)
-        rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
-        part = work.draw(min(block, size - start), rng)
-        used = 0
-        while used < len(part):
-            if chunk is None:
-                chunk, filled = _empty(part, min(chunk_size, size - start - used)), 0
-            taken = min(len(part) - used, len(chunk) - filled)
-            chunk.fill(filled, part[used : used + taken])
-            used, filled = used + taken, filled + taken
-            if filled == len(chunk):
-                yield chunk
-                chunk = None
-
-
-def _empty(part: _Batch, size: int) -> _Batch:
-    try:
-        return part.empty(size)
-    except (MemoryError, ValueError):
-        remedy = "draw fewer, or use simulate_chunks with a chunk_size that fits"
-        refuse("size", size, "is more draws than memory holds at once", remedy)
+    return Work(draw, entries.lines + held)

@@ -1,0 +1,114 @@
+"""How a description is drawn: in blocks that each have a random stream of their own, handed out in chunks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from attncheck.attention import AttentionLayer
+from attncheck.errors import check_whole, refuse
+from attncheck.simulators.collapsed import draw_collapsed, input_entries
+from attncheck.simulators.draws import Batch, Draws
+from attncheck.simulators.layers import (
+    draw_direct,
+    draw_matrix_free,
+    matrix_entries,
+    program_entries,
+    vector_entries,
+)
+
+Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
+_Batch = TypeVar("_Batch", bound=Batch)
+
+# Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
+_BLOCK_ENTRIES = 2**21
+
+
+@dataclasses.dataclass(frozen=True)
+class Work(Generic[_Batch]):
+    """How to draw a description under a reading, and the float64 entries of one draw and of all together."""
+
+    draw: Callable[[int, np.random.Generator], _Batch]
+    entries: int
+    shared: int = 0
+
+    def take(self, size: int, seed: int) -> _Batch:
+        """Return `size` draws at once: the digits that `attncheck.simulate` gives for the same seed."""
+        return next(chunks(self, size, size, root_of(seed)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReading:
+    """How to draw a layer, and how many float64 entries one draw works on and all draws share."""
+
+    draw: Draw
+    entries: Callable[[AttentionLayer, int], int]
+    shared: Callable[[AttentionLayer], int] = lambda layer: 0
+
+    def work(self, layer: AttentionLayer, coordinates: int) -> Work[Draws]:
+        """Return the work of drawing a layer."""
+
+        def draw(count: int, rng: np.random.Generator) -> Draws:
+            return self.draw(layer, count, coordinates, rng)
+
+        return Work(draw, self.entries(layer, coordinates), self.shared(layer))
+
+
+def head_entries(layer: AttentionLayer, coordinates: int) -> int:
+    """Bound the entries per draw of the readings whose heads hold no vectors of neurons."""
+    s, heads = layer.seq_len, layer.num_heads
+    return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates
+
+
+#: The readings of a layer at finite width: one law, at different costs.
+FINITE: dict[str, LayerReading] = {
+    "direct": LayerReading(
+        draw_direct,
+        lambda layer, coordinates: vector_entries(layer, 2 * layer.width) + matrix_entries(layer),
+        program_entries,
+    ),
+    "matrix-free": LayerReading(draw_matrix_free, vector_entries, program_entries),
+    "collapsed": LayerReading(
+        draw_collapsed,
+        lambda layer, coordinates: input_entries(layer) + head_entries(layer, coordinates),
+    ),
+}
+
+
+def root_of(seed: Any) -> np.random.SeedSequence:
+    """Return the seed sequence of a seed, which may be one itself."""
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+
+
+def chunks(work: Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
+    """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
+    block = max(1, _BLOCK_ENTRIES // max(1, work.entries))
+    chunk: _Batch | None = None
+    filled = 0
+    for index, start in enumerate(range(0, size, block)):
+        key = (*root.spawn_key, index)
+        rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
+        part = work.draw(min(block, size - start), rng)
+        used = 0
+        while used < len(part):
+            if chunk is None:
+                chunk, filled = _empty(part, min(chunk_size, size - start - used)), 0
+            taken = min(len(part) - used, len(chunk) - filled)
+            chunk.fill(filled, part[used : used + taken])
+            used, filled = used + taken, filled + taken
+            if filled == len(chunk):
+                yield chunk
+                chunk = None
+
+
+def _empty(part: _Batch, size: int) -> _Batch:
+    try:
+        return part.empty(size)
+    except (MemoryError, ValueError):
+        remedy = "draw fewer, or use simulate_chunks with a chunk_size that fits"
+        refuse("size", size, "is more draws than memory holds at once", remedy)
