@@ -16,12 +16,12 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.examples import widths_of
 from attncheck.messages import explain
+from attncheck.names import layer_call
 from attncheck.program import Program
 from attncheck.records import Result
 from attncheck.run import Run
 from attncheck.summary import summarize
 from attncheck.unit import Unit, violated
-from attncheck.words import layer_call
 
 # Lines that are not proved and are listed.
 _NOTES = 6

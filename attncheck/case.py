@@ -10,9 +10,9 @@ from typing import Any, Self
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError, check_whole, refuse
 from attncheck.evidence.streams import digest
+from attncheck.names import layer_name
 from attncheck.program import Initial, Program, Score
-from attncheck.simulators.programs import entries_of
-from attncheck.words import layer_name
+from attncheck.program.extent import entries_of
 
 #: The width at which exact statements on programs are examined, with literal matrices.
 EXACT_WIDTHS = (16,)

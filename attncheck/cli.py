@@ -242,7 +242,12 @@ def report(
     """
     from attncheck.report import render_report
 
-    print(f"Report: {render_report(run, baseline, recipe, out, power=power, paper=paper)}")
+    panels = None
+    if paper is not None:
+        from attncheck.paper.page import read_paper  # figures are drawn by more than most reports need
+
+        panels = read_paper(paper)
+    print(f"Report: {render_report(run, baseline, recipe, out, power=power, paper=panels)}")
     return ExitCode.CONSISTENT
 
 

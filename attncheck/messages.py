@@ -9,9 +9,10 @@ from pathlib import Path
 
 from attncheck.checks.claims import CLAIMS
 from attncheck.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
+from attncheck.names import layer_name
 from attncheck.records import Result
 from attncheck.unit import violated
-from attncheck.words import chance, counted, layer_name
+from attncheck.wording import chance, counted
 
 # Violated checks of one unit that a message shows, and likely causes.
 _SHOWN = 6

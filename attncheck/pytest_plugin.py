@@ -21,7 +21,8 @@ import pytest
 
 if TYPE_CHECKING:
     from attncheck.case import Case
-    from attncheck.run import Run, RunReport
+    from attncheck.reporting import RunReport
+    from attncheck.run import Run
 
 DEFAULT_RECORD = "reports/output/record.jsonl"
 _DEFAULTS = {
@@ -265,7 +266,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     It fails the test if the property is violated, and skips it if nothing could be examined.
     """
     from attncheck.errors import InputError
-    from attncheck.words import telling
+    from attncheck.result_words import telling
 
     run = _run_of(request.config)
     name = request.node.get_closest_marker(_MARK).args[0]
@@ -405,9 +406,10 @@ def _open(config: pytest.Config) -> None:
     if not (config.stash[_RUN].unit_ids or config.stash[_RUN].theory_ids):
         return
     from attncheck.errors import InputError
+    from attncheck.reporting import RunReport
 
     try:
-        config.stash[_REPORT] = config.stash[_RUN].open_report()
+        config.stash[_REPORT] = RunReport(config.stash[_RUN])
     except InputError as error:
         raise pytest.UsageError(str(error)) from None
     reporter = Reporter(config.stash[_REPORT], config.option.attncheck_report)

@@ -13,12 +13,13 @@ from attncheck.limits.draw import draw_limit
 from attncheck.limits.programs import limit_of_program
 from attncheck.memory import DEFAULT_MEMORY
 from attncheck.program import Program
+from attncheck.program.extent import entries_of, results_of
 from attncheck.simulators import stacks
 from attncheck.simulators.blocks import FINITE, LayerReading, Work, chunks, head_entries, root_of
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_lines, entries_of, results_of
+from attncheck.simulators.programs import draw_lines
 from attncheck.stacks.draw import draw_limit_stack, limit_entries
 from attncheck.stacks.stack import AttentionStack
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from attncheck.examples import draw_examples, program_anchors
 from attncheck.manifest import manifest_of
 from attncheck.messages import explain
 from attncheck.profiles import Profile, profile_named
-from attncheck.records import Closing, Manifest, Planned, Result, Theory, Writer, run_digest
+from attncheck.records import Manifest, Planned, Result, Theory
 from attncheck.shrink import illustration
 from attncheck.stand_ins import stand_in
 from attncheck.subject import DEFAULT_SUBJECT, Subject
@@ -191,10 +190,6 @@ class Run:
         with own_arithmetic():
             return conclude(planned, records, self.budget, self.seed)
 
-    def open_report(self) -> RunReport:
-        """Open the record and write its manifest."""
-        return RunReport(self)
-
     def manifest(self) -> Manifest:
         """Return the first line of the record."""
         return manifest_of(
@@ -205,69 +200,6 @@ class Run:
             subject=self.subject.name,
             planned=[*self.planned, *self.planned_theory],
         )
-
-
-class RunReport:
-    """Takes results as they come in, in any order, writes them down at once, and concludes.
-
-    Where the record can no longer be written, the run goes on, its record ends there, and `failure` says why.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.failure = ""
-        self.results: list[Result] = []
-        self.theory: list[Theory] = []
-        self.conclusion: Conclusion | None = None
-        self._started = time.perf_counter()
-        if run.record is None:
-            refuse("record", None, "is missing", "pass the path that the record goes to")
-        self._writer = Writer(run.record)
-        self._writer.write(run.manifest())
-
-    def take(self, results: Sequence[Mapping[str, Any]]) -> None:
-        """Take the results of one unit."""
-        for fields in results:
-            result = msgspec.convert(fields, Result)
-            self.results.append(result)
-            self._write(result)
-
-    def take_theory(self, fields: Mapping[str, Any]) -> None:
-        """Take one statement of the theory."""
-        statement = msgspec.convert(fields, Theory)
-        self.theory.append(statement)
-        self._write(statement)
-
-    def finish(self) -> bool:
-        """Conclude, write the closing line, and return whether the run is consistent and written down."""
-        self.conclusion = self.run.conclude(self.results, self.theory)
-        closing = Closing(
-            digest=run_digest([*self.results, *self.theory]),
-            verdict=self.conclusion.verdict,
-            reasons=list(self.conclusion.reasons),
-            reported=len(self.results) + len(self.theory),
-            seconds=time.perf_counter() - self._started,
-        )
-        self._write(closing)
-        self._writer.close()
-        return self.conclusion.verdict == "consistent" and not self.failure
-
-    def summary(self, color: bool = False) -> str:
-        """Return the verdict and the table of properties, for a terminal."""
-        from attncheck.summary import summarize
-
-        if self.conclusion is None:
-            return ""
-        text = summarize(self.run, self.results, self.conclusion, color, self.theory)
-        return f"{text}\n{self.failure}" if self.failure else text
-
-    def _write(self, line: Result | Theory | Closing) -> None:
-        if self.failure:
-            return
-        try:
-            self._writer.write(line)
-        except InputError as error:
-            self.failure = str(error)
 
 
 def _count(text: str) -> int | float:

@@ -11,7 +11,7 @@ from attncheck.case import Case, ProgramCase
 from attncheck.errors import InputError
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit, violated
-from attncheck.words import chance
+from attncheck.wording import chance
 
 #: Candidates that are tried at most.
 MOST_CANDIDATES = 20

@@ -23,11 +23,12 @@ from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, Prog
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError, check_choice, refuse
 from attncheck.program import Program
+from attncheck.program.extent import vectors_of
 from attncheck.readings import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_exposed, vectors_of
+from attncheck.simulators.programs import draw_exposed
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 FloatArray = NDArray[np.float64]

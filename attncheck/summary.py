@@ -6,7 +6,6 @@ import dataclasses
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -16,15 +15,16 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
+from attncheck.evidence.words import expected
 from attncheck.features import FEATURES, features_of
+from attncheck.names import layer_call
 from attncheck.program import features as program_features
 from attncheck.records import Result, Theory, run_digest
 from attncheck.report.causes import causes
 from attncheck.report.gather import tallied
-from attncheck.words import chance, counted, expected, gap_text, layer_call, reads, span, telling
-
-if TYPE_CHECKING:
-    from attncheck.run import Run
+from attncheck.result_words import reads, telling
+from attncheck.run import Run
+from attncheck.wording import chance, counted, gap_text, span
 
 #: The checks that a summary tells the detectable gaps of: of each claim the first one that was examined.
 MAIN_CHECKS = (

@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from attncheck.names import layer_name
 from attncheck.profiles import PROFILES
 from attncheck.records import Closing, Line, Manifest, Result, read
-from attncheck.words import layer_name
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2

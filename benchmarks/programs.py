@@ -29,6 +29,7 @@ from attncheck.limits.programs import limit_of_program
 from attncheck.measured import installed, spread, table
 from attncheck.nonlinearity import Nonlinearity, erf, tanh
 from attncheck.program import Node, Program, Score
+from attncheck.program.extent import vectors_of
 from attncheck.program.mixes import softmax_mix
 from attncheck.programs import recurrent_attention
 from attncheck.readings import Reading
@@ -36,7 +37,7 @@ from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_exposed, vectors_of
+from attncheck.simulators.programs import draw_exposed
 
 FloatArray = NDArray[np.float64]
 Functional = Callable[[ProgramDraws], FloatArray]

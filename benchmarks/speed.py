@@ -23,10 +23,10 @@ from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck import readings as simulators_run
 from attncheck.measured import installed, spread, table
 from attncheck.memory import DEFAULT_MEMORY
 from attncheck.readings import READINGS, Reading
+from attncheck.simulators import blocks
 
 FloatArray = NDArray[np.float64]
 
@@ -162,7 +162,7 @@ def layer_of(width: int) -> ac.AttentionLayer:
 
 def draws_per_block(layer: ac.AttentionLayer, reading: Reading) -> int:
     """Return how many draws a reading works on at a time."""
-    return max(1, simulators_run._BLOCK_ENTRIES // READINGS[reading].entries(layer, 1))
+    return max(1, blocks.BLOCK_ENTRIES // READINGS[reading].entries(layer, 1))
 
 
 def reading_task(layer: ac.AttentionLayer, reading: Reading) -> Task:

@@ -26,6 +26,7 @@ from attncheck.program import LinearCombination
 from attncheck.program.features import FEATURES, features_of
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.report import render_report
+from attncheck.reporting import RunReport
 from attncheck.run import Run
 from attncheck.statements import STATEMENTS
 from attncheck.strategies import programs
@@ -283,7 +284,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     run = Run.of(subject=None, seed=3, profile="smoke", false_alarm=1e-6, record=record)
     units = run.units("netsor", strategy_of("netsor"))
     run = run.settled([unit.id for unit in units])
-    opened = run.open_report()
+    opened = RunReport(run)
     for unit in units:
         opened.take(run.examine(unit.property_name, unit.layer)[0])
     assert opened.finish()
@@ -296,7 +297,7 @@ def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     run = Run.of(subject=OWN, seed=0, profile="default", false_alarm=1e-6, record=record)
     units = [Unit("fact1", ProgramCase(recurrent(2), RATE_WIDTHS)), Unit("netsor", ProgramCase(recurrent(2), (16,)))]
     run = run.settled([unit.id for unit in units])
-    opened = run.open_report()
+    opened = RunReport(run)
     for unit in units:
         opened.take(run.examine(unit.property_name, unit.layer)[0])
     assert opened.finish()

@@ -10,7 +10,7 @@ import pytest
 
 from attncheck.checks.registry import PROPERTIES
 from attncheck.records import Closing, Manifest, Result, read
-from attncheck.words import chance
+from attncheck.wording import chance
 
 pytest_plugins = ["pytester"]
 

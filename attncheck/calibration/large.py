@@ -19,8 +19,9 @@ from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.program import Program
+from attncheck.program.extent import vectors_of
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_exposed, vectors_of
+from attncheck.simulators.programs import draw_exposed
 from attncheck.subject import Subject, collapsed, direct, matrix_free, programs
 from attncheck.unit import join
 

@@ -14,8 +14,8 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
+from attncheck.evidence.words import expected
 from attncheck.simulators.weights import GAUSSIAN
-from attncheck.words import expected
 
 Kind = Literal["exact", "limit"]
 

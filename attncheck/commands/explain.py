@@ -21,7 +21,7 @@ from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.power import level_of
 from attncheck.profiles import PROFILES, Profile
 from attncheck.statements import STATEMENTS
-from attncheck.words import chance, counted
+from attncheck.wording import chance, counted
 
 _WIDTH = 100
 _KINDS = {

@@ -13,7 +13,7 @@ from attncheck.messages import explain
 from attncheck.processes import interrupts_held
 from attncheck.pytest_plugin import Reporter, shipped
 from attncheck.records import Result
-from attncheck.run import RunReport
+from attncheck.reporting import RunReport
 
 # What pytest-xdist says of an item that took its worker down.
 _CRASH = "crashed while running"

@@ -13,10 +13,11 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
 from attncheck.manifest import installed_versions, this_machine
+from attncheck.names import layer_name
 from attncheck.records import Manifest, Result, Theory, read, result_digest, theory_digest
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit
-from attncheck.words import chance, layer_name
+from attncheck.wording import chance
 
 
 def replay_result(record: Path, id: str, subject: str | None = None) -> int:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.program import Initial, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.program.extent import vectors_of
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import exposed, vectors_of
+from attncheck.simulators.programs import exposed
 
 FloatArray = NDArray[np.float64]
 Matrices = Callable[[int, np.random.Generator], Multiplier]

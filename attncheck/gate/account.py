@@ -18,8 +18,8 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
+from attncheck.names import layer_name
 from attncheck.records import Closing, Planned, Theory, combined_digest, read_as, result_digest, sensible, theory_digest
-from attncheck.words import layer_name
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

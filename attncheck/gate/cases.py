@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account, IntArray, Line
-from attncheck.words import chance
+from attncheck.wording import chance
 
 PARTS = {
     "completeness": "planned, reported, and no less than the baseline",

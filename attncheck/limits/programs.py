@@ -14,8 +14,8 @@ from attncheck.limits.expectation import expectation, normal_points
 from attncheck.limits.kernel import psd_root
 from attncheck.nonlinearity import Nonlinearity
 from attncheck.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.program.extent import results_of
 from attncheck.simulators.draws import ProgramDraws
-from attncheck.simulators.programs import results_of
 
 FloatArray = NDArray[np.float64]
 # Entries that are worked on at a time.

@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-import attncheck as ac
 from attncheck.attention import AttentionLayer
 from attncheck.errors import refuse
 from attncheck.limits.kernel import input_kernel
 from attncheck.limits.mixture import ScaleMixture
 from attncheck.paper.experiments import Exact
+from attncheck.rates.distance import distance
 from attncheck.rates.drivers import gamma_rule
-from attncheck.rates.law import Distance, default_size
+from attncheck.rates.law import Distance, default_size, finite_width_law
 from attncheck.rates.rate import fit
 
 FloatArray = NDArray[np.float64]
@@ -89,9 +89,9 @@ def compute(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> d
     usual = default_size(wanted.layer)
     size = min(usual, max(_FEWEST_DRAWS, round(scale * usual)))
     if wanted.infinite:
-        found = ac.distance(wanted.layer, "kl", size=size, seed=seed, width=math.inf)
+        found = distance(wanted.layer, "kl", size=size, seed=seed, width=math.inf)
         return {name: np.array(getattr(found, name)) for name in _FIELDS}
-    law = ac.finite_width_law(wanted.layer, size=size, seed=seed)
+    law = finite_width_law(wanted.layer, size=size, seed=seed)
     gap = law.gap()
     numbers = (*gap.distance("kl"), *gap.leading("kl"), float(wanted.layer.width), gap.deviation.draws)
     arrays = {name: np.array(number) for name, number in zip(_FIELDS, numbers, strict=True)}

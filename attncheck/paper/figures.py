@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attncheck.paper.exact import gaussian
 from attncheck.paper.results import Figure, PanelText, Sampled
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
-from attncheck.words import number
+from attncheck.wording import number
 
 FloatArray = NDArray[np.float64]
 

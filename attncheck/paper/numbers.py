@@ -8,7 +8,7 @@ import numpy as np
 
 from attncheck.measured import table
 from attncheck.paper.results import Curve, Figure, Point, Sampled, Statement
-from attncheck.words import counted
+from attncheck.wording import counted
 
 
 def statements_of(figure: Figure) -> list[Statement]:

@@ -9,7 +9,6 @@ import msgspec
 
 from attncheck.files import write_whole
 from attncheck.paper import numbers, plates, results
-from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.figures import Panel, panels_of
 from attncheck.paper.results import Figure
 from attncheck.paper.run import Manifest
@@ -42,10 +41,10 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: Manifest) -> 
     InputError
         If a unit is missing or a file cannot be written.
     """
-    from attncheck.report.paper import render_paper
+    from attncheck.paper.page import render_paper
 
     written = [path for name in names for path in _figure(finished(name, data, manifest), out)]
-    figures = [figure for figure in published(out) if belongs(figure, manifest)]
+    figures = [figure for figure in results.published(out) if belongs(figure, manifest)]
     page = write_whole(out / NUMBERS, numbers.markdown(figures).encode())
     return [*written, page, render_paper(out / PAGE, figures)]
 
@@ -55,18 +54,6 @@ def finished(name: str, data: Path, manifest: Manifest) -> Figure:
     figure = results.gather(name, data, manifest)
     panels = [panel.text for panel in panels_of(figure)]
     return msgspec.structs.replace(figure, statements=numbers.statements_of(figure), panels=panels)
-
-
-def published(folder: Path) -> list[Figure]:
-    """Return the figures in a folder, in the paper's order.
-
-    Raises
-    ------
-    InputError
-        If one of them cannot be read.
-    """
-    paths = [folder / f"{name}.json" for name in EXPERIMENTS]
-    return [results.read_figure(path) for path in paths if path.exists()]
 
 
 def belongs(figure: Figure, manifest: Manifest) -> bool:

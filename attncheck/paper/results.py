@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-import attncheck as ac
 from attncheck.errors import InputError
+from attncheck.limit import limit
 from attncheck.paper import units
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, Configuration, Exact, Experiment
 from attncheck.paper.run import Manifest
 from attncheck.paper.units import Arrays, Unit
+from attncheck.version import __version__
 
 FloatArray = NDArray[np.float64]
 
@@ -195,7 +196,7 @@ def _limits(experiment: Experiment) -> list[Configuration]:
 
 
 def _limit(configuration: Configuration) -> Limit:
-    law = ac.limit(configuration.layer)
+    law = limit(configuration.layer)
     density = np.asarray(law.pdf(units.grid())).tolist()
     return Limit(configuration.label, density, law.variance(), law.excess_kurtosis())
 
@@ -290,5 +291,17 @@ def read_figure(path: Path) -> Figure:
     except msgspec.DecodeError as error:
         raise InputError(f"paper={path}: is not a figure ({error}); {remedy}") from None
     if figure.schema != SCHEMA or figure.name not in EXPERIMENTS:
-        raise InputError(f"paper={path}: is of another version; {remedy} of attncheck {ac.__version__}")
+        raise InputError(f"paper={path}: is of another version; {remedy} of attncheck {__version__}")
     return figure
+
+
+def published(folder: Path) -> list[Figure]:
+    """Return the figures in a folder, in the paper's order.
+
+    Raises
+    ------
+    InputError
+        If one of them cannot be read.
+    """
+    paths = [folder / f"{name}.json" for name in EXPERIMENTS]
+    return [read_figure(path) for path in paths if path.exists()]

@@ -8,10 +8,10 @@ import msgspec
 from scipy.special import betainccinv, betaincinv
 
 from attncheck.case import Case
+from attncheck.evidence.words import allowed
 from attncheck.faults import FAULTS
 from attncheck.power import Entry, Row
 from attncheck.profiles import profile_named
-from attncheck.words import allowed
 
 # Two-sided error of the interval for the share of suspicious looks.
 _ERROR = 0.01

@@ -13,6 +13,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_draws, check_number, check_position, check_whole, refuse
 from attncheck.memory import check_memory
 from attncheck.program import Program, Score
+from attncheck.program.extent import entries_of
 from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.fixed_heads import FixedHeads
 from attncheck.rates.gap import METRICS
@@ -23,7 +24,6 @@ from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.rates.quadratic import ScoreSum
 from attncheck.rates.weights import OtherWeights
 from attncheck.simulators.layers import matrix_entries
-from attncheck.simulators.programs import entries_of
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 DEFAULT_RECIPE = "validation"
 
@@ -17,7 +18,7 @@ def render_report(
     out: Path = Path("report.html"),
     *,
     power: Path | None = None,
-    paper: Path | None = None,
+    paper: Any = None,
 ) -> Path:
     """Render a run record as a page.
 
@@ -35,8 +36,8 @@ def render_report(
         Where the page goes; its folder is made.
     power : Path, optional
         A power table that `attncheck power` wrote.
-    paper : Path, optional
-        A folder that `attncheck paper` wrote.
+    paper : attncheck.paper.page.PaperView, optional
+        The paper's experiments, as `attncheck.paper.page.read_paper` reads them from a folder.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records import Result
 from attncheck.report.gather import Space, Tally
-from attncheck.words import in_departures
+from attncheck.result_words import in_departures
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
 STAGES = tuple(CLAIMS)

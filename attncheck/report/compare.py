@@ -14,7 +14,7 @@ from statistics import NormalDist
 from attncheck.records import Result, read
 from attncheck.report.bounded import Largest
 from attncheck.report.gather import Gathered
-from attncheck.words import in_departures
+from attncheck.result_words import in_departures
 
 #: Chance that any effect of two equal runs is said to have moved.
 LEVEL = 0.01

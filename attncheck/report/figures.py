@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Verdict
+from attncheck.names import layer_name
 from attncheck.records import Result
 from attncheck.report import svg
 from attncheck.report.pictures import Cdf, Covariances, Rate, Residuals, read_picture
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
-from attncheck.words import chance, counted, in_departures, layer_name, number, printable
+from attncheck.result_words import in_departures
+from attncheck.wording import chance, counted, number, printable
 
 _QUANTILE = NormalDist().inv_cdf(0.995)
 # The largest deviation that a forest plot shows, in units of what must be caught.

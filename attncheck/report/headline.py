@@ -9,7 +9,7 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.report.causes import violated
 from attncheck.report.gather import Gathered
-from attncheck.words import chance, counted, number
+from attncheck.wording import chance, counted, number
 
 #: Overall verdicts, the worst first.
 ORDER = ("violated", "incomplete", "inconclusive", "consistent")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
-from attncheck import words
+import attncheck.wording as words
 from attncheck.errors import InputError
+from attncheck.evidence.words import allowed, expected
 from attncheck.files import write_whole
+from attncheck.names import layer_name
 from attncheck.report.compare import LEVEL, compare
 from attncheck.report.gather import gather
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits
-
-if TYPE_CHECKING:
-    from attncheck.report.paper import PaperView
+from attncheck.result_words import interval, reads
 
 
-def render(
-    run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Path | None
-) -> Path:
+def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Any) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     chosen = load(recipe)
     found = gather(Path(run))
@@ -32,7 +30,7 @@ def render(
         chosen,
         comparison,
         None if power is None else read_power(Path(power)),
-        None if paper is None else _read_paper(Path(paper)),
+        paper,
     )
     return write_whole(Path(out), encoded(page(view)))
 
@@ -81,23 +79,16 @@ def _environment(recipe: Recipe) -> jinja2.Environment:
     return environment
 
 
-def _read_paper(folder: Path) -> PaperView:
-    # Imported here: figures are drawn by more than most reports need, and their page is filled by this module.
-    from attncheck.report.paper import read_paper
-
-    return read_paper(folder)
-
-
 _FILTERS: dict[str, Any] = {
     "number": words.number,
     "chance": words.chance,
     "counted": words.counted,
     "span": words.span,
-    "layer": words.layer_name,
-    "allowed": words.allowed,
-    "expected": words.expected,
-    "interval": words.interval,
-    "reads": words.reads,
+    "layer": layer_name,
+    "allowed": allowed,
+    "expected": expected,
+    "interval": interval,
+    "reads": reads,
     "printable": words.printable,
     "looks": looks,
     "reason": reason_of,

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import shlex
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 from markupsafe import Markup
 
@@ -25,11 +25,9 @@ from attncheck.report.pictures import Rate, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
+from attncheck.result_words import telling
 from attncheck.statements import STATEMENTS, StatementRow
-from attncheck.words import chance, telling
-
-if TYPE_CHECKING:
-    from attncheck.report.paper import PaperView
+from attncheck.wording import chance
 
 # Results of one check that its forest plot shows.
 _SHOWN = 16
@@ -139,7 +137,7 @@ class View:
     recipe : Recipe
     comparison : Comparison or None
     power : PowerTable or None
-    paper : PaperView or None
+    paper : attncheck.paper.page.PaperView or None
         The paper's experiments.
     """
 
@@ -147,7 +145,7 @@ class View:
     recipe: Recipe
     comparison: Comparison | None
     power: PowerTable | None
-    paper: PaperView | None = None
+    paper: Any = None
 
     @cached_property
     def headline(self) -> Headline:

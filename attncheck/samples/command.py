@@ -17,6 +17,7 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, conclude
 from attncheck.evidence.streams import seed_sequence
 from attncheck.evidence.verdicts import Verdict
+from attncheck.evidence.words import allowed
 from attncheck.exit_codes import ExitCode
 from attncheck.manifest import manifest_of
 from attncheck.messages import likely
@@ -25,7 +26,7 @@ from attncheck.samples.examine import BLOCKS, examine_samples
 from attncheck.samples.files import Samples, read_samples
 from attncheck.summary import render_table, unseen
 from attncheck.unit import violated
-from attncheck.words import allowed, chance, gap_text
+from attncheck.wording import chance, gap_text
 
 # Checks that a simulator with weights of any law passes too.
 _NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)

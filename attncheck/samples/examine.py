@@ -32,7 +32,7 @@ from attncheck.records import Result
 from attncheck.samples.files import Samples
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
-from attncheck.words import gap_text
+from attncheck.wording import gap_text
 
 BLOCKS = 3
 _POWER = 0.99

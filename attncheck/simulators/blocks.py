@@ -23,8 +23,8 @@ from attncheck.simulators.layers import (
 Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
 _Batch = TypeVar("_Batch", bound=Batch)
 
-# Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
-_BLOCK_ENTRIES = 2**21
+#: Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
+BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def root_of(seed: Any) -> np.random.SeedSequence:
 
 def chunks(work: Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
     """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
-    block = max(1, _BLOCK_ENTRIES // max(1, work.entries))
+    block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     chunk: _Batch | None = None
     filled = 0
     for index, start in enumerate(range(0, size, block)):

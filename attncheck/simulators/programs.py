@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.program import MatMul, Node, Output, Program, Score
+from attncheck.program import Node, Output, Program, Score
+from attncheck.program.extent import results_of, vectors_of
 from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 
 FloatArray = NDArray[np.float64]
-
-
-def results_of(program: Program) -> tuple[Node, ...]:
-    """Return the lines that draws of a program show: its outputs, else the vectors that no other vector is made from.
-
-    Examples
-    --------
-    >>> program = Program()
-    >>> h = program.initial("h")
-    >>> g = program.matmul(program.weight("W"), h)
-    >>> [node.name for node in results_of(program)]
-    ['g1']
-    """
-    outputs = tuple(node for node in program.lines() if isinstance(node, Output))
-    vectors = [node for node in program.nodes if not isinstance(node, Score)]
-    used = {parent for node in vectors for parent in node.parents}
-    return outputs or tuple(node for node in vectors if node not in used)
 
 
 def draw_lines(
@@ -61,11 +43,6 @@ def draw_lines(
     values = interpret(program.steps(), width, size, coordinates, vectors, multiplier(width, rng), rng)
     outputs = np.stack([values.get(node)[:, :coordinates] for node in results], axis=1)
     return ProgramDraws(outputs=outputs, scores=_scores_of(program, size, values.get))
-
-
-def vectors_of(program: Program) -> tuple[Node, ...]:
-    """Return the lines that are vectors, outputs included."""
-    return tuple(node for node in program.lines() if not isinstance(node, Score))
 
 
 def draw_exposed(
@@ -111,22 +88,3 @@ def exposed(
 def _scores_of(program: Program, size: int, value: Callable[[Node], FloatArray]) -> FloatArray:
     scores = [value(node) for node in program.nodes if isinstance(node, Score)]
     return np.stack(scores, axis=1) if scores else np.empty((size, 0))
-
-
-@dataclasses.dataclass(frozen=True)
-class Entries:
-    """Bounds on the float64 entries of one draw: its vectors and scores, with matrices, and with bases of them."""
-
-    lines: int
-    matrices: int
-    bases: int
-
-
-def entries_of(program: Program, width: int) -> Entries:
-    """Return how many entries a draw of a program takes at a width."""
-    uses = Counter(node.weight for node in program.nodes if isinstance(node, MatMul))
-    sizes = {weight: weight.shape(width) for weight in uses}
-    kept = sum(rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] > 1)
-    once = max((rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] == 1), default=0)
-    bases = sum(uses[weight] * sum(shape) for weight, shape in sizes.items())
-    return Entries(sum(2 * node.length(width) for node in program.nodes), kept + once, 2 * bases)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 import attncheck.nonlinearity as nonlinearity
 from attncheck.program import Step
+from attncheck.program.extent import Entries, entries_of
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
 from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.linalg import gram_root
-from attncheck.simulators.programs import Entries, entries_of
 from attncheck.stacks.program import StackProgram
 from attncheck.stacks.stack import AttentionStack
 

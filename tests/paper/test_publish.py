@@ -15,14 +15,14 @@ import pytest
 from attncheck.errors import InputError
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.numbers import markdown, named
-from attncheck.paper.publish import finished, publish, published
-from attncheck.paper.results import Figure, arrays_of, encode
+from attncheck.paper.page import read_paper, view_of
+from attncheck.paper.publish import finished, publish
+from attncheck.paper.results import Figure, arrays_of, encode, published
 from attncheck.paper.run import Manifest
 from attncheck.paper.units import save
 from attncheck.records import SCHEMA, Closing, Writer
 from attncheck.records import Manifest as RunManifest
 from attncheck.report import render_report
-from attncheck.report.paper import read_paper, view_of
 
 from .conftest import NAMES
 
@@ -151,7 +151,7 @@ def test_a_report_of_a_run_shows_the_figures(written: Path, tmp_path: Path) -> N
     writer.write(RunManifest(schema=SCHEMA, subject="mine:simulate", planned=[], **run))
     writer.write(Closing(verdict="consistent", reasons=[], reported=0, seconds=1.0, digest="0"))
     writer.close()
-    render_report(record, recipe="paper", out=tmp_path / "with.html", paper=written)
+    render_report(record, recipe="paper", out=tmp_path / "with.html", paper=read_paper(written))
     render_report(record, recipe="paper", out=tmp_path / "without.html")
     shown, absent = (Pictures((tmp_path / f"{name}.html").read_text(encoding="utf-8")) for name in ("with", "without"))
     assert len(shown.pictures) == len(absent.pictures) + 16

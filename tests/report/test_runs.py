@@ -11,6 +11,7 @@ import pytest
 
 from attncheck.attention import AttentionLayer
 from attncheck.report import render_report
+from attncheck.reporting import RunReport
 from attncheck.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,7 @@ def record_of(path: Path, subject: str, *properties: str) -> Path:
     """Examine some properties of a subject on small layers, and return the record."""
     run = Run.of(subject=subject, seed=3, profile="smoke", false_alarm=1e-6, record=path)
     units = [unit for name in properties for unit in run.units_on(name, LAYERS)]
-    report = run.settled([unit.id for unit in units]).open_report()
+    report = RunReport(run.settled([unit.id for unit in units]))
     for unit in units:
         report.take(report.run.examine(unit.property_name, unit.layer)[0])
     report.finish()

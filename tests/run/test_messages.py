@@ -29,7 +29,7 @@ from attncheck.records import Result
 from attncheck.regimes import REGIMES
 from attncheck.subject import Subject, collapsed
 from attncheck.unit import Unit, run_unit, violated
-from attncheck.words import chance
+from attncheck.wording import chance
 
 from .conftest import COST, GROUPED, LAYER, planned, results_of
 

@@ -20,7 +20,8 @@ from attncheck.errors import InputError
 from attncheck.examples import draw_examples
 from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.records import Closing, read
-from attncheck.run import Run, RunReport
+from attncheck.reporting import RunReport
+from attncheck.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 from attncheck.unit import Unit, run_unit
@@ -140,7 +141,7 @@ class TestReport:
         digests = []
         for order in (1, -1):
             run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{order}.jsonl")
-            report = run.open_report()
+            report = RunReport(run)
             for name in ("scores", "draws")[::order]:
                 report.take(run.examine(name, LAYER)[0])
             assert report.finish()
@@ -151,7 +152,7 @@ class TestReport:
     def test_what_is_missing_or_too_much_is_incomplete(self, tmp_path: Path) -> None:
         for number, names in enumerate([["scores"], ["scores", "draws", "draws"], ["scores", "draws", "inputs"]]):
             run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{number}.jsonl")
-            report = run.open_report()
+            report = RunReport(run)
             for name in names:
                 report.take(run.examine(name, LAYER)[0])
             assert not report.finish()
@@ -161,7 +162,7 @@ class TestReport:
             assert closing.reasons[0] in report.summary()
 
     def test_nothing_reported_has_no_table(self, tmp_path: Path) -> None:
-        report = planned("scores", record=tmp_path / "record.jsonl").open_report()
+        report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
         assert not report.finish()
         owed = len(report.run.planned)
         started = f"INCOMPLETE: attncheck.subject:direct, 0 of {owed} planned results examined, on 0 claims and 0"
@@ -175,7 +176,7 @@ class TestReport:
     def test_summary_tells_what_no_layer_examined(self, tmp_path: Path) -> None:
         blind = faults.exposing(collapsed, ["outputs", "scores"])
         run = planned("scores", "draws", subject=blind, record=tmp_path / "record.jsonl")
-        report = run.open_report()
+        report = RunReport(run)
         for name in ("scores", "draws"):
             report.take(run.examine(name, LAYER)[0])
         assert report.finish()

@@ -14,6 +14,8 @@ from attncheck.checks.registry import CHECKS, EVERY_CHECK
 from attncheck.records import Result
 from attncheck.report.causes import causes
 from attncheck.report.gather import gather
+from attncheck.reporting import RunReport
+from attncheck.result_words import reads
 from attncheck.subject import collapsed
 from attncheck.summary import (
     MAIN_CHECKS,
@@ -27,7 +29,6 @@ from attncheck.summary import (
     verdict_sentence,
     visited_layers,
 )
-from attncheck.words import reads
 
 from .conftest import GROUPED, LAYER, planned, results_of
 
@@ -35,7 +36,7 @@ from .conftest import GROUPED, LAYER, planned, results_of
 class TestSummary:
     def test_violated_begins_with_the_causes_that_the_report_has(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
-        report = planned("scores", subject="attncheck.faults:tied_query_key", record=record).open_report()
+        report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=record))
         report.take(report.run.examine("scores", LAYER)[0])
         assert not report.finish()
         first = causes(gather(record).tallies)[0]
@@ -47,7 +48,7 @@ class TestSummary:
         assert NOT_PROVED not in lines
 
     def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
-        report = planned("scores", subject=collapsed, record=tmp_path / "record.jsonl").open_report()
+        report = RunReport(planned("scores", subject=collapsed, record=tmp_path / "record.jsonl"))
         report.take(report.run.examine("scores", LAYER)[0])
         assert report.finish()
         lines = report.summary().splitlines()
@@ -151,7 +152,7 @@ class TestDetectable:
         assert set(MAIN_CHECKS) <= {check.name for check in EVERY_CHECK}
 
     def test_stands_in_the_summary_of_a_run(self, tmp_path: Path) -> None:
-        report = planned("scores", record=tmp_path / "record.jsonl").open_report()
+        report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
         report.take(report.run.examine("scores", LAYER)[0])
         report.finish()
         (heading, *_) = detectable(report.results)

@@ -9,7 +9,6 @@ import pytest
 
 from attncheck import AttentionLayer, AttentionStack, InputError
 from attncheck.coverage import Statement
-from attncheck.stacks.program import expand_stack
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 
@@ -91,7 +90,7 @@ def test_weight_entries_are_those_of_the_program() -> None:
     for layer in (LAYER, LAYER.replace(head_dim=3, num_kv_heads=1, input_correlation=0.5)):
         for depth in (1, 3):
             stack = AttentionStack(layer=layer, depth=depth)
-            shapes = [weight.shape(8) for weight in expand_stack(stack).program.weights]
+            shapes = [weight.shape(8) for weight in stack.expand().program.weights]
             assert stack.weight_entries == sum(rows * columns for rows, columns in shapes)
 
 
@@ -113,6 +112,6 @@ def test_coverage_is_a_conjecture_from_the_second_layer_on(depth: int, residual:
 
 
 def test_matrices_of_different_layers_are_different() -> None:
-    names = [weight.name for weight in expand_stack(AttentionStack(layer=LAYER, depth=2)).program.weights]
+    names = [weight.name for weight in AttentionStack(layer=LAYER, depth=2).expand().program.weights]
     assert len(set(names)) == len(names)
     assert {"L1.Q1", "L2.Q1", "W1", "W2"} <= set(names)

@@ -20,8 +20,9 @@ from attncheck.evidence.orders import Order
 from attncheck.evidence.streams import stream
 from attncheck.limits.programs import ProgramLimit, limit_of_program
 from attncheck.program import Initial, Node, Output, Program
+from attncheck.program.extent import vectors_of
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_exposed, vectors_of
+from attncheck.simulators.programs import draw_exposed
 
 FloatArray = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.case import ProgramCase
-from attncheck.simulators.programs import results_of
+from attncheck.program.extent import results_of
 
 FloatArray = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.program import Initial, MatMul, Node, Nonlin, Output
-from attncheck.simulators.programs import vectors_of
+from attncheck.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attncheck.case import ProgramCase
 from attncheck.checks.whitening import Residual, precision, spectrum
 from attncheck.program import Initial, MatMul, Node, Program, Score, Weight
-from attncheck.simulators.programs import vectors_of
+from attncheck.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

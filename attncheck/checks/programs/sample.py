@@ -21,8 +21,8 @@ from attncheck.checks.programs.residuals import (
 )
 from attncheck.checks.whitening import Residual
 from attncheck.errors import InputError, refuse
+from attncheck.program.extent import results_of, vectors_of
 from attncheck.simulators.draws import ProgramDraws
-from attncheck.simulators.programs import results_of, vectors_of
 
 FloatArray = NDArray[np.float64]
 

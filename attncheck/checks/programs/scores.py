@@ -15,7 +15,7 @@ from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.evidence.pictures import covariances
 from attncheck.program import MatMul
-from attncheck.simulators.programs import vectors_of
+from attncheck.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 

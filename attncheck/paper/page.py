@@ -11,8 +11,7 @@ from attncheck.errors import refuse
 from attncheck.files import write_whole
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import made_with, named, size_of
-from attncheck.paper.publish import published
-from attncheck.paper.results import Figure, Statement
+from attncheck.paper.results import Figure, Statement, published
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import Drawing, draw

@@ -1,0 +1,47 @@
+"""What a null expects, as a reader wants it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attncheck.wording import number
+
+
+class Seen(Protocol):
+    """An outcome, or a result of a record."""
+
+    @property
+    def null_effect(self) -> float | None:
+        """What the null expects, or the largest that it allows."""
+        ...
+
+    @property
+    def at_most(self) -> bool:
+        """Whether the null allows everything up to it."""
+        ...
+
+
+def allowed(seen: Seen) -> str:
+    """Return the effect that the null expects, or the largest that it allows.
+
+    Examples
+    --------
+    >>> from attncheck.evidence.family import Outcome
+    >>> allowed(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    '1'
+    >>> allowed(Outcome(1.0, 0.0, 0.0, 0.003, null_effect=0.0045, count=9, at_most=True))
+    'up to 0.0045'
+    """
+    return f"{'up to ' if seen.at_most else ''}{number(seen.null_effect)}"
+
+
+def expected(seen: Seen) -> str:
+    """Return the same with its verb.
+
+    Examples
+    --------
+    >>> from attncheck.evidence.family import Outcome
+    >>> expected(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    'expected 1'
+    """
+    return f"{'allowed' if seen.at_most else 'expected'} {allowed(seen)}"

@@ -1,0 +1,76 @@
+"""Numbers and counts as a reader wants them; the same on the terminal, in tables and alternative texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def number(value: float | None) -> str:
+    """Return four significant digits, or a dash.
+
+    Examples
+    --------
+    >>> number(1234567.0), number(0.25), number(None)
+    ('1.235e+06', '0.25', '–')
+    """
+    return "–" if value is None else f"{value:.4g}"
+
+
+def chance(value: float | None) -> str:
+    """Return a p-value with two significant digits.
+
+    Examples
+    --------
+    >>> chance(0.000123), chance(0.0)
+    ('0.00012', '<1e-300')
+    """
+    if value is None:
+        return "–"
+    return "<1e-300" if value < 1e-300 else f"{value:.2g}"
+
+
+def gap_text(gap: float | None) -> str:
+    """Return the smallest effect that a look detects; no effect at all may be large enough.
+
+    Examples
+    --------
+    >>> gap_text(0.0123), gap_text(None), gap_text(math.inf)
+    ('0.0123', 'nothing', 'nothing')
+    """
+    return "nothing" if gap is None or math.isinf(gap) else f"{gap:.3g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where it needs one.
+
+    Examples
+    --------
+    >>> counted(1, "layer"), counted(12000, "layer")
+    ('1 layer', '12,000 layers')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def span(values: list[Any]) -> str:
+    """Return the range of a list of smallest and largest.
+
+    Examples
+    --------
+    >>> span([1.0, 2.5]), span([3, 3]), span([])
+    ('1 to 2.5', '3', '–')
+    """
+    texts = [f"{value:,}" if isinstance(value, int) else number(value) for value in values]
+    return " to ".join(dict.fromkeys(texts)) or "–"
+
+
+def printable(text: str, most: int = 200) -> str:
+    """Return a text without control characters, and cut where it is too long to show.
+
+    Examples
+    --------
+    >>> printable(f"a{chr(0)}b") == f"a{chr(0xFFFD)}b", printable("abcdef", 4)
+    (True, 'abc…')
+    """
+    shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
+    return shown if len(text) <= most else shown[: most - 1] + "…"
