@@ -115,6 +115,12 @@ def check(
     false_alarm : float
         Chance that a right simulator is called violated anywhere in this call.
 
+    Notes
+    -----
+    While it runs, BLAS has one thread in the whole process; threads and processes of your own may call it at the same
+    time, and find the number of threads as it was. A subject by name is imported with the current folder on
+    ``sys.path``, which stays there. The environment is not touched.
+
     Returns
     -------
     CheckReport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,11 +11,43 @@ import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
 
+class _OneThread:
+    """One BLAS thread for the whole process, from the first that asks for it until the last is done.
+
+    BLAS libraries know one number of threads for all threads of a process. Each caller of `threadpool_limits` would
+    put back what it found: of two that overlap, the second finds the first one's limit, and would leave it behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limits: threadpool_limits | None = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            self._users += 1
+            if self._limits is None:
+                self._limits = threadpool_limits(1)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users and self._limits is not None:
+                    self._limits.restore_original_limits()
+                    self._limits = None
+
+
+_ONE_THREAD = _OneThread()
+
+
 @contextlib.contextmanager
 def own_arithmetic() -> Iterator[None]:
     """One BLAS thread, as workers share the machine's cores, and numpy's defaults where a number is out of range.
 
-    Whoever called ``np.seterr(all="raise")`` before finds it as it was.
+    Whoever called ``np.seterr(all="raise")`` before finds it as it was, and so does whoever set a number of BLAS
+    threads, in whichever thread of the process.
 
     Examples
     --------
@@ -22,7 +55,7 @@ def own_arithmetic() -> Iterator[None]:
     ...     float(np.float64(1e-300) * 1e-300)
     0.0
     """
-    with threadpool_limits(1), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
+    with _ONE_THREAD.held(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
         yield
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from attncheck.attention import AttentionLayer
@@ -83,11 +83,11 @@ class ProgramCase:
         return {"program": self.program.to_dict(), "widths": list(self.widths)}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Build a case from what `to_dict` returned."""
+    def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Self:
+        """Build a case from what `to_dict` returned; `trust` as for `Program.from_dict`."""
         if not isinstance(fields.get("widths"), list | tuple):
             refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
-        return cls(Program.from_dict(fields["program"]), tuple(fields["widths"]))
+        return cls(Program.from_dict(fields["program"], trust), tuple(fields["widths"]))
 
     def simpler(self) -> Iterator[Self]:
         """Yield cases with less in them: without one of the lines that nothing is made from, then narrower."""
@@ -116,14 +116,14 @@ class ProgramCase:
 Case = AttentionLayer | ProgramCase
 
 
-def read_case(fields: Mapping[str, Any]) -> Case:
+def read_case(fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Case:
     """Return the layer or program of a record.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If it is neither, or names code of a module that is not trusted.
     """
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
-    return ProgramCase.from_dict(fields) if "program" in fields else AttentionLayer.from_dict(fields)
+    return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields)

@@ -116,7 +116,7 @@ def check(
 
 
 @app.command
-def replay(record: Path, id: str, /, *, subject: str | None = None) -> int:
+def replay(record: Path, id: str, /, *, subject: str | None = None, trust: list[str] | None = None) -> int:
     """Repeat one result of a record, to the digit.
 
     Parameters
@@ -127,10 +127,13 @@ def replay(record: Path, id: str, /, *, subject: str | None = None) -> int:
         The result, as it is written in the record and in messages: CHECK@LAYER.
     subject
         Examine this simulator instead of the recorded one, a mended one for example.
+    trust
+        A module that the record may have imported: that of the recorded simulator, or of functions of a program.
+        Without it, a record runs no code but attncheck's own.
     """
     from attncheck.commands.replay import replay_result
 
-    return replay_result(record, id, subject)
+    return replay_result(record, id, subject, trust or ())
 
 
 @app.command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.names import layer_name
 from attncheck.records import Result
+from attncheck.result_words import replay_command
 from attncheck.unit import violated
 from attncheck.wording import chance, counted
 
@@ -26,11 +26,12 @@ _SHAPES = {
 }
 
 
-def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "") -> str:
+def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "", subject: str = "") -> str:
     """Return what a person needs to know of a unit's violated results, the most telling first; empty if none is.
 
-    `record`, or where there is none the Python `call` that gave the results, is what repeats them. `after` is the claim
-    of another unit that tells more, if there is one: all that is computed later shows a fault too.
+    `record`, with the name of the `subject`, or where there is none the Python `call` that gave the results, is what
+    repeats them. `after` is the claim of another unit that tells more, if there is one: all that is computed later
+    shows a fault too.
     """
     bad = violated(results)
     if not bad:
@@ -61,7 +62,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
             f"  smaller:  the fault shows too on {worst.illustration} (an illustration on fresh draws, not a verdict)"
         )
     if record is not None:
-        lines.append(f"  replay:   attncheck replay {shlex.quote(str(record))} {worst.id}")
+        lines.append(f"  replay:   {replay_command(record, worst.id, subject)}")
     elif call:
         lines.append(f"  replay:   {call}")
     return "\n".join(lines)

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.records import Result
 from attncheck.wording import number
+
+#: Where attncheck's own subjects are: a record that names one of them is replayed without further ado.
+OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
+
+
+def replay_command(record: Path | str, id: str, subject: str) -> str:
+    """Return the command that repeats a result; who runs it says that the module of the subject is trusted.
+
+    Examples
+    --------
+    >>> replay_command("run.jsonl", "scores.scale@0123456789ab", "attncheck.subject:direct")
+    'attncheck replay run.jsonl scores.scale@0123456789ab'
+    >>> replay_command("run.jsonl", "scores.scale@0123456789ab", "mine.attention:packed")
+    'attncheck replay run.jsonl scores.scale@0123456789ab --trust mine.attention'
+    """
+    module, colon, _ = subject.partition(":")
+    foreign = bool(colon) and module not in OWN_SUBJECTS
+    return shlex.join(["attncheck", "replay", str(record), id, *(["--trust", module] if foreign else [])])
 
 
 def telling(reasons: Mapping[str, int]) -> str:

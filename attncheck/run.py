@@ -164,7 +164,9 @@ class Run:
             results = run_unit(unit, self.subject, self.seed, cost)
             if self.explains and violated(results):
                 results = self._explained(unit, results, cost)
-        return [msgspec.to_builtins(result) for result in results], explain(results, self.record)
+        return [msgspec.to_builtins(result) for result in results], explain(
+            results, self.record, subject=self.subject.name
+        )
 
     def _explained(self, unit: Unit, results: Sequence[Result], cost: Cost) -> list[Result]:
         """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""

@@ -22,7 +22,7 @@ from attncheck.program import features as program_features
 from attncheck.records import Result, Theory, run_digest
 from attncheck.report.causes import causes
 from attncheck.report.gather import tallied
-from attncheck.result_words import reads, telling
+from attncheck.result_words import reads, replay_command, telling
 from attncheck.run import Run
 from attncheck.wording import chance, counted, gap_text, span
 
@@ -90,9 +90,9 @@ def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
     refuted = [each for each in theory if each.verdict == Verdict.VIOLATED]
     seconds = sum(each.seconds for each in theory)
     told = f"Theory, without the subject: {len(theory) - len(refuted)} of {counted(len(theory), 'statement')} hold"
-    lines = [f"{told}, in {seconds:.0f} processor seconds."]
+    lines = [f"{told}, {seconds:.0f} seconds of all workers."]
     for each in refuted:
-        again = f"; repeat it: attncheck replay {run.record} '{each.id}'" if run.record else ""
+        again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
         lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
     return lines
 

@@ -34,13 +34,14 @@ class Live:
         Whether somebody pressed Ctrl-C.
     """
 
-    def __init__(self, progress: Progress, record: Path) -> None:
+    def __init__(self, progress: Progress, record: Path, subject: str) -> None:
         self.reporter: Reporter | None = None
         self.unusable: list[str] = []
         self.failed: list[str] = []
         self.interrupted = False
         self._progress = progress
         self._record = record
+        self._subject = subject
         self._task: TaskID = progress.add_task("collecting", total=None)
 
     @pytest.hookimpl(wrapper=True)
@@ -67,7 +68,8 @@ class Live:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a finished item, and show what it has to say."""
         came = shipped(report)
-        message = explain([msgspec.convert(fields, Result) for fields in came["results"]], self._record)
+        results = [msgspec.convert(fields, Result) for fields in came["results"]]
+        message = explain(results, self._record, subject=self._subject)
         if message:
             self._show(message)
         elif came["unusable"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attncheck.arithmetic import own_arithmetic
@@ -12,15 +12,17 @@ from attncheck.case import read_case
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.errors import InputError, refuse
 from attncheck.exit_codes import ExitCode
+from attncheck.faults import FAULTS
 from attncheck.manifest import installed_versions, this_machine
 from attncheck.names import layer_name
 from attncheck.records import Manifest, Result, Theory, read, result_digest, theory_digest
+from attncheck.result_words import OWN_SUBJECTS
 from attncheck.subject import Subject
 from attncheck.unit import Cost, Unit, run_unit
 from attncheck.wording import chance
 
 
-def replay_result(record: Path, id: str, subject: str | None = None) -> int:
+def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
     """Repeat a result and print both; the arguments are those of `attncheck replay`.
 
     Returns
@@ -31,7 +33,8 @@ def replay_result(record: Path, id: str, subject: str | None = None) -> int:
     Raises
     ------
     InputError
-        If the record cannot be read, has no such result, or the subject cannot be called.
+        If the record cannot be read, has no such result, names code that is not trusted, or the subject cannot be
+        called.
     """
     manifest, recorded = find_result(record, id)
     if isinstance(recorded, Theory):
@@ -41,14 +44,25 @@ def replay_result(record: Path, id: str, subject: str | None = None) -> int:
     named = subject or manifest.subject
     if ":" not in named:
         refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
-    repeated = repeat(recorded, Subject.of(named), manifest.seed)
+    if subject is None and not _trusted(named, trust):
+        module = named.partition(":")[0]
+        remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
+        refuse("subject", named, "is code that the record names, and was not imported", remedy)
+    repeated = repeat(recorded, Subject.of(named), manifest.seed, trust)
     same = result_digest(recorded) == result_digest(repeated)
     for line in _comparison(manifest, recorded, repeated, named, same):
         print(line)
     return ExitCode.of(repeated.verdict)
 
 
-def repeat(recorded: Result, subject: Subject, seed: int) -> Result:
+def _trusted(subject: str, trust: Sequence[str]) -> bool:
+    """Return whether a subject that a record names is attncheck's own, or of a trusted module."""
+    module, _, name = subject.partition(":")
+    known = {OWN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"), OWN_SUBJECTS[1]: tuple(FAULTS)}
+    return name in known.get(module, ()) or any(module == each or module.startswith(f"{each}.") for each in trust)
+
+
+def repeat(recorded: Result, subject: Subject, seed: int, trust: Sequence[str] = ()) -> Result:
     """Examine again what a result examined, on the same draws.
 
     Parameters
@@ -58,8 +72,10 @@ def repeat(recorded: Result, subject: Subject, seed: int) -> Result:
     subject : Subject
     seed : int
         The run seed.
+    trust : sequence of str
+        Modules that functions of a program may be imported from.
     """
-    unit = Unit(recorded.property, read_case(recorded.layer))
+    unit = Unit(recorded.property, read_case(recorded.layer, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
     with own_arithmetic():
         results = run_unit(unit, subject, seed, cost)

@@ -94,7 +94,7 @@ def examine_properties(options: Mapping[str, str], workers: str, keyword: str = 
     arguments += [f"{name}={value}" for name, value in options.items()]
     arguments += ["-k", keyword] if keyword else []
     with progress_bar() as progress, _plain_pytest():
-        live = Live(progress, Path(options["--attncheck-record"]))
+        live = Live(progress, Path(options["--attncheck-record"]), options.get("--attncheck-subject", ""))
         code = pytest.main(arguments, plugins=[live])
     if live.report is None and not (live.failed or live.unusable or live.interrupted):
         raise InputError(f"properties={folder}: pytest ended with {code!r} before anything was examined; see above")

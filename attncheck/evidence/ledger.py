@@ -135,15 +135,12 @@ class Conclusion:
         Planned against reported.
     uniformity : Outcome or None
         Test of the keyed first-look p-values; None if no unit has an eligible one.
-    ranking : tuple of (str, float)
-        Ids with their Benjamini–Hochberg adjusted q, most suspicious first.
     """
 
     verdict: str
     reasons: tuple[str, ...]
     completeness: Completeness
     uniformity: Outcome | None
-    ranking: tuple[tuple[str, float], ...]
 
 
 def conclude(planned: Iterable[str], records: Sequence[Mapping[str, Any]], budget: Budget, run_seed: int) -> Conclusion:
@@ -191,7 +188,7 @@ def conclude(planned: Iterable[str], records: Sequence[Mapping[str, Any]], budge
     }
     verdict = next((name for name, reasons in found.items() if reasons), "consistent")
     reasons = tuple(reason for group in found.values() for reason in group)
-    return Conclusion(verdict, reasons, completeness, uniformity, tuple(rank(entries)))
+    return Conclusion(verdict, reasons, completeness, uniformity)
 
 
 def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
@@ -248,37 +245,6 @@ def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
             candidate = digest([run_seed, entry.key], 64), float(entry.p_values[0])
             best[entry.unit] = min(best.get(entry.unit, candidate), candidate)
     return {unit: best[unit][1] for unit in sorted(best)}
-
-
-def rank(entries: Sequence[Entry]) -> list[tuple[str, float]]:
-    """Return the examined ids with their Benjamini–Hochberg adjusted q, most suspicious first.
-
-    The order is for the reader; verdicts come from the looks. Ties go by the first-look p-value, then by id.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-        In any order.
-
-    Returns
-    -------
-    list of (str, float)
-
-    Examples
-    --------
-    >>> rank([Entry("a", "u", "consistent", (0.3,)), Entry("b", "u", "violated", (1e-4,) * 3, 1e-12)])
-    [('b', 2e-12), ('a', 1.0)]
-    """
-    examined = sorted(
-        (entry for entry in entries if entry.p_values),
-        key=lambda entry: (entry.combined, entry.p_values[0], entry.id),
-    )
-    if not examined:
-        return []
-    from statsmodels.stats.multitest import multipletests  # slow to import, and only needed at the end
-
-    adjusted = multipletests([entry.combined for entry in examined], method="fdr_bh")[1]
-    return [(entry.id, float(q)) for entry, q in zip(examined, adjusted, strict=True)]
 
 
 def _violations(entries: Sequence[Entry], uniformity: Outcome | None, level: float) -> list[str]:

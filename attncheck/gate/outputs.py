@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,6 +17,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account
 from attncheck.gate.cases import PARTS, Case, cases, describe, sentence
+from attncheck.result_words import replay_command
 
 # Results that a summary shows; a report shows them all.
 _SHOWN = 10
@@ -179,7 +179,7 @@ def _markdown(judgement: Judgement) -> Iterator[str]:
 
 def _row(run: Account, index: int) -> str:
     line = run.notable[index]
-    command = shlex.join(["attncheck", "replay", str(run.path), line.id])
+    command = replay_command(run.path, line.id, run.head.subject)
     cells = (f"{line.verdict}: {line.id}", run.layers[line.unit], describe(line), command)
     return "| " + " | ".join(map(_plain, cells)) + " |"
 

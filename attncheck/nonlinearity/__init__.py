@@ -2,7 +2,7 @@
 
 Known functions have constructors here: `identity`, `relu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`, `sigmoid`,
 `sin`, `cos`, `gaussian`. A new one takes a record in ``attncheck.nonlinearity.table`` and a constructor. Any other
-function is used with `declared`, which tries the declaration before it believes it.
+function is used with `declared`, which believes what is said of it.
 """
 
 from attncheck.nonlinearity.declared import Declared, declared
@@ -21,17 +21,14 @@ from attncheck.nonlinearity.families import (
     tanh,
 )
 from attncheck.nonlinearity.function import Nonlinearity
-from attncheck.nonlinearity.witness import Witness, find_witness
 
 __all__ = [
     "Declared",
     "Nonlinearity",
-    "Witness",
     "clip",
     "cos",
     "declared",
     "erf",
-    "find_witness",
     "from_layer",
     "gaussian",
     "identity",

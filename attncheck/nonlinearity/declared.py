@@ -1,4 +1,4 @@
-"""Any function as a nonlinearity, with a declared order and boundedness that are tried before they are believed."""
+"""Any function as a nonlinearity, with a declared order and boundedness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from attncheck.imports import path_of, short_name
 from attncheck.nonlinearity import quadrature
 from attncheck.nonlinearity.function import Nonlinearity
 from attncheck.nonlinearity.table import LARGEST_ORDER
-from attncheck.nonlinearity.witness import find_witness
 
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
@@ -26,7 +25,7 @@ _VECTORISE: Final = "pass a vectorised function, written with NumPy or wrapped b
 
 @dataclasses.dataclass(frozen=True)
 class Declared(Nonlinearity):
-    """A user's function, with what was declared of it and not refuted; build one with `declared`.
+    """A user's function, with what was declared of it; build one with `declared`.
 
     Attributes
     ----------
@@ -36,7 +35,7 @@ class Declared(Nonlinearity):
     Raises
     ------
     InputError
-        If the function is of no use, or the declaration is refuted: with the pair that refutes it.
+        If the function is of no use, or the declaration makes no sense.
     """
 
     function: Function
@@ -46,15 +45,12 @@ class Declared(Nonlinearity):
             refuse("name", self.name, "must not be empty", 'pass text, e.g. name="swish"')
         order = check_whole("order", self.order, 1, "pass the pseudo-Lipschitz order, e.g. order=1")
         if order > LARGEST_ORDER:
-            refuse("order", order, "is too large to be tried in double precision", f"pass at most {LARGEST_ORDER}")
+            refuse("order", order, "is too large for double precision", f"pass at most {LARGEST_ORDER}")
         if not isinstance(self.bounded, bool):
             refuse("bounded", self.bounded, "must be true or false", "say whether φ is bounded")
         if self.parameters:
             refuse("parameters", self.parameters, "belong to the known functions", "write them into the function")
         _check_function(self.function)
-        witness = find_witness(self.function, order, self.bounded)
-        if witness is not None:
-            refuse(witness.field, getattr(self, witness.field), f"{witness.problem} ({self.name})", witness.remedy)
 
     def __call__(self, x: ArrayLike) -> FloatArray:
         """Return φ of every entry of `x`, in the shape of `x`."""
@@ -72,8 +68,7 @@ class Declared(Nonlinearity):
 def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> Declared:
     """Return any function as a nonlinearity, with its order and boundedness declared.
 
-    The declaration is tried at once, by `find_witness`. Declaring less than is true, a larger order or
-    ``bounded=False``, is allowed.
+    Order and boundedness are believed. Declaring less than is true, a larger order or ``bounded=False``, is allowed.
 
     Parameters
     ----------
@@ -94,18 +89,12 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
     Raises
     ------
     InputError
-        If the function is not vectorised or not finite up to 256, or if a pair x, y refutes the declaration.
+        If the function is not vectorised, not finite up to 256, or not a function of each coordinate alone.
 
     Examples
     --------
     >>> declared(np.arctan, order=1, bounded=True).path
     'numpy:arctan'
-    >>> declared(lambda x: x * np.abs(x), order=1, bounded=False, name="signed square")
-    Traceback (most recent call last):
-    ...
-    attncheck.errors.InputError: order=1: is false: at x = ..., y = ..., |φ(x) - φ(y)| = ... against
-    |x - y|(1 + |x|^0 + |y|^0) = ..., a ratio of ..., against at most ... at smaller x and y (signed square);
-    declare the order of its growth, or clip it
     """
     if not callable(function):
         refuse("function", function, "cannot be called", _VECTORISE)

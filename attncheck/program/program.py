@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,23 @@ class Program(Lines):
         return text.to_dict(self)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Program:
+    def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Program:
         """Build a program from what `to_dict` returned.
+
+        Parameters
+        ----------
+        fields : mapping
+        trust : sequence of str
+            Modules whose functions may be imported and called. attncheck's own functions, and those of NumPy and
+            scipy.special, need none.
 
         Raises
         ------
         InputError
-            If something is missing, unknown or of the wrong kind; it names the line.
+            If something is missing, unknown or of the wrong kind, or names code of a module that is not trusted; it
+            names the line.
         """
-        return text.from_dict(cls(), fields)
+        return text.from_dict(cls(), fields, trust)
 
     def to_toml(self) -> str:
         """Return the program as TOML text.
@@ -65,15 +73,15 @@ class Program(Lines):
         return text.to_toml(self)
 
     @classmethod
-    def from_toml(cls, source: str | Path) -> Program:
-        """Read a program from TOML text, or from the file at a `Path`; functions are imported by name.
+    def from_toml(cls, source: str | Path, trust: Sequence[str] = ()) -> Program:
+        """Read a program from TOML text, or from the file at a `Path`; `trust` as for `from_dict`.
 
         Raises
         ------
         InputError
             If it cannot be read, or as for `from_dict`.
         """
-        return text.from_toml(cls(), source)
+        return text.from_toml(cls(), source, trust)
 
     def coverage(self) -> Coverage:
         """Return which statement of the paper covers each line, and why no better one; see `attncheck.coverage`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import attncheck.nonlinearity as nonlinearity
 from attncheck.attention import AttentionLayer
 from attncheck.errors import InputError, check_choice, refuse
 from attncheck.evidence.streams import given_fields
-from attncheck.imports import find, path_of
+from attncheck.imports import find_trusted, path_of
 from attncheck.nonlinearity import Declared, Nonlinearity, declared
 from attncheck.program.functions import LinearCombination, PerArgument, name_of
 from attncheck.program.lines import Lines
@@ -39,8 +39,10 @@ def to_dict(program: Lines) -> dict[str, Any]:
     }
 
 
-def from_dict(program: _Program, fields: Mapping[str, Any]) -> _Program:
-    """Write what `to_dict` returned into an empty program, and return it."""
+def from_dict(program: _Program, fields: Mapping[str, Any], trust: Sequence[str]) -> _Program:
+    """Write what `to_dict` returned into an empty program, and return it; `trust` as for `Program.from_dict`."""
+    if isinstance(trust, str) or not all(isinstance(each, str) for each in trust):
+        refuse("trust", trust, "must be a list of names of modules", "pass e.g. trust=['mymodule']")
     _check_table("program", fields, required=("lines",), optional=("weights",))
     weights: dict[str, Weight] = {}
     for number, row in enumerate(_listed("program.weights", fields.get("weights", [])), 1):
@@ -50,7 +52,7 @@ def from_dict(program: _Program, fields: Mapping[str, Any]) -> _Program:
     for number, row in enumerate(_listed("program.lines", fields["lines"]), 1):
         where = f"program.lines[{number}]"
         try:
-            for node in _read_line(program, weights, nodes, row, where):
+            for node in _read_line(program, weights, nodes, row, where, trust):
                 nodes[node.name] = node
         except InputError as error:
             if str(error).startswith(where):
@@ -73,11 +75,11 @@ def to_toml(program: Lines) -> str:
     return tomli_w.dumps(_without_none(fields))
 
 
-def from_toml(program: _Program, text: str | Path) -> _Program:
+def from_toml(program: _Program, text: str | Path, trust: Sequence[str]) -> _Program:
     """Read an empty program from TOML text, or from the file at a path, and return it."""
     fields, source = read_toml(text, "program", "[[weights]] and [[lines]]")
     try:
-        return from_dict(program, fields)
+        return from_dict(program, fields, trust)
     except InputError as error:
         if isinstance(text, Path):
             raise InputError(f"{source}: {error}") from None
@@ -110,7 +112,12 @@ def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
 
 
 def _read_line(
-    program: Lines, weights: Mapping[str, Weight], nodes: Mapping[str, Node], row: Any, where: str
+    program: Lines,
+    weights: Mapping[str, Weight],
+    nodes: Mapping[str, Node],
+    row: Any,
+    where: str,
+    trust: Sequence[str],
 ) -> Iterable[Node]:
     if not isinstance(row, Mapping) or sum(kind in row for kind in _KINDS) != 1:
         refuse(where, row, "must be a table with one of " + ", ".join(_KINDS), _REMEDY)
@@ -138,7 +145,7 @@ def _read_line(
         if len(sides) != 2:
             refuse(f"{where}.score", value, "must name two lines", "write score = ['g1', 'g2']")
         return [program.score(sides[0], sides[1], row.get("factor", 1.0), name)]
-    function = _read_function(f"{where}.{kind}", value)
+    function = _read_function(f"{where}.{kind}", value, trust)
     if kind == "nonlin":
         return [program.nonlin(function, *lines("of", row["of"]), name=name)]
     return [program.output(function, lines("vectors", row["vectors"]), lines("scores", row.get("scores", [])), name)]
@@ -163,7 +170,7 @@ def _write_function(function: Any) -> dict[str, Any]:
     return {"path": path} if path else {"local": name_of(function)}
 
 
-def _read_function(where: str, fields: Any) -> Any:
+def _read_function(where: str, fields: Any, trust: Sequence[str]) -> Any:
     if isinstance(fields, str):
         fields = {"path": fields} if ":" in fields else {"name": fields}
     if not isinstance(fields, Mapping):
@@ -176,9 +183,9 @@ def _read_function(where: str, fields: Any) -> Any:
         case ["attention", "layer"]:
             return AttentionRow(AttentionLayer.from_dict(fields["layer"]), int(fields["attention"]))
         case ["path"]:
-            return _imported(where, fields["path"])
+            return _imported(where, fields["path"], trust)
         case ["bounded", "order", "path"]:
-            function = _imported(where, fields["path"])
+            function = _imported(where, fields["path"], trust)
             return declared(function, order=fields["order"], bounded=fields["bounded"])
         case _ if "local" in fields:
             remedy = "define it at the top level of a module and build the program again"
@@ -205,12 +212,15 @@ def _without_parameters() -> Nonlinearity:
 
 
 # What `attncheck.nonlinearity` has besides constructors of functions.
-_NO_FUNCTIONS = ("declared", "find_witness", "from_layer")
+_NO_FUNCTIONS = ("declared", "from_layer")
 
 
-def _imported(where: str, path: Any) -> Any:
+def _imported(where: str, path: Any, trust: Sequence[str]) -> Any:
     try:
-        return find(str(path))
+        return find_trusted(str(path), trust)
+    except PermissionError as error:
+        remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
+        refuse(where, path, "is code that a file names, and was not imported", remedy)
     except (ImportError, AttributeError, ValueError) as error:
         refuse(where, path, f"cannot be imported ({error})", "write module:function, importable from here")
 

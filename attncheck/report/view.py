@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +24,7 @@ from attncheck.report.pictures import Rate, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
-from attncheck.result_words import telling
+from attncheck.result_words import replay_command, telling
 from attncheck.statements import STATEMENTS, StatementRow
 from attncheck.wording import chance
 
@@ -239,7 +238,7 @@ class View:
 
     def replay(self, result: Result) -> str:
         """Return the command that repeats a result."""
-        return f"attncheck replay {shlex.quote(str(self.run.path))} {shlex.quote(result.id)}"
+        return replay_command(self.run.path, result.id, self.run.manifest.subject)
 
 
 def _pictured(tally: Tally) -> Result | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ import pytest
 from attncheck.errors import InputError
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.distances import Uniform
-from attncheck.evidence.ledger import Completeness, Entry, compare, conclude, keyed_p_values, rank
+from attncheck.evidence.ledger import Completeness, Entry, compare, conclude, keyed_p_values
 from attncheck.evidence.streams import stream
 
 Bounds = Callable[[int, float], tuple[int, int]]
@@ -49,7 +48,6 @@ def test_a_right_run_is_consistent_in_any_order() -> None:
     assert forward == backward
     assert forward.uniformity is not None
     assert forward.uniformity.count == 50
-    json.dumps(forward.ranking)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -58,7 +56,6 @@ def test_a_conclusion_holds_what_it_was_made_from(seed: int) -> None:
     planned, entries = [*ids(records), "x/1"], [Entry.from_record(each) for each in records]
     found = conclude(planned, records, Budget(), run_seed=seed)
     assert found.completeness == compare(planned, ids(records)) == Completeness(missing=("x/1",))
-    assert list(found.ranking) == rank(entries)
     assert found.uniformity == Uniform().test(list(keyed_p_values(entries, seed).values()))
 
 
@@ -101,21 +98,6 @@ def test_what_is_discrete_or_not_examined_is_not_entered() -> None:
     assert keyed_p_values(entries, 0) == {"c": 1e-5}
     records = [record("a/1", "consistent", 0.2, continuous=False)]
     assert conclude(["a/1"], records, Budget(), 0).uniformity is None
-
-
-def test_the_ranking_is_that_of_benjamini_and_hochberg() -> None:
-    q = [0.01, 0.04, 0.03, 0.005, 1.0]
-    entries = [Entry(str(i), "u", "violated", (0.1, 0.1, 0.1), each) for i, each in enumerate(q)]
-    found = dict(rank(entries))
-    by_hand = {"3": 0.025, "0": 0.025, "2": 0.05, "1": 0.05, "4": 1.0}
-    assert found == {name: pytest.approx(value) for name, value in by_hand.items()}
-    assert [name for name, _ in rank(entries)] == ["3", "0", "2", "1", "4"]
-    assert rank([Entry("x", "u", "not examined", ())]) == []
-
-
-def test_ties_go_by_the_first_look() -> None:
-    entries = [Entry(name, "u", "consistent", (p,)) for name, p in (("a", 0.3), ("b", 0.1), ("c", 0.2))]
-    assert [name for name, _ in rank(entries)] == ["b", "c", "a"]
 
 
 def test_planned_against_reported() -> None:

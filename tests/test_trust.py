@@ -1,0 +1,182 @@
+"""From files nothing is imported: a test for each door that `docs/trust.md` lists."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck.arithmetic import own_arithmetic
+from attncheck.case import ProgramCase, read_case
+from attncheck.cli import main
+from attncheck.errors import InputError
+from attncheck.records import Manifest, Result, Writer, read
+from attncheck.reporting import RunReport
+from attncheck.run import Run
+
+MODULE = "trusted_by_nobody"
+CODE = """
+from pathlib import Path
+Path(r"{mark}").write_text("imported")
+from attncheck.subject import collapsed
+
+def simulate(layer, size, rng):
+    return collapsed(layer, size, rng)
+
+def gate(v, a):
+    Path(r"{mark}").write_text("called")
+    return v * a
+"""
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file that the module writes when it is imported, or a function of it called."""
+    found = tmp_path / "mark"
+    (tmp_path / f"{MODULE}.py").write_text(CODE.format(mark=found), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)  # of the test before
+    return found
+
+
+def lines_with(function: Any) -> dict[str, Any]:
+    return {
+        "weights": [{"name": name} for name in "QKV"],
+        "lines": [
+            {"initial": ["h"]},
+            {"nonlin": {"name": "clip", "parameters": [3.0]}, "of": ["h"], "name": "x"},
+            *({"matmul": name, "of": "x", "name": name.lower()} for name in "QKV"),
+            {"score": ["q", "k"], "name": "p"},
+            {"output": function, "vectors": ["v"], "scores": ["p"], "name": "y"},
+        ],
+    }
+
+
+FOREIGN = lines_with({"path": f"{MODULE}:gate"})
+READERS: dict[str, Callable[..., Any]] = {
+    "from_dict": lambda **trust: ac.Program.from_dict(FOREIGN, **trust),
+    "from_toml": lambda **trust: ac.Program.from_toml(_toml(), **trust),
+    "a case": lambda **trust: ProgramCase.from_dict({"program": FOREIGN, "widths": [8]}, **trust),
+    "a record's case": lambda **trust: read_case({"program": FOREIGN, "widths": [8]}, **trust),
+}
+
+
+def _toml() -> str:
+    import tomli_w
+
+    return tomli_w.dumps(FOREIGN)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_programs_import_what_is_trusted_only(reader: str, mark: Path) -> None:
+    with pytest.raises(InputError, match=f"{MODULE}:gate.*was not imported; .* trust=\\['{MODULE}'\\]"):
+        READERS[reader]()
+    with pytest.raises(InputError, match="was not imported"):
+        READERS[reader](trust=["trusted_by", f"{MODULE}.inner"])
+    assert not mark.exists()
+    READERS[reader](trust=[MODULE])
+    assert mark.read_text() == "called"
+
+
+def test_trust_is_a_list() -> None:
+    with pytest.raises(InputError, match="trust='abc': must be a list of names of modules"):
+        ac.Program.from_dict(FOREIGN, trust="abc")
+
+
+@pytest.mark.parametrize("path", ["os:system", "builtins:eval", "numpy:load", "numpy:fromfile", "attncheck.cli:main"])
+def test_nothing_but_known_functions_needs_no_trust(path: str) -> None:
+    with pytest.raises(InputError, match="was not imported"):
+        ac.Program.from_dict(lines_with({"path": path}))
+
+
+@pytest.mark.parametrize("function", [{"path": "numpy:multiply"}, {"path": "scipy.special:xlogy"}, "softmax_mix"])
+def test_known_functions_are_read(function: Any) -> None:
+    assert ac.Program.from_dict(lines_with(function)).nodes[-1].name == "y"
+
+
+def a_record(path: Path, subject: str) -> Result:
+    """Write a record of one property on one small layer; return its first examined result."""
+    run = Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=path)
+    units = run.units_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
+    report = RunReport(run.settled([unit.id for unit in units]))
+    for unit in units:
+        report.take(report.run.examine(unit.property_name, unit.layer)[0])
+    report.finish()
+    return next(result for result in report.results if result.p_values)
+
+
+def renamed(path: Path, subject: str) -> Path:
+    """Write a record again as that of another subject."""
+    other = path.with_name("other.jsonl")
+    writer = Writer(other)
+    for line in read(path):
+        writer.write(msgspec.structs.replace(line, subject=subject) if isinstance(line, Manifest) else line)
+    writer.close()
+    return other
+
+
+def test_replay_runs_what_is_trusted_only(tmp_path: Path, mark: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.jsonl"
+    result = a_record(own, "attncheck.subject:collapsed")
+    assert main(["replay", str(own), result.id]) == 0
+    foreign = renamed(own, f"{MODULE}:simulate")
+    assert main(["replay", str(foreign), result.id]) == 2
+    assert f"--trust {MODULE}" in capsys.readouterr().err
+    assert not mark.exists()
+    assert main(["replay", str(foreign), result.id, "--trust", MODULE]) == 0
+    assert "The digits agree." in capsys.readouterr().out
+    assert mark.read_text() == "imported"
+
+
+@pytest.mark.parametrize("subject", ["attncheck.subject:os.system", "attncheck.cli:main", "attncheck.faults:exposing"])
+def test_a_record_names_attnchecks_simulators_and_nothing_else_of_it(subject: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonl"
+    result = a_record(own, "attncheck.subject:collapsed")
+    assert main(["replay", str(renamed(own, subject)), result.id]) == 2
+
+
+def test_samples_hold_no_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Payload:
+        def __reduce__(self) -> Any:
+            return Path(tmp_path / "pickled").write_text, ("x",)
+
+    (tmp_path / "layer.toml").write_text(ac.AttentionLayer(width=8).to_toml(), "utf-8")
+    np.savez(tmp_path / "samples.npz", outputs=np.array([Payload()], dtype=object))
+    (tmp_path / "pickled").unlink(missing_ok=True)
+    code = main(["check", "--layer", str(tmp_path / "layer.toml"), "--samples", str(tmp_path / "samples.npz")])
+    assert code == 2
+    assert not (tmp_path / "pickled").exists()
+
+
+class FakeLimits:
+    """What threadpoolctl does to the one number of BLAS threads that a process has."""
+
+    threads = 8
+
+    def __init__(self, limits: int) -> None:
+        self._before, FakeLimits.threads = FakeLimits.threads, limits
+
+    def restore_original_limits(self) -> None:
+        FakeLimits.threads = self._before
+
+
+def test_the_number_of_blas_threads_is_put_back_when_the_last_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that overlap, and do not end in the order they began: the second one finds the limit of the first."""
+    monkeypatch.setattr("attncheck.arithmetic.threadpool_limits", FakeLimits)
+    first, second = own_arithmetic(), own_arithmetic()
+    first.__enter__()
+    second.__enter__()
+    assert FakeLimits.threads == 1
+    first.__exit__(None, None, None)
+    assert FakeLimits.threads == 1
+    second.__exit__(None, None, None)
+    assert FakeLimits.threads == 8
+    with pytest.raises(ZeroDivisionError), own_arithmetic():
+        raise ZeroDivisionError
+    assert FakeLimits.threads == 8
