@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import importlib.util
+import io
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +27,7 @@ import attncheck as ac
 from attncheck.case import ProgramCase
 from attncheck.evidence.streams import stream
 from attncheck.nonlinearity import erf, tanh
+from attncheck.paper import exact
 from attncheck.program import Weight
 from attncheck.programs import perceptron
 from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, read
@@ -48,9 +55,9 @@ FIGURES = (
 )
 
 
-def load(name: str) -> ModuleType:
+def load(name: str, folder: Path = BENCHMARKS) -> ModuleType:
     """Import a script that is in no package."""
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -69,25 +76,45 @@ def main_job() -> ModuleType:
     return load("main_job")
 
 
-def script(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-X", "utf8", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300, env=env)
+Said = Callable[..., str]
 
 
-def test_quick_run_reports_every_figure() -> None:
-    result = script(str(BENCHMARKS / "speed.py"), "--quick")
-    assert result.returncode == 0, result.stderr
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+    """Return a function that calls a benchmark as a command would, in this process, and returns what it prints."""
+
+    def call(module: ModuleType, *arguments: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", [str(module.__file__), *arguments])
+        assert not module.main()
+        printed = capsys.readouterr().out
+        assert str(BENCHMARKS.parent) not in printed
+        return printed
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["infinite_heads", "paper", "programs", "rates", "speed", "stacks"])
+def test_quick_run_is_never_written(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is started as Python starts a script, in this process: only the imports would take longer in another."""
+    path = BENCHMARKS / f"{name}.py"
+    monkeypatch.setattr(sys, "argv", [str(path), "--quick", "--write"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(path), run_name="__main__")
+    assert left.value.code == 2
+    assert "--quick" in capsys.readouterr().err
+
+
+def test_quick_run_reports_every_figure(speed: ModuleType, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    # How accurate the limit is, is examined below; here the rows are.
+    monkeypatch.setattr(speed, "QUICK", dataclasses.replace(speed.QUICK, points=2**10))
+    page = said(speed, "--quick")
     for figure in FIGURES:
-        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
-    verdicts = re.findall(r"\| (met|missed) +\|$", result.stdout, re.MULTILINE)
+        assert re.search(rf"^\| {figure}", page, re.MULTILINE), figure
+    verdicts = re.findall(r"\| (met|missed) +\|$", page, re.MULTILINE)
     assert len(verdicts) == 14
-    assert str(BENCHMARKS.parent) not in result.stdout
-
-
-def test_quick_run_is_never_written() -> None:
-    result = script(str(BENCHMARKS / "speed.py"), "--quick", "--write")
-    assert result.returncode == 2
-    assert "--quick" in result.stderr
 
 
 def test_limit_cdf_is_accurate(speed: ModuleType) -> None:
@@ -186,21 +213,22 @@ subject.supports = lambda layer: layer.width == layer.seq_len == 1 or "too large
 """
 
 
-def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(tmp_path: Path) -> None:
+def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
     (tmp_path / "one_number.py").write_text(ONE_NUMBER, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     record = tmp_path / "record.jsonl"
     given = ["--profile", "smoke", "--subject", "one_number:subject", "--seed", "1", "--record", str(record)]
+    command = [sys.executable, "-m", "attncheck", "run", *given, "--workers", "0"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for command in (
-        ["-m", "attncheck", "run", *given, "--workers", "0"],
-        [str(BENCHMARKS / "false_alarms.py"), "--smoke=2", "--default=0", "--subject=one_number:subject"],
-    ):
-        done = script(*command, env=environment)
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(command, capture_output=True, check=False, timeout=300, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = said(load("false_alarms"), "--smoke=2", "--default=0", "--subject=one_number:subject", "--workers=1")
     *_, closing = read(record)
     assert isinstance(closing, Closing)
-    assert "2 runs: 2 consistent. A run is violated with a chance of at most 0.776" in done.stdout
-    assert re.search(rf"^\| 1 \| consistent \| .* \| {closing.digest} \|$", done.stdout, re.MULTILINE)
+    assert "2 runs: 2 consistent. A run is violated with a chance of at most 0.776" in page
+    assert re.search(rf"^\| 1 \| consistent \| .* \| {closing.digest} \|$", page, re.MULTILINE)
 
 
 def test_false_alarms_are_counted() -> None:
@@ -231,15 +259,27 @@ def programs() -> ModuleType:
     return load("programs")
 
 
-def test_quick_run_on_programs_reports_every_figure() -> None:
-    result = script(str(BENCHMARKS / "programs.py"), "--quick")
-    assert result.returncode == 0, result.stderr
+def test_quick_run_on_programs_reports_every_figure(
+    programs: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: Said
+) -> None:
+    started: list[str] = []
+
+    def run_here(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        """Run a script of Python's command line in this process: at this size the peak means nothing."""
+        at = command.index(str(programs.__file__))
+        assert command[0] == sys.executable
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+            patch.setattr(sys, "argv", list(command[at:]))
+            runpy.run_path(command[at], run_name="__main__")
+        started.append(command[at + 2])
+        return subprocess.CompletedProcess(command, 0, printed.getvalue(), "")
+
+    monkeypatch.setattr(subprocess, "run", run_here)
+    page = said(programs, "--quick")
     for figure in PROGRAM_FIGURES:
-        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
-    assert str(BENCHMARKS.parent) not in result.stdout
-    refused = script(str(BENCHMARKS / "programs.py"), "--quick", "--write")
-    assert refused.returncode == 2
-    assert "--quick" in refused.stderr
+        assert re.search(rf"^\| {figure}", page, re.MULTILINE), figure
+    assert len(started) == 2
+    assert "not measured" not in page
 
 
 class Forgetful:
@@ -267,57 +307,70 @@ def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
         assert make().coverage().proved
 
 
-def test_quick_run_on_the_paper_reports_every_figure() -> None:
-    result = script(str(BENCHMARKS / "paper.py"), "--quick")
-    assert result.returncode == 0, result.stderr
+def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    paper = load("paper")
+    made: list[Sequence[str]] = []
+    # What is computed and what is drawn is examined in tests/paper; here, what the page says of their times.
+    monkeypatch.setattr(exact, "compute", load("conftest", Path(__file__).parent / "paper").cheap)
+    monkeypatch.setattr(paper, "publish", lambda names, *_: made.append(names))
+    # A literal draw of 256 heads takes 0.2 s.
+    monkeypatch.setattr(paper, "QUICK", dataclasses.replace(paper.QUICK, repeats=1))
+    page = said(paper, "--quick")
     for figure in (r"fig2 +\| 1/√n", r"fig2 +\| 1/n", r"fig2 +\| H = 1 ", r"fig2 +\| H = 256", "all "):
-        assert re.search(rf"^\| {figure}", result.stdout, re.MULTILINE), figure
-    assert re.search(r"The whole command, [\d,]+ units, takes [\d,]+ s of processor time", result.stdout)
-    assert str(BENCHMARKS.parent) not in result.stdout
-    refused = script(str(BENCHMARKS / "paper.py"), "--quick", "--write")
-    assert refused.returncode == 2
-    assert "--quick" in refused.stderr
+        assert re.search(rf"^\| {figure}", page, re.MULTILINE), figure
+    assert re.search(r"The whole command, [\d,]+ units, takes [\d,]+ s of processor time", page)
+    assert made == [("fig2",)]
 
 
-def test_quick_run_on_infinite_heads_reports_every_kernel() -> None:
-    result = script(str(BENCHMARKS / "infinite_heads.py"), "--quick")
-    assert result.returncode == 0, result.stderr
-    assert len(re.findall(r"^\| .* \| 4 +\| none ", result.stdout, re.MULTILINE)) == 5
-    refused = script(str(BENCHMARKS / "infinite_heads.py"), "--quick", "--write")
-    assert refused.returncode == 2
-    assert "--quick" in refused.stderr
+def test_quick_run_on_infinite_heads_reports_every_kernel(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    infinite_heads = load("infinite_heads")
+    # Two positions in place of four: every kernel, at a sixth of the cost. tests/limits has longer ones.
+    monkeypatch.setattr(infinite_heads, "report", functools.partial(shorter, infinite_heads.report))
+    page = said(infinite_heads, "--quick")
+    assert len(re.findall(r"^\| .* \| 2 +\| none ", page, re.MULTILINE)) == 5
 
 
-def test_quick_run_on_rates_reports_every_figure() -> None:
-    result = script(str(BENCHMARKS / "rates.py"), "--quick")
-    assert result.returncode == 0, result.stderr
+def shorter(report: Callable[..., str], s: int, quick: bool) -> str:
+    """Return a page on two positions where a quick one was asked for."""
+    assert (s, quick) == (4, True)
+    return report(2, quick)
+
+
+def test_quick_run_on_rates_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    rates, distance = load("rates"), ac.distance
+
+    def narrower(layer: ac.AttentionLayer, metric: str, **options: Any) -> ac.Distance:
+        """Return a distance at 4,096 in place of a million, which tests/rates/test_law.py has."""
+        if options.get("width") == 10**6:
+            options["width"] = 4096
+        return distance(layer, metric, **options)
+
+    monkeypatch.setattr(ac, "distance", narrower)
+    # Rates of other weights at widths that they have in tests/rates/test_weights.py cost ten times as much.
+    monkeypatch.setattr(rates, "LITERAL_WIDTHS", (9, 10, 11))
+    # tests/rates/test_regimes.py has every regime.
+    shown = ("tied queries and keys", "low rank")
+    monkeypatch.setattr(rates, "REGIMES", {name: rates.REGIMES[name] for name in shown})
+    page = said(rates, "--quick")
     for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
-        assert f"| {figure} |" in result.stdout
-    rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
+        assert f"| {figure} |" in page
+    rows = re.findall(r"^\| (?:y, |score, ).* \| (ks|w1|tv|kl) \| (-[\d.]+) \[", page, re.MULTILINE)
     assert len(rows) == 12
     for metric, order in rows:
         assert abs(float(order) + (2.0 if metric == "kl" else 1.0)) < 0.5
-    sums = re.findall(r"^\| sum of scores (.*?) \| (?:ks|w1|tv) \| (-[\d.]+) \[", result.stdout, re.MULTILINE)
+    sums = re.findall(r"^\| sum of scores (.*?) \| (?:ks|w1|tv) \| (-[\d.]+) \[", page, re.MULTILINE)
     assert len(sums) == 6
     for sides, order in sums:
         assert abs(float(order) + (0.5 if sides == "A·B, B·C, C·A" else 1.0)) < 0.2
-    for name in ("rademacher weights, y", "tied queries and keys", "low rank"):
-        assert f"| {name} |" in result.stdout
-    refused = script(str(BENCHMARKS / "rates.py"), "--quick", "--write")
-    assert refused.returncode == 2
-    assert "--quick" in refused.stderr
+    for name in ("rademacher weights, y", *shown):
+        assert f"| {name} |" in page
 
 
-def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth() -> None:
-    result = script(str(BENCHMARKS / "stacks.py"), "--quick")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("# Stacks (conjecture)")
-    headings = re.findall(r"^## (.*)$", result.stdout, re.MULTILINE)
+def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth(said: Said) -> None:
+    page = said(load("stacks"), "--quick")
+    assert page.startswith("# Stacks (conjecture)")
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert len(headings) == 4
     assert all(heading.endswith("(conjecture)") for heading in headings)
     for depth in (1, 2):
-        assert len(re.findall(rf"^\| {depth} .*\| -?\d\.\d+ \[", result.stdout, re.MULTILINE)) == 4
-    assert str(BENCHMARKS.parent) not in result.stdout
-    refused = script(str(BENCHMARKS / "stacks.py"), "--quick", "--write")
-    assert refused.returncode == 2
-    assert "--quick" in refused.stderr
+        assert len(re.findall(rf"^\| {depth} .*\| -?\d\.\d+ \[", page, re.MULTILINE)) == 4

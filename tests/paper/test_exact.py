@@ -26,7 +26,9 @@ def test_scores_follow_the_mixture(layer: Layer) -> None:
     drawn = draw.draw_scores(layer, 40_000, draw.generator(seed_sequence(0, "mixture of scores", layer.to_dict())))
 
     def uniform(scores: FloatArray) -> FloatArray:
-        tail = mixture.upper_tail(np.abs(scores))
+        # Between 2,001 points a straight line is off by 1e-4 at most, where 40,000 draws tell 1e-2.
+        points = np.linspace(0.0, np.abs(scores).max(), 2001)
+        tail = np.interp(np.abs(scores), points, mixture.upper_tail(points))
         return np.where(scores < 0, tail, 1 - tail)
 
     assert stats.kstest(uniform(drawn), "uniform").pvalue > 1e-5

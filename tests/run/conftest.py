@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,15 @@ def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
     return run.settled([unit.id for name in names for unit in run.units_on(name, [layer])])
 
 
+@functools.cache
+def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[Result, ...], str]:
+    """Return results and message; once for equal runs, as the same seed gives the same digits (see `test_run`)."""
+    results, message = run.examine(name, layer)
+    return tuple(msgspec.convert(fields, Result) for fields in results), message
+
+
 def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:
-    return [msgspec.convert(fields, Result) for fields in run.examine(name, layer)[0]]
+    return list(examined(run, name, layer)[0])
 
 
 @pytest.fixture(autouse=True)

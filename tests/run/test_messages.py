@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -31,7 +32,15 @@ from attncheck.subject import Subject, collapsed
 from attncheck.unit import Unit, run_unit, violated
 from attncheck.wording import chance
 
-from .conftest import COST, GROUPED, LAYER, planned, results_of
+from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
+
+
+@functools.cache
+def said_in(regime: str) -> tuple[str, ...]:
+    """Return the diagnosis of what is wrong in a regime, once."""
+    chosen = REGIMES[regime]
+    subject = Subject.of(faults.FAULTS[chosen.fault].subject)
+    return tuple(diagnose(Unit("exactness", chosen.layer), subject, 0))
 
 
 class TestMessage:
@@ -69,8 +78,8 @@ class TestMessage:
         self, fault: str, name: str, layer: AttentionLayer, said: list[str]
     ) -> None:
         run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
-        results, message = run.examine(name, layer)
-        worst = violated([msgspec.convert(fields, Result) for fields in results])[0]
+        results, message = examined(run, name, layer)
+        worst = violated(list(results))[0]
         claim, *rest = message.splitlines()
         assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
         assert rest[0] == f"  layer:    {layer.describe()}"
@@ -88,7 +97,7 @@ class TestMessage:
             ("tied_query_key", "scores.tied"),
             ("query_std_10", "scores.scale"),
         ):
-            run = planned("scores", subject=f"attncheck.faults:{fault}")
+            run = planned("scores", subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
             assert violated(results_of(run, "scores"))[0].check == check
 
     def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
@@ -133,11 +142,12 @@ class TestMessage:
 
         monkeypatch.setattr(attncheck.run, "diagnose", failing)
         run = planned("scores", subject="attncheck.faults:tied_query_key")
-        assert violated(results_of(run, "scores"))
+        results, _ = run.examine("scores", LAYER)
+        assert violated([msgspec.convert(fields, Result) for fields in results])
 
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
         """The interval allows for any law of the draws, heavy tails too; the p-value is for the declared one."""
-        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
         results, said = results_of(run, "scores"), "(an interval that holds what is expected"
         for low, high in ((-1.0, 1.0), (0.5, 1.0)):
             told = [msgspec.structs.replace(each, low=low, high=high, null_effect=0.0) for each in results]
@@ -198,9 +208,9 @@ class TestShrink:
         assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
     def test_is_labelled_as_an_illustration(self) -> None:
-        run = planned("scores", subject="attncheck.faults:tied_query_key")
+        run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
         said = r"smaller:  the fault shows too on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
-        assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", run.examine("scores", LAYER)[1])
+        assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", examined(run, "scores")[1])
 
     def test_finds_nothing_below_the_smallest(self) -> None:
         layer = AttentionLayer(width=1, seq_len=1, num_heads=1)
@@ -243,9 +253,7 @@ class TestDiagnosis:
         ],
     )
     def test_what_is_wrong_in_a_regime_is_said(self, regime: str, sentence: str) -> None:
-        chosen = REGIMES[regime]
-        subject = Subject.of(faults.FAULTS[chosen.fault].subject)
-        sentences = diagnose(Unit("exactness", chosen.layer), subject, 0)
+        sentences = said_in(regime)
         assert any(re.match(sentence, said) for said in sentences), sentences
 
     @pytest.mark.parametrize(("variance", "whose"), [(1 / 3, "nn.Linear's"), (0.5, "Xavier's"), (2.0, "He's")])

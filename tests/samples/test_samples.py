@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,29 +40,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory, draws: ac.Draws) -> Path:
     return place
 
 
-def verdict_of(folder: Path, name: str) -> tuple[int, str]:
-    return check_file(folder / "layer.toml", folder / name)
+@functools.cache
+def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
+    """Return exit code, text and the results of the record, of which there is one for each file."""
+    record = folder / f"{name}.jsonl"
+    code, text = check_file(folder / "layer.toml", folder / name, record)
+    return code, text, tuple(line for line in read(record) if isinstance(line, Result))
 
 
 @pytest.mark.parametrize("name", ["full.npz", "scores.npz", "outputs.npy", "named.csv"])
 def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -> None:
     # False-alarm level 1e-6 for each file, as budgeted.
-    code, text = verdict_of(folder, name)
+    code, text, _ = verdict_of(folder, name)
     assert code == 0, text
     assert text.startswith("CONSISTENT")
 
 
 def test_more_exposure_examines_more(folder: Path) -> None:
     examined = [
-        sum(bool(result.p_values) for result in examine_samples(read_samples(folder / name, LAYER)))
+        sum(bool(result.p_values) for result in verdict_of(folder, name)[2])
         for name in ("outputs.npy", "scores.npz", "full.npz")
     ]
     assert examined[0] < examined[1] < examined[2]
 
 
 def test_single_score_entries_are_examined_against_width_and_limit(folder: Path) -> None:
-    results = examine_samples(read_samples(folder / "named.csv", LAYER))
-    found = {result.check: result for result in results if "score_2_3_4" in result.check}
+    found = {result.check: result for result in verdict_of(folder, "named.csv")[2] if "score_2_3_4" in result.check}
     assert set(found) == {"outputs.score_2_3_4", "outputs.limit_score_2_3_4"}
     assert found["outputs.score_2_3_4"].p_values
 
@@ -103,10 +107,9 @@ def test_too_few_draws_are_inconclusive_and_say_how_many_it_takes(tmp_path: Path
     assert "draws, the file has 60" in text
 
 
-def test_the_record_of_a_file_is_a_record(tmp_path: Path, folder: Path) -> None:
-    path = tmp_path / "record.jsonl"
-    check_file(folder / "layer.toml", folder / "scores.npz", path)
-    lines = list(read(path))
+def test_the_record_of_a_file_is_a_record(folder: Path) -> None:
+    verdict_of(folder, "scores.npz")
+    lines = list(read(folder / "scores.npz.jsonl"))
     assert isinstance(lines[0], Manifest)
     assert isinstance(lines[-1], Closing)
     results = [line for line in lines if isinstance(line, Result)]
@@ -206,6 +209,6 @@ def test_draws_that_occur_in_several_blocks_are_seen(folder: Path, draws: ac.Dra
     part = SIZE // (3 if order == "thrice" else 2)
     outputs = np.tile(draws.outputs[:part, :, 0], (SIZE // part, 1))
     np.save(folder / f"{order}.npy", outputs)
-    code, text = verdict_of(folder, f"{order}.npy")
+    code, text, _ = verdict_of(folder, f"{order}.npy")
     assert code == 1, text
     assert "draws.repeats" in text
