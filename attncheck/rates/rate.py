@@ -18,7 +18,7 @@ from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.distance import check_drawn, distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
 from attncheck.rates.law import Distance, check_separate
-from attncheck.rates.least_squares import least_squares
+from attncheck.least_squares import least_squares
 from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from attncheck.errors import check_wholes, refuse
-from attncheck.rates.least_squares import least_squares
+from attncheck.least_squares import least_squares
 from attncheck.stacks.distance import Distance, check_drawn, check_stack, distances
 from attncheck.stacks.stack import AttentionStack
 
