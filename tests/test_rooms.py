@@ -1,0 +1,48 @@
+"""The arrows between rooms: what `tox run -e lint` rejects, and what is public."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WRONG = {
+    "Arrows between rooms run one way": ("_lib/errors.py", "from attncheck.layers.attention import AttentionLayer"),
+    "No circle between modules or folders": ("evidence/budget.py", "import attncheck.evidence.ledger"),
+    "Nothing inside imports the front door": ("gate/drift.py", "import attncheck"),
+}
+
+
+def linted(folder: Path) -> tuple[int, str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONIOENCODING": "utf-8"}
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    return run.returncode, run.stdout + run.stderr
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rooms")
+    shutil.copytree(ROOT / "attncheck", folder / "attncheck", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def test_wrong_imports_are_rejected_lazy_ones_too(copy: Path) -> None:
+    code, said = linted(copy)
+    assert code == 0, said
+    assert said.count("KEPT") == len(WRONG)
+    for file, line in WRONG.values():
+        path = copy / "attncheck" / file
+        path.write_text(f"{path.read_text('utf-8')}\n\ndef _wrong() -> None:\n    {line}\n", "utf-8")
+    (copy / "attncheck" / "newcomer.py").write_text('"""A room that no layer names."""\n', "utf-8")
+    code, said = linted(copy)
+    assert code == 1
+    for contract in WRONG:
+        assert f"{contract} BROKEN" in said
+    assert "newcomer" in said
