@@ -28,7 +28,7 @@ from attncheck.simulators import simulate
 FALSE_ALARM = 1e-6
 FEW, MANY = 60, 300
 #: Chances below which a check is suspicious: on one layer, and over all layers.
-ON_ONE, OVER_ALL = 0.001, 0.01
+ON_ONE, OVER_ALL = 0.001, 0.03
 LAYERS = (
     AttentionLayer(width=8, seq_len=4, num_heads=2),
     AttentionLayer(width=3, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),
@@ -89,11 +89,10 @@ def test_false_alarms_over_all_layers_are_as_rare_as_stated() -> None:
         assert wrong(pooled([many(layer, name) for layer in examined])) == {}
 
 
-# Over all layers, as a check of level 0.1 where 0.05 is stated: the one-stage test on 250 samples of each layer, which
-# these two took the place of, saw it with chance 0.91. On one layer, p-values below 5e-4 on a tenth of the samples.
+# A check of level 0.1 where 0.05 is stated, over all layers; p-values below 5e-4 on a tenth of one layer's samples.
 @pytest.mark.parametrize(
     ("layers", "stated", "true", "suspicious", "chance"),
-    [(len(LAYERS), 0.05, 0.12, OVER_ALL, 0.98), (1, 5e-4, 0.1, ON_ONE, 0.98)],
+    [(len(LAYERS), 0.05, 0.1, OVER_ALL, 0.91), (1, 5e-4, 0.1, ON_ONE, 0.98)],
     ids=["all layers", "one layer"],
 )
 def test_stages_see_what_they_should(layers: int, stated: float, true: float, suspicious: float, chance: float) -> None:
