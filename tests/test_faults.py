@@ -11,7 +11,8 @@ from attncheck.attention import AttentionLayer
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.errors import InputError
-from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_regimes
+from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.wrong_scales import Misread
@@ -19,11 +20,15 @@ from attncheck.power import level_of
 from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.records import Result
 from attncheck.regimes import REGIMES
-from attncheck.subject import Subject, collapsed, direct, matrix_free
-from attncheck.unit import Cost, Unit, run_unit, violated
+from attncheck.subject import Subject, collapsed
+from attncheck.unit import Cost, Plan, Unit, observe, run_unit, violated
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
-RIGHT = {"direct": direct, "matrix-free": matrix_free, "collapsed": collapsed, "literal": Literal()}
+# About as small as the departure that its check is planned for, or smaller: planned to be seen more surely.
+SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "weights_per_call"})
+SURELY = 1 - 1e-6
+# Less than the departure that `conditional.shift` is planned for: on four times the draws of the surest plan.
+SHIFT_DRAWS = 14_000
 
 
 def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> list[Result]:
@@ -31,6 +36,28 @@ def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> 
     settled = PROFILES[profile]
     cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
     return run_unit(Unit(name, layer), Subject.of(subject), 0, cost)
+
+
+def examine_alone(name: str, seed: int = 0) -> Result:
+    """Return what the check that names a fault says of it, on the draws that this check asks for and no more."""
+    layer, check = NAMED_BY[name]
+    smoke, roomy = PROFILES["smoke"], PROFILES["default"]
+    slight = name in SLIGHT
+    cost = Cost((roomy if slight else smoke).affordable(layer), level_of(smoke), SURELY if slight else smoke.power)
+    unit = Unit(check.partition(".")[0], layer, only=check)
+    (result,) = run_unit(unit, Subject.of(FAULTS[name].subject), seed, cost)
+    return result
+
+
+def p_value_of_shift(seed: int = 0) -> float:
+    """Return what one look of the check that names `shifted_outputs` makes of it."""
+    layer, name = NAMED_BY["shifted_outputs"]
+    (check,) = (each for each in CHECKS if each.name == name)
+    subject, key = Subject.of(FAULTS["shifted_outputs"].subject), ("tests", "shift")
+    setting = subject.probe(layer, stream(seed, *key, role="probe"))
+    planned = Plan(setting, SHIFT_DRAWS, 1e-6, 0.99, {check: SHIFT_DRAWS}, {})
+    reference = seed_sequence(seed, *key, role="reference")
+    return observe(planned, [check], 1, subject, stream(seed, *key), reference)[name].p_value
 
 
 def test_every_fault_is_listed_with_a_check_that_names_it() -> None:
@@ -41,10 +68,11 @@ def test_every_fault_is_listed_with_a_check_that_names_it() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_caught_and_named(name: str) -> None:
-    layer, check = NAMED_BY[name]
-    assert FAULTS[name].reason_hidden(layer) == ""
-    results = examine(FAULTS[name].subject, layer, check.partition(".")[0], "smoke")
-    assert check in {result.check for result in violated(results)}
+    assert FAULTS[name].reason_hidden(NAMED_BY[name][0]) == ""
+    if name == "shifted_outputs":
+        assert p_value_of_shift() < 1e-6
+    else:
+        assert examine_alone(name).verdict == "violated"
 
 
 def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
@@ -54,20 +82,14 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
 
 
-# `Literal` with nothing replaced shows that what the faults are made of has no fault of its own.
-@pytest.mark.parametrize(
-    ("subject", "layer"),
-    [
-        *(
-            pytest.param(subject, layer, id=f"{name}-{layer.describe()}")
-            for name, subject in RIGHT.items()
-            for layer in ANCHORS[:4]
-        ),
-        *(pytest.param(Literal(), layer, id=f"literal-{layer.describe()}") for layer in REGIME_ANCHORS),
-    ],
-)
-def test_right_simulators_are_not_violated(subject: object, layer: AttentionLayer) -> None:
-    results = [result for name in PROPERTIES for result in examine(subject, layer, name, "smoke")]
+# `Literal` with nothing replaced shows that what the faults are made of has no fault of its own. The readings are
+# held to all properties in tests/test_properties.py, and on more draws in benchmarks/calibration.md.
+@pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED, *REGIME_ANCHORS], ids=AttentionLayer.describe)
+def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
+    # `outputs` compares with a limit, which takes seconds to compute for each layer; `conditional` holds outputs to
+    # their exact law in every one.
+    properties = [name for name in PROPERTIES if name != "outputs" or layer in (PAPER, ONE)]
+    results = [result for name in properties for result in examine(Literal(), layer, name, "smoke")]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -82,8 +104,16 @@ def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
     assert not np.array_equal(sample.outputs, other["outputs"])
 
 
+@pytest.fixture
+def averaged_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the covariance of `gaussian_outputs` be the mean of few draws: a probe reads shapes and digits only."""
+    afresh = functools.lru_cache(wrong_laws._mean_root.__wrapped__)
+    monkeypatch.setattr(wrong_laws, "_mean_root", afresh)
+    monkeypatch.setattr(wrong_laws, "_AVERAGED", 100)
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_examined_in_every_layer_where_it_is_said_to_show(name: str) -> None:
+def test_fault_is_examined_in_every_layer_where_it_is_said_to_show(name: str, averaged_little: None) -> None:
     """Not refused before the first look, as Gram matrices that never change are."""
     subject = Subject.of(FAULTS[name].subject)
     for layer in PROFILES["default"].layers:

@@ -12,19 +12,22 @@ from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.errors import InputError
-from attncheck.evidence.streams import stream
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.examples import widths_of
 from attncheck.faults.line_by_line import LineByLine
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
-from attncheck.power import level_of
+from attncheck.power.rows import cost_of
 from attncheck.profiles import PROFILES
 from attncheck.program import Program
 from attncheck.programs import EXAMPLES
 from attncheck.readings import simulate
 from attncheck.records import Result
 from attncheck.subject import Subject
-from attncheck.unit import Cost, Unit, run_unit, violated
+from attncheck.unit import Unit, observe, plan, run_unit, violated
 
+#: What one look must go below, far below the level at which a run takes another one.
+FALSE_ALARM = 1e-6
 NAMES = [check.name for check in PROGRAM_CHECKS]
 #: A fault is examined on the first of these in which it can be seen.
 WITH_SCORES = ("cross_attention", "positional_attention")
@@ -47,12 +50,19 @@ def program(name: str) -> Program:
 
 
 @functools.cache
-def examine(fault: str, name: str, property_name: str, profile: str = "default") -> tuple[Result, ...]:
-    """Return the results of one property on an example program, at a profile's sizes and level."""
-    settled, case = PROFILES[profile], ProgramCase(program(name), widths_of(property_name))
-    cost = Cost(settled.affordable(case), level_of(settled), settled.power)
-    subject = PROGRAM_FAULTS[fault].subject if fault else LineByLine()
-    return tuple(run_unit(Unit(property_name, case), Subject.of(subject), 0, cost))
+def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, Outcome]:
+    """Return what one look of the checks that see a fault makes of it, as long as a run plans it."""
+    case, subject = ProgramCase(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
+    key = ("tests", "program faults", fault, property_name, case.to_dict())
+    setting = subject.probe(case, stream(seed, *key, role="probe"))
+    planned = plan(Unit(property_name, case), setting, cost_of(PROFILES["default"], case))
+    also = {check for of, check, where in ORDERS if (of, where) == (fault, name)}
+    checks = [check for check in planned.sizes if check.name in {*PROGRAM_FAULTS[fault].seen_by, *also}]
+    if not checks:
+        return {}
+    rng, reference = stream(seed, *key), seed_sequence(seed, *key, role="reference")
+    outcomes = observe(planned, checks, 1, subject, rng, reference)
+    return {check: outcome for check, outcome in outcomes.items() if outcome.count}
 
 
 def visible_in(fault: ProgramFault, names: tuple[str, ...]) -> list[str]:
@@ -61,10 +71,9 @@ def visible_in(fault: ProgramFault, names: tuple[str, ...]) -> list[str]:
 
 def unseen(fault: ProgramFault, name: str, checks: list[str]) -> list[str]:
     """Return which checks miss a fault in a program in which they say something."""
-    results = [
-        r for each in dict.fromkeys(c.partition(".")[0] for c in checks) for r in examine(fault.name, name, each)
-    ]
-    return [r.check for r in results if r.check in checks and r.verdict not in ("violated", "not examined")]
+    properties = dict.fromkeys(check.partition(".")[0] for check in checks)
+    outcomes = {check: each for of in properties for check, each in look(fault.name, name, of).items()}
+    return [check for check in checks if check in outcomes and outcomes[check].p_value >= FALSE_ALARM]
 
 
 def test_every_check_has_a_fault_that_it_must_reject() -> None:
@@ -76,8 +85,8 @@ def test_every_check_has_a_fault_that_it_must_reject() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_check_rejects_a_wrong_simulator(name: str) -> None:
     pairs = [(f.name, visible_in(f, WITH_SCORES)[0]) for f in PROGRAM_FAULTS.values() if name in f.seen_by]
-    results = [result for fault, where in pairs[:1] for result in examine(fault, where, name.partition(".")[0])]
-    assert name in {result.check for result in violated(results)}
+    (fault, where) = pairs[0]
+    assert look(fault, where, name.partition(".")[0])[name].p_value < FALSE_ALARM
 
 
 @pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
@@ -90,10 +99,9 @@ def test_fault_is_seen_by_every_check_it_names(fault: ProgramFault) -> None:
 
 @pytest.mark.parametrize(("fault", "check", "name"), ORDERS)
 def test_order_of_averages_that_converge_slowly_or_not_at_all(fault: str, check: str, name: str) -> None:
-    results = examine(fault, name, check.partition(".")[0])
-    (seen,) = (result for result in violated(results) if result.check == check)
+    seen = look(fault, name, check.partition(".")[0])[check]
+    assert seen.p_value < FALSE_ALARM
     low, high = ORDERS[fault, check, name]
-    assert seen.effect is not None
     assert low < seen.effect < high
 
 
@@ -115,7 +123,11 @@ def test_faults_are_hidden_where_they_change_nothing() -> None:
 # With nothing replaced, what the faults are made of has no fault of its own.
 @pytest.mark.parametrize("name", ["recurrent", "grouped_query_attention"])
 def test_line_by_line_is_right(name: str) -> None:
-    results = [r for each in PROGRAM_PROPERTIES for r in examine("", name, each, "smoke")]
+    smoke, subject = PROFILES["smoke"], Subject.of(LineByLine())
+    results: list[Result] = []
+    for each in PROGRAM_PROPERTIES:
+        case = ProgramCase(program(name), widths_of(each))
+        results += run_unit(Unit(each, case), subject, 0, cost_of(smoke, case))
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 

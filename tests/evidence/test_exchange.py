@@ -18,6 +18,14 @@ LEVELS = (0.05, 0.01, 0.001)
 FALSE_ALARM = 1e-7
 
 
+class Alone(Calls):
+    """Calls without the interval, whose computation takes nearly all the time: p-values are the same."""
+
+    @staticmethod
+    def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
+        return 0.0
+
+
 def looks(count: int, share: float, replications: int) -> np.ndarray:
     """Return p-values for 16 calls of `count` draws, a share of whose variance lies between calls."""
     rng = stream(0, "tests", "calls", share)
@@ -26,7 +34,7 @@ def looks(count: int, share: float, replications: int) -> np.ndarray:
     p_values = []
     for _ in range(replications):
         values = common + rng.standard_normal((16, count)) * (1 - share) ** 0.5
-        p_values.append(Calls(16).test(np.exp(values.ravel()), np.full(16, count)).p_value)
+        p_values.append(Alone(16).test(np.exp(values.ravel()), np.full(16, count)).p_value)
     return np.array(p_values)
 
 
