@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attncheck.checks.registry import PROPERTIES
+from attncheck.profiles import PROFILES
 from attncheck.records import Closing, Manifest, Result, read
 from attncheck.words import chance
 
@@ -19,6 +21,12 @@ for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multi
     importlib.import_module(module)
 
 FOLDER = Path(__file__).resolve().parents[1] / "properties"
+# The files of properties of layers: the others have nothing to run on the anchors below.
+OF_LAYERS = [
+    path.name
+    for path in sorted(FOLDER.glob("test_*.py"))
+    if any(f'@examines("{name}"' in path.read_text(encoding="utf-8") for name in PROPERTIES)
+]
 # Two anchors of the smoke profile: n=8 s=4 H=2, and a causal one with grouped heads.
 PLAIN, GROUPED = "607cec51346c", "e94fc3aedb3b"
 
@@ -61,6 +69,8 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """Return an empty folder but for two subjects."""
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
+    # Anchors are chosen below, so that no layers need be drawn.
+    monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=0))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(pytester.path)
     pytester.makepyfile(mine=SUBJECTS)
@@ -69,7 +79,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[pytest.RunResult, list[Result], str]:
     """Hold a subject to properties at the smoke profile; return the run, its results and its verdict."""
-    paths = [str(FOLDER / file) for file in files] or [str(FOLDER)]
+    paths = [str(FOLDER / file) for file in files]
     options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", f"--attncheck-subject={subject}"]
     result = place.runpytest_inprocess(*paths, *options, "-k", only, "-p", "no:cacheprovider", "--tb=short")
     manifest, *results, closing = read(place.path / "record.jsonl")
@@ -81,7 +91,7 @@ def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[
 
 @pytest.mark.parametrize("reading", ["direct", "matrix_free", "collapsed"])
 def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
-    result, results, verdict = held(place, f"attncheck.subject:{reading}", only=f"{PLAIN} or {GROUPED}")
+    result, results, verdict = held(place, f"attncheck.subject:{reading}", *OF_LAYERS, only=f"{PLAIN} or {GROUPED}")
     assert result.ret == 0, "\n".join(result.outlines)
     assert verdict == "consistent"
     assert {each.property for each in results} == set(PROPERTIES)
