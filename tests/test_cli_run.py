@@ -29,7 +29,7 @@ from attncheck.records import Closing, Line, Manifest, Result, Writer, read
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ from attncheck.words import chance
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 FOLDER = Path(__file__).resolve().parents[1] / "properties"
@@ -91,12 +91,13 @@ def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[
 
 @pytest.mark.parametrize("reading", ["direct", "matrix_free", "collapsed"])
 def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
-    result, results, verdict = held(place, f"attncheck.subject:{reading}", *OF_LAYERS, only=f"{PLAIN} or {GROUPED}")
+    """On one layer: the main job holds the first to all of them, and tests/checks/test_calibration the last."""
+    result, results, verdict = held(place, f"attncheck.subject:{reading}", *OF_LAYERS, only=GROUPED)
     assert result.ret == 0, "\n".join(result.outlines)
     assert verdict == "consistent"
     assert {each.property for each in results} == set(PROPERTIES)
     assert all(each.verdict in ("consistent", "not examined") for each in results)
-    assert sum(each.verdict == "consistent" for each in results) > 80
+    assert sum(each.verdict == "consistent" for each in results) > 60
 
 
 @pytest.mark.parametrize(
@@ -118,23 +119,6 @@ def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
                 r"observed: output variance given scores and values [12]\.\d+ \[.*\] times the declared",
                 r"observed: all of it fits a layer with head_scaling=False",
                 r"likely:   W_O, H\^\{-1/2\}",
-            ],
-        ),
-        (
-            "softmax_over_columns",
-            "test_conditional_gaussianity.py",
-            [
-                r"observed: output variance given scores and values \d",
-                r"likely:   W_O, .* its axis or the mask differ from the declared ones",
-            ],
-        ),
-        (
-            "tied_query_key",
-            "test_scores.py",
-            [
-                r"VIOLATED: W_Q, W_K and W_V are different matrices\.",
-                r"observed: mean score of a position with itself 2\.\d+ \[.*\], declared 0\.00",
-                r"likely:   K and Q look tied",
             ],
         ),
     ],
