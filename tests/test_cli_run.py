@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.cli import main
+from attncheck.commands.run import properties_folder
 from attncheck.exit_codes import ExitCode
 from attncheck.records import Closing, Line, Manifest, Result, Writer, read
+
+pytest_plugins = ["pytester"]
+
+# Runs inside this process forget what they import: imported here, it is imported once.
+for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
+    importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,34 +79,63 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "attncheck", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-        timeout=300,
-    )
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with some of the properties, where not all of them matter.
 
-
-def examined(folder: Path, subject: str, name: str, *more: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Run the properties on one of the simulators; return what it said, and the record."""
-    record = folder / f"{name}.jsonl"
-    arguments = ["run", "--profile", "smoke", "--subject", f"cli_subjects:{subject}", "--record", str(record), *more]
-    return command(*arguments, cwd=folder, PYTEST_ADDOPTS="--no-such-option"), record
+    Properties of layers and of programs, and one of the theory.
+    """
+    place = tmp_path_factory.mktemp("some")
+    for name in ("conftest", "test_draws", "test_independence", "test_netsor", "test_stacks"):
+        shutil.copy(ROOT / "properties" / f"{name}.py", place)
+    return place
 
 
 @pytest.fixture(scope="module")
-def small_run(folder: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
-    return examined(folder, "small", "small", "--workers", "2")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with one property."""
+    place = tmp_path_factory.mktemp("few")
+    for name in ("conftest", "test_draws"):
+        shutil.copy(ROOT / "properties" / f"{name}.py", place)
+    return place
+
+
+class Done(NamedTuple):
+    """What a command in this process came to."""
+
+    code: int
+    out: str
+    err: str
+    record: Path
+
+
+def examined(folder: Path, properties: Path, subject: str, *more: str, record: str = "") -> Done:
+    """Run properties on one of the simulators, in its folder."""
+    path = Path(record or folder / f"{subject}.jsonl")
+    arguments = ["run", "--profile", "smoke", "--subject", f"cli_subjects:{subject}", "--record", str(path), *more]
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("attncheck.commands.run.properties_folder", lambda: properties)
+        patch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        try:
+            code = main(arguments)
+        finally:
+            # The same names come from other folders after this one.
+            for file in properties.glob("*.py"):
+                sys.modules.pop(file.stem, None)
+    return Done(code, out.getvalue(), err.getvalue(), path)
 
 
 @pytest.fixture(scope="module")
-def shifted_run(folder: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
-    return examined(folder, "shifted", "shifted", "--workers", "0", "--report", "shifted.html")
+def small_run(folder: Path, few: Path) -> Done:
+    return examined(folder, few, "small", "--workers", "0")
+
+
+@pytest.fixture(scope="module")
+def shifted_run(folder: Path, some: Path) -> Done:
+    return examined(folder, some, "shifted", "--workers", "2", "--report", "shifted.html")
 
 
 def refused(said: str) -> str:
@@ -107,24 +150,27 @@ def refused(said: str) -> str:
 # run ----------------------------------------------------------------------------------------------
 
 
-def test_run_works_in_any_folder_and_leaves_only_its_record(
-    folder: Path, small_run: tuple[subprocess.CompletedProcess[str], Path]
-) -> None:
-    done, record = small_run
-    assert done.returncode == ExitCode.CONSISTENT, done.stdout + done.stderr
-    assert done.stderr == ""
-    assert done.stdout.startswith(
+def test_run_works_in_any_folder_and_leaves_only_its_record(folder: Path, small_run: Done, shifted_run: Done) -> None:
+    assert small_run.code == ExitCode.CONSISTENT, small_run.out + small_run.err
+    assert small_run.err == ""
+    assert small_run.out.startswith(
         "attncheck: subject cli_subjects:small, seed 0, profile smoke, false-alarm budget 1e-06\n"
     )
-    assert "CONSISTENT: cli_subjects:small" in done.stdout
-    assert isinstance(list(read(record))[-1], Closing)
-    known = {"cli_subjects.py", "conftest.py", "pytest.ini", "small.jsonl"}
-    assert {path.name for path in folder.iterdir()} - known <= {"shifted.jsonl", "shifted.html", "reports"}
+    assert "CONSISTENT: cli_subjects:small" in small_run.out
+    assert isinstance(list(read(small_run.record))[-1], Closing)
+    known = {"cli_subjects.py", "conftest.py", "pytest.ini", "small.jsonl", "shifted.jsonl", "shifted.html"}
+    left = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    # Python's notes on the module that the folder has.
+    notes = {name for name in left if name == "__pycache__" or name.startswith("__pycache__/cli_subjects.")}
+    assert left - notes == known
 
 
-def test_run_renders_a_report(folder: Path, shifted_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    done, _ = shifted_run
-    assert "\nReport: shifted.html\n" in done.stdout
+def test_run_takes_the_properties_of_the_package() -> None:
+    assert properties_folder() == ROOT / "properties"
+
+
+def test_run_renders_a_report(folder: Path, shifted_run: Done) -> None:
+    assert "\nReport: shifted.html\n" in shifted_run.out
     page = (folder / "shifted.html").read_text(encoding="utf-8")
     assert "cli_subjects:shifted" in page
     assert "violated" in page.lower()
@@ -137,71 +183,59 @@ def without_time(line: Line) -> Line:
     return msgspec.structs.replace(line, seconds=0.0, **changes)
 
 
-@pytest.mark.parametrize("name", ["small", "shifted"])
 def test_run_and_pytest_write_the_same_record(
-    folder: Path,
-    tmp_path: Path,
-    name: str,
-    small_run: tuple[subprocess.CompletedProcess[str], Path],
-    shifted_run: tuple[subprocess.CompletedProcess[str], Path],
+    folder: Path, some: Path, shifted_run: Done, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two workers against none, and none against two."""
-    record, workers = (small_run[1], 0) if name == "small" else (shifted_run[1], 2)
-    options = ["--attncheck-profile", "smoke", "--attncheck-subject", f"cli_subjects:{name}"]
-    options += ["--attncheck-record", str(tmp_path / "record.jsonl"), "-n", str(workers), "-p", "no:cacheprovider"]
-    with_pytest = [sys.executable, "-m", "pytest", "-q", str(ROOT / "properties"), *options]
-    done = subprocess.run(
-        with_pytest,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == (0 if name == "small" else 1), done.stdout
+    """With two workers against none."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    options = ["--attncheck-profile", "smoke", "--attncheck-subject", "cli_subjects:shifted"]
+    options += ["--attncheck-record", "record.jsonl", "-n", "0", "-p", "no:cacheprovider"]
+    done = pytester.runpytest_inprocess("-q", str(some), *options)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED, "\n".join(done.outlines)
 
     def told(path: Path) -> list[bytes]:
         return sorted(msgspec.json.encode(without_time(line), order="sorted") for line in read(path))
 
-    assert told(tmp_path / "record.jsonl") == told(record)
+    assert told(pytester.path / "record.jsonl") == told(shifted_run.record)
+    verdicts = {line.verdict for line in read(shifted_run.record) if isinstance(line, Result)}
+    assert verdicts == {"consistent", "violated", "not examined"}
 
 
-def test_run_with_a_fault_says_what_is_wrong(shifted_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    done, record = shifted_run
-    assert done.returncode == ExitCode.VIOLATED
-    assert done.stderr == ""
-    assert "VIOLATED: " in done.stdout
-    assert "observed: mean of the outputs 0.5" in done.stdout
-    assert f"replay:   attncheck replay {record} " in done.stdout
+def test_run_with_a_fault_says_what_is_wrong(shifted_run: Done) -> None:
+    assert shifted_run.code == ExitCode.VIOLATED
+    assert shifted_run.err == ""
+    assert "VIOLATED: " in shifted_run.out
+    assert "observed: mean of the outputs 0.5" in shifted_run.out
+    assert f"replay:   attncheck replay {shifted_run.record} " in shifted_run.out
 
 
-@pytest.mark.parametrize(
-    ("subject", "workers", "code", "says"),
-    [
-        ("broken", "0", ExitCode.UNUSABLE, "ValueError: not in the mood"),
-        ("crashing", "1", ExitCode.INCOMPLETE, "the process that examined it crashed"),
-    ],
-)
-def test_run_of_a_simulator_that_fails(folder: Path, subject: str, workers: str, code: ExitCode, says: str) -> None:
-    done, record = examined(folder, subject, subject, "--workers", workers)
-    assert done.returncode == code, done.stdout + done.stderr
-    if code == ExitCode.UNUSABLE:
-        assert says in refused(done.stderr)
-    else:
-        assert says in done.stdout
-    *_, closing = read(record)
-    record.unlink()
-    (folder / "crashed").unlink(missing_ok=True)
+def _incomplete(done: Done) -> None:
+    *_, closing = read(done.record)
     assert isinstance(closing, Closing)
     assert closing.verdict == "incomplete"
 
 
-def test_run_whose_record_cannot_be_written(folder: Path) -> None:
-    done = command("run", "--profile", "smoke", "--workers", "0", "--record", "/dev/full", cwd=folder)
-    assert done.returncode == ExitCode.UNUSABLE
-    assert "/dev/full: cannot be written (No space left on device)" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) -> None:
+    done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
+    assert done.code == ExitCode.UNUSABLE, done.out + done.err
+    assert "ValueError: not in the mood" in refused(done.err)
+    _incomplete(done)
+
+
+def test_run_of_a_simulator_that_crashes(folder: Path, few: Path, tmp_path: Path) -> None:
+    done = examined(folder, few, "crashing", "--workers", "1", record=str(tmp_path / "crashing.jsonl"))
+    (folder / "crashed").unlink()
+    assert done.code == ExitCode.INCOMPLETE, done.out + done.err
+    assert "the process that examined it crashed" in done.out
+    _incomplete(done)
+
+
+def test_run_whose_record_cannot_be_written(folder: Path, few: Path) -> None:
+    done = examined(folder, few, "small", "--workers", "0", record="/dev/full")
+    assert done.code == ExitCode.UNUSABLE
+    assert "/dev/full: cannot be written (No space left on device)" in done.err
+    assert "Traceback" not in done.err
 
 
 def waits_for(condition: Callable[[], bool]) -> None:
@@ -214,22 +248,16 @@ def waits_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
 @pytest.mark.usefixtures("interruptible")
-def test_interrupted_run_leaves_a_readable_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = folder / "slow.jsonl"
-    arguments = [
-        "run",
-        "--profile",
-        "smoke",
-        "--subject",
-        "cli_subjects:slow",
-        "--workers",
-        "1",
-        "--record",
-        str(record),
-    ]
+def test_interrupted_run_leaves_a_readable_record(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a process of its own, with all properties that the package has."""
+    record = tmp_path / "slow.jsonl"
+    arguments = ["run", "--profile", "smoke", "--subject", "cli_subjects:slow", "--workers", "1"]
     with subprocess.Popen(
-        [sys.executable, "-m", "attncheck", *arguments],
+        [sys.executable, "-m", "attncheck", *arguments, "--record", str(record)],
         cwd=folder,
+        env=os.environ | {"PYTEST_ADDOPTS": "--no-such-option"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -245,10 +273,10 @@ def test_interrupted_run_leaves_a_readable_record(folder: Path, capsys: pytest.C
     assert refused(errors) == "attncheck: interrupted\n"
     lines = list(read(record))
     assert isinstance(lines[0], Manifest)
+    assert {planned.unit.partition("@")[0] for planned in lines[0].planned} == set(EVERY_PROPERTY)
     assert isinstance(lines[1], Result)
     assert main(["gate", str(record), "--baseline", str(folder / "none.jsonl")]) == ExitCode.INCOMPLETE
     assert "planned and not reported" in capsys.readouterr().out
-    record.unlink()
 
 
 # A worker that takes its time to begin: execnet starts it with Python's option -c.
@@ -289,7 +317,7 @@ def test_properties_are_shipped_with_the_wheel() -> None:
     ids=["edited", "other line ends"],
 )
 def test_replay_refuses_a_record_that_was_edited(
-    small_run: tuple[subprocess.CompletedProcess[str], Path],
+    small_run: Done,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     damage: Callable[[bytes], bytes],
@@ -297,11 +325,11 @@ def test_replay_refuses_a_record_that_was_edited(
 ) -> None:
     """Before, in and after the line of the result."""
     record = tmp_path / "edited.jsonl"
-    data = small_run[1].read_bytes().splitlines(keepends=True)
-    result = next(line for line in read(small_run[1]) if isinstance(line, Result))
+    data = small_run.record.read_bytes().splitlines(keepends=True)
+    result = next(line for line in read(small_run.record) if isinstance(line, Result))
     data[number] = damage(data[number])
     record.write_bytes(b"".join(data))
-    assert record.read_bytes() != small_run[1].read_bytes()
+    assert record.read_bytes() != small_run.record.read_bytes()
     assert main(["replay", str(record), result.id]) == ExitCode.UNUSABLE
     assert f"record={record}: was edited after the run" in refused(capsys.readouterr().err)
 
@@ -313,15 +341,15 @@ def a_result(record: Path, verdict: str) -> Result:
 @pytest.mark.parametrize("verdict", ["consistent", "violated", "not examined"])
 def test_replay_repeats_a_result_to_the_digit(
     folder: Path,
-    shifted_run: tuple[subprocess.CompletedProcess[str], Path],
+    shifted_run: Done,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     verdict: str,
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    result = a_result(shifted_run[1], verdict)
-    assert main(["replay", str(shifted_run[1]), result.id]) == ExitCode.of(verdict)
+    result = a_result(shifted_run.record, verdict)
+    assert main(["replay", str(shifted_run.record), result.id]) == ExitCode.of(verdict)
     recorded, repeated = (line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()[1:3])
     assert recorded == repeated
     assert recorded.startswith(verdict)
@@ -330,14 +358,14 @@ def test_replay_repeats_a_result_to_the_digit(
 
 def test_replay_with_a_mended_simulator(
     folder: Path,
-    shifted_run: tuple[subprocess.CompletedProcess[str], Path],
+    shifted_run: Done,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    result = a_result(shifted_run[1], "violated")
-    arguments = ["replay", str(shifted_run[1]), result.id, "--subject", "cli_subjects:small"]
+    result = a_result(shifted_run.record, "violated")
+    arguments = ["replay", str(shifted_run.record), result.id, "--subject", "cli_subjects:small"]
     assert main(arguments) == ExitCode.CONSISTENT
     assert "The digits differ: the subject was cli_subjects:shifted, now cli_subjects:small." in capsys.readouterr().out
 
@@ -345,15 +373,15 @@ def test_replay_with_a_mended_simulator(
 def test_replay_says_which_versions_and_arithmetic_differ(
     folder: Path,
     tmp_path: Path,
-    shifted_run: tuple[subprocess.CompletedProcess[str], Path],
+    shifted_run: Done,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    manifest = next(read(shifted_run[1]))
+    manifest = next(read(shifted_run.record))
     assert isinstance(manifest, Manifest)
-    result = a_result(shifted_run[1], "consistent")
+    result = a_result(shifted_run.record, "consistent")
     writer = Writer(tmp_path / "old.jsonl")
     changes: dict[str, dict[str, str]] = {
         "versions": {**manifest.versions, "numpy": "1.0"},
@@ -367,12 +395,10 @@ def test_replay_says_which_versions_and_arithmetic_differ(
     assert "The digits differ: numpy was 1.0, now " in said
     # Kernels are chosen for the processor, and round as they do; how many cores there are changes nothing.
     assert "; arithmetic was openblas 0.3 Haswell, now openblas" in said
-    assert "cores" not in said
+    assert not re.search(r"\bcores\b", said)
 
 
-def test_replay_of_what_is_not_there_suggests_what_is(
-    small_run: tuple[subprocess.CompletedProcess[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = a_result(small_run[1], "consistent")
-    assert main(["replay", str(small_run[1]), result.id[:-1]]) == ExitCode.UNUSABLE
+def test_replay_of_what_is_not_there_suggests_what_is(small_run: Done, capsys: pytest.CaptureFixture[str]) -> None:
+    result = a_result(small_run.record, "consistent")
+    assert main(["replay", str(small_run.record), result.id[:-1]]) == ExitCode.UNUSABLE
     assert result.id in refused(capsys.readouterr().err)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from attncheck.records import Closing, Manifest, Result, read
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +36,7 @@ def test_draws(layer, hold):
 """
 
 SUBJECTS = """
-import os, time
+import os, signal, time
 import numpy as np
 from attncheck.subject import collapsed
 
@@ -58,9 +60,10 @@ def hangs(layer, size, rng):
         time.sleep(600)
     return collapsed(layer, size, rng)
 
-def shifted(layer, size, rng):
-    drawn = collapsed(layer, size, rng)
-    return {**drawn, "outputs": np.repeat(drawn["outputs"][: -(-size // 2)], 2, axis=0)[:size]}
+def pressed(layer, size, rng):
+    if layer.width == 8:
+        signal.raise_signal(signal.SIGINT)
+    return collapsed(layer, size, rng)
 
 def outputs_alone(layer, size, rng):
     return {"outputs": collapsed(layer, size, rng)["outputs"]}
@@ -70,6 +73,13 @@ def narrow(layer, size, rng):
 
 narrow.supports = lambda layer: layer.width < 16 or "only narrow layers"
 """
+
+# Anchors of the smoke profile: n=16 s=4 H=2, n=8 s=4 H=2 and a single number.
+WIDE, NARROW, TINY = "ce30bb2a5e65", "607cec51346c", "87b2b67da3fe"
+# Where it does not matter how many layers there are, two of them do, or all three.
+WIDER = ("-k", f"{WIDE} or {NARROW}")
+TWO = ("-k", f"{NARROW} or {TINY}")
+THREE = ("-k", f"{WIDE} or {NARROW} or {TINY}")
 
 
 @pytest.fixture
@@ -98,58 +108,58 @@ def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifes
     return manifest, [line for line in results if isinstance(line, Result)], closing
 
 
+def digits(place: pytest.Pytester) -> tuple[Any, ...]:
+    """Return what a run came to, in whatever order its items ran."""
+    manifest, results, closing = lines(place)
+    planned = {(planned.id, planned.unit, planned.check) for planned in manifest.planned}
+    found = {result.id: (result.layer, result.p_values, result.effects) for result in results}
+    return planned, manifest.level, found, closing.digest
+
+
 def printed(result: pytest.RunResult) -> str:
     return "\n".join([*result.outlines, *result.errlines])
 
 
 class TestSeeds:
-    def test_workers_do_not_change_a_digit(self, place: pytest.Pytester) -> None:
-        runs = []
-        for workers in ("0", "1", "2", "8"):
-            result = smoke(place, "-n", workers, "--attncheck-seed=7", here=workers == "0")
-            assert result.ret == 0, printed(result)
-            manifest, results, closing = lines(place)
-            digits = {result.id: (result.layer, result.p_values, result.effects) for result in results}
-            runs.append((manifest.planned, manifest.level, digits, closing.digest))
-        assert all(run == runs[0] for run in runs)
-
-    def test_seed_works_in_ci_and_beside_that_of_hypothesis(
+    def test_nothing_but_the_seed_changes_a_digit(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        digests = []
-        for seed, ci, options in (
-            ("1", "", ()),
-            ("1", "true", ("--hypothesis-seed=5",)),
-            ("2", "true", ()),
-        ):
-            monkeypatch.setenv("CI", ci)
-            # A process of its own, since hypothesis looks for CI when it is imported.
-            smoke(place, f"--attncheck-seed={seed}", *options, here=False)
-            digests.append(lines(place)[2].digest)
-        assert digests[0] == digests[1] != digests[2]
+        """A seed that is drawn is drawn once, printed and used by two workers.
+
+        With that seed the layers and digits are the same with no workers, in CI, with another seed of
+        hypothesis, and with the items in another order.
+        """
+        subject = "--attncheck-subject=subjects:right"
+        first = smoke(place, subject, "--attncheck-seed=random", "-n2")
+        assert first.ret == 0, printed(first)
+        drawn = re.search(r"seed (\d+), profile smoke", printed(first))
+        assert drawn
+        runs = [digits(place)]
+        manifest, *_ = lines(place)
+        assert manifest.seed == int(drawn[1])
+        seed = f"--attncheck-seed={drawn[1]}"
+
+        # A process of its own, since hypothesis looks for CI when it is imported.
+        monkeypatch.setenv("CI", "true")
+        smoke(place, subject, seed, "--hypothesis-seed=5", here=False)
+        runs.append(digits(place))
+
+        monkeypatch.delenv("CI")
+        place.makeconftest("def pytest_collection_modifyitems(items): items.reverse()")
+        smoke(place, subject, seed)
+        runs.append(digits(place))
+        assert lines(place)[0].planned != manifest.planned
+        assert all(run == runs[0] for run in runs)
 
     def test_default_is_fixed(self, place: pytest.Pytester) -> None:
-        smoke(place)
-        default = lines(place)
-        assert default[0].seed == 0
-        smoke(place, "--attncheck-seed=0")
-        assert lines(place)[2].digest == default[2].digest
-
-    def test_random_seed_is_drawn_once_printed_and_used_by_all(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-seed=random", "-n2", here=False)
-        drawn = re.search(r"seed (\d+), profile smoke", printed(result))
-        assert drawn
-        manifest, _, closing = lines(place)
-        assert manifest.seed == int(drawn[1])
-        smoke(place, f"--attncheck-seed={drawn[1]}")
-        assert lines(place)[2].digest == closing.digest
-
-    def test_order_of_items_does_not_matter(self, place: pytest.Pytester) -> None:
-        smoke(place)
-        digest = lines(place)[2].digest
-        place.makeconftest("def pytest_collection_modifyitems(items): items.reverse()")
-        smoke(place)
-        assert lines(place)[2].digest == digest
+        found = {}
+        for option in ("", "--attncheck-seed=0", "--attncheck-seed=1"):
+            smoke(place, *TWO, *filter(None, [option]))
+            manifest, _, closing = lines(place)
+            found[option] = (manifest.seed, closing.digest)
+        assert found[""] == found["--attncheck-seed=0"]
+        assert [seed for seed, _ in found.values()] == [0, 0, 1]
+        assert found["--attncheck-seed=1"][1] != found[""][1]
 
 
 class TestOptions:
@@ -184,28 +194,31 @@ class TestOptions:
         assert not (place.path / "record.jsonl").exists()
 
     def test_unwritable_record_is_a_usage_error_with_workers(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-record=test_it.py/record", "-n1", here=False)
+        result = smoke(place, "--attncheck-record=test_it.py/record", "-n1")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert "record=test_it.py/record: cannot be written" in printed(result)
         assert "Traceback" not in printed(result)
 
-    def test_draws_of_the_thorough_profile_are_shared_out(self, place: pytest.Pytester) -> None:
-        few = ["-k", "ce30bb2a5e65 or 607cec51346c"]
-        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=1e5", *few)
+    def test_draws_of_the_thorough_profile_are_shared_out(
+        self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Two anchors are chosen below: no other layer need be drawn.
+        monkeypatch.setitem(PROFILES, "thorough", dataclasses.replace(PROFILES["thorough"], examples=0))
+        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=1e5", *TWO)
         _, results, closing = lines(place)
         assert closing.verdict == "consistent"
         assert {result.affordable for result in results} == {60_000}
-        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=300000", *few)
+        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=300000", *TWO)
         assert {result.affordable for result in lines(place)[1]} == {150_000}
 
     def test_subject_is_named_by_option_and_environment(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("ATTNCHECK_SUBJECT", "subjects:right")
-        result = smoke(place, "-k", "607cec51346c")
+        result = smoke(place, "-k", NARROW)
         result.stdout.fnmatch_lines(["attncheck: subject subjects:right, seed 0, profile smoke, *1e-06"])
         assert lines(place)[0].subject == "subjects:right"
-        smoke(place, "-k", "607cec51346c", "--attncheck-subject=subjects:outputs_alone")
+        smoke(place, "-k", NARROW, "--attncheck-subject=subjects:outputs_alone")
         assert lines(place)[0].subject == "subjects:outputs_alone"
 
     def test_environment_that_names_no_subject_is_refused(
@@ -227,7 +240,7 @@ class TestOptions:
 
 class TestPlan:
     def test_selection_is_the_plan(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "-k", "607cec51346c")
+        result = smoke(place, "-k", NARROW)
         assert result.ret == 0
         manifest, results, closing = lines(place)
         assert {planned.unit for planned in manifest.planned} == {"draws@607cec51346c"}
@@ -235,7 +248,7 @@ class TestPlan:
         assert closing.reported == len(results)
 
     def test_record_goes_to_the_reports_of_the_current_folder(self, place: pytest.Pytester) -> None:
-        place.runpytest_inprocess("--attncheck-profile=smoke", "-k", "607cec51346c", "-p", "no:cacheprovider")
+        place.runpytest_inprocess("--attncheck-profile=smoke", "-k", NARROW, "-p", "no:cacheprovider")
         assert lines(place, "reports/output/record.jsonl")[2].verdict == "consistent"
 
     @pytest.mark.parametrize("options", [["--collect-only"], ["-k", "nothing_of_that_name"], ["-k", "("]])
@@ -247,7 +260,7 @@ class TestPlan:
         assert "attncheck ===" not in printed(result)
 
     def test_not_examined_is_neither_failed_nor_passed(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:outputs_alone")
+        result = smoke(place, "--attncheck-subject=subjects:outputs_alone", *TWO)
         assert result.ret == 0
         _, results, closing = lines(place)
         assert closing.verdict == "consistent"
@@ -258,20 +271,20 @@ class TestPlan:
         result.stdout.fnmatch_lines(["CONSISTENT: *", "Not examined on any layer:", "*does not expose scores*"])
 
     def test_unsupported_layers_are_not_examined(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:narrow")
+        result = smoke(place, "--attncheck-subject=subjects:narrow", *THREE)
         assert result.ret == 0
         wide = [result for result in lines(place)[1] if result.layer["width"] >= 16]
         assert {(each.verdict, each.reason) for each in wide} == {("not examined", "only narrow layers")}
 
     def test_a_run_that_examines_nothing_is_no_pass(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:narrow", "-k", "ce30bb2a5e65")
+        result = smoke(place, "--attncheck-subject=subjects:narrow", "-k", WIDE)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert lines(place)[2].verdict == "inconclusive"
 
 
 class TestIncomplete:
     def test_subject_that_returns_nonsense(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:nans", "--tb=long")
+        result = smoke(place, "--attncheck-subject=subjects:nans", "--tb=long", *THREE)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         said = [line for line in result.outlines if "is not finite" in line and not line.startswith("FAILED")]
         assert said == [
@@ -294,14 +307,14 @@ class TestIncomplete:
                 if "607cec51346c" in request.node.name:
                     {fate}
         """)
-        result = smoke(place)
+        result = smoke(place, *TWO)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         _, results, closing = lines(place)
         assert closing.verdict == "incomplete"
         assert results
 
     def test_worker_that_crashes(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n2", here=False)
+        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n2", *THREE)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"
@@ -309,24 +322,35 @@ class TestIncomplete:
         assert lost == {"draws@607cec51346c"}
 
     @pytest.mark.usefixtures("interruptible")
-    @pytest.mark.parametrize("workers", ["0", "2"])
-    def test_interrupt(self, place: pytest.Pytester, workers: str) -> None:
-        command = [sys.executable, "-m", "pytest", "-n", workers, "--attncheck-profile=smoke"]
+    def test_interrupt(self, place: pytest.Pytester) -> None:
+        # Without this argument the run's interrupt would be raised again here.
+        here: dict[str, Any] = {"no_reraise_ctrlc": True}
+        options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", "-p", "no:cacheprovider", *WIDER]
+        result = place.runpytest_inprocess("--attncheck-subject=subjects:pressed", *options, **here)
+        assert result.ret == pytest.ExitCode.INTERRUPTED
+        _assert_interrupted(place, "subjects:pressed", printed(result))
+
+    @pytest.mark.usefixtures("interruptible")
+    def test_interrupt_while_a_worker_hangs(self, place: pytest.Pytester) -> None:
+        command = [sys.executable, "-m", "pytest", "-n1", "--attncheck-profile=smoke"]
         command += ["--attncheck-record=record.jsonl", "--attncheck-subject=subjects:hangs", "-p", "no:cacheprovider"]
-        with subprocess.Popen(command, cwd=place.path, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen([*command, *WIDER], cwd=place.path, stdout=subprocess.PIPE, text=True) as process:
             try:
                 _wait_for(place.path / "hanging", process)
-                if workers == "2":
-                    _wait_for_results(place.path / "record.jsonl", process)
+                _wait_for_results(place.path / "record.jsonl", process)
                 process.send_signal(signal.SIGINT)
                 said, _ = process.communicate(timeout=60)
             finally:
                 process.kill()  # one that hangs on would be waited for
         assert process.returncode == pytest.ExitCode.INTERRUPTED
-        _, results, closing = lines(place)
-        assert closing.verdict == "incomplete"
-        assert results
-        assert "INCOMPLETE: subjects:hangs" in said
+        _assert_interrupted(place, "subjects:hangs", said)
+
+
+def _assert_interrupted(place: pytest.Pytester, subject: str, said: str) -> None:
+    _, results, closing = lines(place)
+    assert closing.verdict == "incomplete"
+    assert results
+    assert f"INCOMPLETE: {subject}" in said
 
 
 def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -373,7 +397,7 @@ class TestOthers:
             assert f"--attncheck-{option}=" in text
 
     def test_junit_file_holds_no_results(self, place: pytest.Pytester) -> None:
-        smoke(place, "--junit-xml=junit.xml", "-k", "607cec51346c")
+        smoke(place, "--junit-xml=junit.xml", "-k", NARROW)
         assert "p_values" not in (place.path / "junit.xml").read_text()
         assert lines(place)[1]
 
@@ -394,9 +418,9 @@ class TestOthers:
         assert not (place.path / "record.jsonl").exists()
 
     def test_properties_run_from_another_folder(self, place: pytest.Pytester) -> None:
-        scores = ROOT / "properties" / "test_draws.py"
-        result = place.runpytest_subprocess(
-            str(scores), "-n", "auto", "--attncheck-profile=smoke", "-p", "no:cacheprovider", "-k", "607cec51346c"
+        draws = ROOT / "properties" / "test_draws.py"
+        result = place.runpytest_inprocess(
+            str(draws), "--attncheck-profile=smoke", "-p", "no:cacheprovider", "-k", NARROW
         )
         assert result.ret == 0
         result.stdout.fnmatch_lines(["attncheck: subject attncheck.subject:direct, seed 0, profile smoke, *"])

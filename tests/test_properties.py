@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -9,16 +10,23 @@ from pathlib import Path
 import pytest
 
 from attncheck.checks.registry import PROPERTIES
+from attncheck.profiles import PROFILES
 from attncheck.records import Closing, Manifest, Result, read
 from attncheck.wording import chance
 
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 FOLDER = Path(__file__).resolve().parents[1] / "properties"
+# The files of properties of layers: the others have nothing to run on the anchors below.
+OF_LAYERS = [
+    path.name
+    for path in sorted(FOLDER.glob("test_*.py"))
+    if any(f'@examines("{name}"' in path.read_text(encoding="utf-8") for name in PROPERTIES)
+]
 # Two anchors of the smoke profile: n=8 s=4 H=2, and a causal one with grouped heads.
 PLAIN, GROUPED = "607cec51346c", "e94fc3aedb3b"
 
@@ -61,6 +69,8 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """Return an empty folder but for two subjects."""
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
+    # Anchors are chosen below, so that no layers need be drawn.
+    monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=0))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(pytester.path)
     pytester.makepyfile(mine=SUBJECTS)
@@ -69,7 +79,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[pytest.RunResult, list[Result], str]:
     """Hold a subject to properties at the smoke profile; return the run, its results and its verdict."""
-    paths = [str(FOLDER / file) for file in files] or [str(FOLDER)]
+    paths = [str(FOLDER / file) for file in files]
     options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", f"--attncheck-subject={subject}"]
     result = place.runpytest_inprocess(*paths, *options, "-k", only, "-p", "no:cacheprovider", "--tb=short")
     manifest, *results, closing = read(place.path / "record.jsonl")
@@ -81,12 +91,13 @@ def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[
 
 @pytest.mark.parametrize("reading", ["direct", "matrix_free", "collapsed"])
 def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
-    result, results, verdict = held(place, f"attncheck.subject:{reading}", only=f"{PLAIN} or {GROUPED}")
+    """On one layer: the main job holds the first to all of them, and tests/checks/test_calibration the last."""
+    result, results, verdict = held(place, f"attncheck.subject:{reading}", *OF_LAYERS, only=GROUPED)
     assert result.ret == 0, "\n".join(result.outlines)
     assert verdict == "consistent"
     assert {each.property for each in results} == set(PROPERTIES)
     assert all(each.verdict in ("consistent", "not examined") for each in results)
-    assert sum(each.verdict == "consistent" for each in results) > 80
+    assert sum(each.verdict == "consistent" for each in results) > 60
 
 
 @pytest.mark.parametrize(
@@ -108,23 +119,6 @@ def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
                 r"observed: output variance given scores and values [12]\.\d+ \[.*\] times the declared",
                 r"observed: all of it fits a layer with head_scaling=False",
                 r"likely:   W_O, H\^\{-1/2\}",
-            ],
-        ),
-        (
-            "softmax_over_columns",
-            "test_conditional_gaussianity.py",
-            [
-                r"observed: output variance given scores and values \d",
-                r"likely:   W_O, .* its axis or the mask differ from the declared ones",
-            ],
-        ),
-        (
-            "tied_query_key",
-            "test_scores.py",
-            [
-                r"VIOLATED: W_Q, W_K and W_V are different matrices\.",
-                r"observed: mean score of a position with itself 2\.\d+ \[.*\], declared 0\.00",
-                r"likely:   K and Q look tied",
             ],
         ),
     ],
