@@ -13,12 +13,12 @@ from scipy import special
 
 from attncheck.attention import AttentionLayer
 from attncheck.errors import check_choice, check_whole, check_wholes, refuse
+from attncheck.least_squares import least_squares
 from attncheck.program import Program
 from attncheck.rates.deviation import REPLICATES
 from attncheck.rates.distance import check_drawn, distance, score_sum
 from attncheck.rates.gap import ERRORS, METRICS
 from attncheck.rates.law import Distance, check_separate
-from attncheck.least_squares import least_squares
 from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
