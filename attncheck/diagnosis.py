@@ -28,7 +28,7 @@ from attncheck.estimates import (
     SCORES,
     SCORES_GIVEN,
     VALUES,
-    Estimate,
+    Observed,
     by_head,
     estimates,
     mean_square,
@@ -144,14 +144,14 @@ def _heads(sample: Sample) -> Iterator[str]:
             yield f"{name} by head: {told}{', …' * (len(heads) > _MOST_HEADS)} times the declared"
 
 
-def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Estimate]) -> Iterator[str]:
+def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observed]) -> Iterator[str]:
     """Say which Gram matrix has a wrong factor: what is taken from it has none, and what is given it the inverse."""
     for name, (gram, given, whole, formula) in _GRAMS.items():
         if whole not in found and _cancel(found, gram, given):
             yield f"{name} fits {found[gram].value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"
 
 
-def _cancel(found: Mapping[str, Estimate], one: str, other: str) -> bool:
+def _cancel(found: Mapping[str, Observed], one: str, other: str) -> bool:
     """Return whether two estimates are off by factors that are inverse to each other."""
     if not {one, other} <= set(found):
         return False
@@ -160,7 +160,7 @@ def _cancel(found: Mapping[str, Estimate], one: str, other: str) -> bool:
     return first.low * second.low <= unit <= first.high * second.high
 
 
-def _initialised(sample: Sample, found: Mapping[str, Estimate]) -> Iterator[str]:
+def _initialised(sample: Sample, found: Mapping[str, Observed]) -> Iterator[str]:
     """Say which matrices have the variance of a usual initialisation in all heads, where the layer declares another.
 
     W_K or W_V must be among them: scores and outputs have scalings of their own.

@@ -28,7 +28,7 @@ _STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class Observed:
     """A quantity, observed with a 99.9% interval, and what the layer declares.
 
     Attributes
@@ -77,7 +77,7 @@ class Estimate:
         return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
 
 
-def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimate]:
+def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Observed]:
     """Yield what the exposure allows, the most telling first."""
 
     @functools.cache
@@ -96,7 +96,7 @@ def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Estimate
     yield _mean("mean of the outputs", means, 0.0)
 
 
-def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:
+def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
     grams = [each.need("input_gram") for each in (sample, reference())]
     s = sample.layer.seq_len
     ours, theirs = (np.trace(gram, axis1=1, axis2=2) / s for gram in grams)
@@ -109,7 +109,7 @@ def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
         yield _compared(name, *(np.diagonal(gram, steps, axis1=1, axis2=2).mean(axis=1) for gram in grams))
 
 
-def score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Estimate]:
+def score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
     """Yield what scores alone tell, the reference being draws of the exact law."""
     seen = visible(sample.layer)
     scores = sample.need("scores")
@@ -132,7 +132,7 @@ def _score_variances(sample: Sample) -> FloatArray:
     return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
 
 
-def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Estimate]:
+def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observed]:
     """Compare squared scores, (N, H, entries), with their variances given the inputs, (N, 1, entries).
 
     Inputs vary, squares and variances vary with them: the interval is that of what is left of a draw's mean square
@@ -143,7 +143,7 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Estim
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
     half = _QUANTILE * float(left.std()) / len(left) ** 0.5
-    variance = Estimate(SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs")
+    variance = Observed(SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs")
     yield variance
     if not variance.differs:
         ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
@@ -165,24 +165,24 @@ def _per_draw(values: FloatArray) -> FloatArray:
     return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
-def _mean(name: str, values: FloatArray, declared: float) -> Estimate:
+def _mean(name: str, values: FloatArray, declared: float) -> Observed:
     half = _QUANTILE * float(values.std()) / len(values) ** 0.5
     mean = float(values.mean())
-    return Estimate(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
+    return Observed(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
 
 
-def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Estimate:
+def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observed:
     """Compare with the mean over a larger sample of the exact law, whose error widens the interval."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
     declared = float(theirs.mean())
-    return Estimate(
+    return Observed(
         name, mean, mean - half, mean + half, declared, positive=positive, source="by draws of the exact law"
     )
 
 
-def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Estimate]:
-    """Estimate a variance ratio from each draw's sum of squares and its degrees of freedom, if there are any."""
+def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed]:
+    """Observed a variance ratio from each draw's sum of squares and its degrees of freedom, if there are any."""
     if dof.any():
         yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
 
@@ -203,7 +203,7 @@ def _whitened(sample: Sample) -> dict[str, tuple[FloatArray, FloatArray]]:
     return found
 
 
-def by_head(sample: Sample) -> dict[str, list[Estimate]]:
+def by_head(sample: Sample) -> dict[str, list[Observed]]:
     """Return the variance ratios of each head, or group of heads that share a matrix, by the name of that of all."""
     return {
         name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]

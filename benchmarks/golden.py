@@ -22,7 +22,7 @@ import numpy as np
 import attncheck as ac
 from attncheck.manifest import installed_versions, this_machine
 from attncheck.paper.experiments import EXPERIMENTS
-from attncheck.paper.units import Unit, perform, units_of
+from attncheck.paper.units import Task, perform, units_of
 from attncheck.stacks.distance import distances
 
 FILE = Path(__file__).resolve().parents[1] / "tests" / "golden.json"
@@ -99,7 +99,7 @@ def _paper() -> dict[str, float]:
     return found
 
 
-def _first_units(units: Sequence[Unit]) -> dict[str, Unit]:
+def _first_units(units: Sequence[Task]) -> dict[str, Task]:
     return {"sampled" if unit.trial else "computed": unit for unit in reversed(units)}
 
 

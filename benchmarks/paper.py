@@ -23,7 +23,7 @@ from attncheck.measured import installed, table
 from attncheck.paper import draw, units
 from attncheck.paper.experiments import EXPERIMENTS, Configuration
 from attncheck.paper.publish import publish
-from attncheck.paper.run import Manifest, manifest_of, settle_all
+from attncheck.paper.run import PaperRun, manifest_of, settle_all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def whole_run(scale: Scale, out: Path) -> Whole:
     return Whole(wall, sampling, computing, len(every))
 
 
-def seconds_of(unit: units.Unit, data: Path, manifest: Manifest) -> float:
+def seconds_of(unit: units.Task, data: Path, manifest: PaperRun) -> float:
     """Return the processor seconds that a unit took."""
     return float(units.recall(unit, data, manifest.seed, manifest.scale)["seconds"])
 

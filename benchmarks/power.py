@@ -19,7 +19,7 @@ from typing import Any
 
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import EXPOSURES, FAULTS
-from attncheck.power import Entry, level_of, power_table
+from attncheck.power import PowerEntry, level_of, power_table
 from attncheck.power.text import percent, render, to_json
 from attncheck.profiles import profile_named
 from attncheck.whole_runs import whole_runs
@@ -47,7 +47,7 @@ def whole(options: argparse.Namespace) -> list[str]:
     return lines
 
 
-def page(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
+def page(entries: Sequence[PowerEntry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
     """Return the page that is printed and written."""
     profiles, seeds, seed = list(entries[0].rows), options.seeds, options.seed
     profile = profile_named(profiles[-1])
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(save(entries, options, time.perf_counter() - started, whole(options)), end="")
 
 
-def table(options: argparse.Namespace) -> Iterator[Entry]:
+def table(options: argparse.Namespace) -> Iterator[PowerEntry]:
     """Iterate over the entries of all faults, those that an interrupted call has left first."""
     names = options.fault or (QUICK if options.quick else tuple(FAULTS))
     profiles = PROFILES[:1] if options.quick else tuple(options.profiles)
@@ -156,7 +156,7 @@ def place(options: argparse.Namespace, key: str) -> Path:
     return folder / f"{key}.pickle"
 
 
-def save(entries: Sequence[Entry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
+def save(entries: Sequence[PowerEntry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
     """Return the page of what was measured so far; write it if asked to."""
     text = page(entries, options, seconds, runs)
     if options.write:

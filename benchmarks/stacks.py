@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck.measured import installed, table
 from attncheck.stacks.distance import PARTS, averaged_parts, measured
-from attncheck.stacks.rate import Rate, rates
+from attncheck.stacks.rate import StackRate, rates
 
 # Two-sided 95%, from the spread of as many parts.
 QUANTILE = float(stats.t.isf(0.025, PARTS - 1))
@@ -57,7 +57,7 @@ def stacks_of(scale: Scale) -> tuple[ac.AttentionStack, ...]:
     )
 
 
-def rows_of(found: Sequence[Rate], gaps: Sequence[str]) -> list[tuple[str, ...]]:
+def rows_of(found: Sequence[StackRate], gaps: Sequence[str]) -> list[tuple[str, ...]]:
     """Return a line for each depth."""
     return [
         (

@@ -14,7 +14,7 @@ from attncheck.attention import AttentionLayer
 from attncheck.attention_map import visible
 from attncheck.checks.comparison import gaussian_distance
 from attncheck.checks.laws import affordable_draws, marginal_law
-from attncheck.checks.marginals import Marginal
+from attncheck.checks.marginals import Scalar
 from attncheck.checks.registry import PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.errors import InputError
@@ -279,7 +279,7 @@ class TestLargeLayers:
         assert peak < 2**29
 
     def test_laws_of_scores_take_no_draws_in_the_limit(self) -> None:
-        law = marginal_law(self.LONG, Marginal(), "limit")
+        law = marginal_law(self.LONG, Scalar(), "limit")
         assert law.std == pytest.approx(1.0)
         assert law.error == 0.0
 

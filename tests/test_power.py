@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from attncheck.power import Entry, Row, entries_of, table
+from attncheck.power import PowerEntry, Row, entries_of, table
 from attncheck.profiles import Profile, profile_named
 
 SMOKE = profile_named("smoke")
 
 
 @pytest.fixture(scope="module")
-def entry() -> Entry:
+def entry() -> PowerEntry:
     """Shared keys, seen in most layers, with nothing verified yet."""
     (found,) = entries_of("shared_keys", ("grams",), ("smoke",), seeds=0, seed=0)
     assert sum(row.chance > 0.9 for row in found.rows["smoke"]) > 1
@@ -24,7 +24,7 @@ def entry() -> Entry:
 Seen = Callable[[Row], int]
 
 
-def verified(entry: Entry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple[Entry, list[Row]]:
+def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple[PowerEntry, list[Row]]:
     """Verify with looks of which `seen` says how many out of 100 are suspicious; return the rows that took them too."""
     looked: list[Row] = []
 
@@ -36,7 +36,7 @@ def verified(entry: Entry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple
     return table._verified(entry, SMOKE, 100, 0), looked
 
 
-def test_what_holds_is_verified_once(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_holds_is_verified_once(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     after, looked = verified(entry, lambda row: 100, monkeypatch)
     best = entry.best("smoke")
     assert best is not None
@@ -44,14 +44,14 @@ def test_what_holds_is_verified_once(entry: Entry, monkeypatch: pytest.MonkeyPat
     assert after.best("smoke") == dataclasses.replace(best, looks=100, seen=100)
 
 
-def alone(entry: Entry) -> tuple[Entry, Row]:
+def alone(entry: PowerEntry) -> tuple[PowerEntry, Row]:
     """Return the entry with its best row only, and that row."""
     best = entry.best("smoke")
     assert best is not None
     return dataclasses.replace(entry, rows={"smoke": (best,)}), best
 
 
-def test_draws_are_doubled_until_it_holds(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_doubled_until_it_holds(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     only, first = alone(entry)
     enough = 4 * first.look_draws
     assert enough <= first.size
@@ -60,7 +60,9 @@ def test_draws_are_doubled_until_it_holds(entry: Entry, monkeypatch: pytest.Monk
     assert after.rows["smoke"] == (dataclasses.replace(first, needed=enough, looks=100, seen=100),)
 
 
-def test_the_chance_is_what_looks_of_all_that_is_planned_showed(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chance_is_what_looks_of_all_that_is_planned_showed(
+    entry: PowerEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only, first = alone(entry)
     after, looked = verified(only, lambda row: 50, monkeypatch)
     (left,) = after.rows["smoke"]
@@ -69,7 +71,7 @@ def test_the_chance_is_what_looks_of_all_that_is_planned_showed(entry: Entry, mo
     assert looked[-1].look_draws == first.size
 
 
-def test_another_layer_is_taken_where_it_takes_fewer_draws(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_layer_is_taken_where_it_takes_fewer_draws(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     first = entry.best("smoke")
     assert first is not None
     after, _ = verified(entry, lambda row: 50 if row.layer == first.layer else 100, monkeypatch)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.attention import AttentionLayer
-from attncheck.checks.marginals import Marginal, conditional_covariance, usual
+from attncheck.checks.marginals import Scalar, conditional_covariance, usual
 from attncheck.limits.mixture import ScaleMixture, condense
 from attncheck.readings import Reading, simulate_chunks
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
@@ -47,7 +47,7 @@ _BAND_ERROR = 1e-8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarginalLaw:
-    """The law of a `Marginal` from `size` conditional variances, with a bound on the error of its cdf."""
+    """The law of a `Scalar` from `size` conditional variances, with a bound on the error of its cdf."""
 
     mixture: ScaleMixture
     error: float
@@ -76,12 +76,12 @@ class MarginalLaw:
 
 
 @functools.lru_cache(maxsize=256)
-def marginal_law(layer: AttentionLayer, marginal: Marginal, reading: Reading = "collapsed") -> MarginalLaw:
+def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: Reading = "collapsed") -> MarginalLaw:
     """Return the law of a marginal under a reading, to within `LAW_ERROR` where affordable.
 
     Examples
     --------
-    >>> law = marginal_law(AttentionLayer(width=16), Marginal((1.0, 0.0, 0.0, 0.0)))
+    >>> law = marginal_law(AttentionLayer(width=16), Scalar((1.0, 0.0, 0.0, 0.0)))
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
@@ -113,7 +113,7 @@ def held_draws(layer: AttentionLayer) -> int:
     return max(1, min(_DRAWS, _HELD_ENTRIES // per_draw))
 
 
-def _law(layer: AttentionLayer, marginal: Marginal, size: int, seed: int, reading: Reading) -> MarginalLaw:
+def _law(layer: AttentionLayer, marginal: Scalar, size: int, seed: int, reading: Reading) -> MarginalLaw:
     if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
         variance = marginal.limit_score_variance(layer)
         return MarginalLaw(condense(np.full(size, variance), np.ones(size)), 0.0, size)
@@ -125,7 +125,7 @@ def _law(layer: AttentionLayer, marginal: Marginal, size: int, seed: int, readin
 
 @functools.lru_cache(maxsize=8)
 def _variances(
-    layer: AttentionLayer, marginals: tuple[Marginal, ...], size: int, seed: int, reading: Reading
+    layer: AttentionLayer, marginals: tuple[Scalar, ...], size: int, seed: int, reading: Reading
 ) -> FloatArray:
     """Return conditional variances of several marginals, (marginals, size): draws cost more than what is read off."""
     outputs = any(marginal.direction for marginal in marginals)
@@ -137,7 +137,7 @@ def _variances(
 
 
 @functools.lru_cache(maxsize=256)
-def tail_law(layer: AttentionLayer, marginal: Marginal) -> MarginalLaw:
+def tail_law(layer: AttentionLayer, marginal: Scalar) -> MarginalLaw:
     """Return the law of a marginal at the width from as many variances as its tails need and time allows."""
     per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
     size = max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
@@ -160,7 +160,7 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def limit_distance(layer: AttentionLayer, marginal: Marginal, weights: str = GAUSSIAN) -> float:
+def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: str = GAUSSIAN) -> float:
     """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
 
     For weights of another law than the Gaussian, F_n is the empirical law of literal draws; the W^i, which make the
@@ -177,7 +177,7 @@ def limit_distance(layer: AttentionLayer, marginal: Marginal, weights: str = GAU
 
 
 def _empirical_distance(
-    layer: AttentionLayer, marginal: Marginal, weights: str, inputs: str, limiting: MarginalLaw
+    layer: AttentionLayer, marginal: Scalar, weights: str, inputs: str, limiting: MarginalLaw
 ) -> float:
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)

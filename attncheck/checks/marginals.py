@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
-class Marginal:
+class Scalar:
     """A number of each draw: a projection of one neuron's outputs over positions, or a score.
 
     Attributes
@@ -71,24 +71,24 @@ class Marginal:
         return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j])
 
 
-def last_position(layer: AttentionLayer) -> Marginal:
+def last_position(layer: AttentionLayer) -> Scalar:
     """Return one neuron's output at the last position, which sees all others under any mask."""
-    return Marginal(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
+    return Scalar(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
 
 
 @functools.lru_cache(maxsize=256)
-def random_direction(layer: AttentionLayer) -> Marginal:
+def random_direction(layer: AttentionLayer) -> Scalar:
     """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
     vector = stream(0, "direction", layer.key).standard_normal(layer.seq_len)
-    return Marginal(tuple(float(x) for x in vector / np.linalg.norm(vector)))
+    return Scalar(tuple(float(x) for x in vector / np.linalg.norm(vector)))
 
 
-def one_score(layer: AttentionLayer) -> Marginal:
+def one_score(layer: AttentionLayer) -> Scalar:
     """Return the first head's score of the last position with the first."""
-    return Marginal()
+    return Scalar()
 
 
-def usual(layer: AttentionLayer) -> tuple[Marginal, ...]:
+def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
     """Return the numbers of each draw that are looked at whatever the layer is."""
     return last_position(layer), random_direction(layer), one_score(layer)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from attncheck.attention import AttentionLayer
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
 from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform, tail_law
-from attncheck.checks.marginals import Marginal, last_position, one_score, random_direction
+from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import two_neurons
 from attncheck.checks.sample import Sample
@@ -40,7 +40,7 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (mixture_uniform(values[seen], weights[seen], sample.layer.head_width),)
 
 
-def _at_width(marginal: Callable[[AttentionLayer], Marginal]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
+def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
     """Return the measure of a marginal's PITs under its exact law at the width."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
@@ -111,7 +111,7 @@ def _limit_check(
     name: str,
     what: str,
     needs: frozenset[str],
-    marginal: Callable[[AttentionLayer], Marginal],
+    marginal: Callable[[AttentionLayer], Scalar],
     excluded: Callable[[Setting], str] = lambda setting: "",
     values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
@@ -160,7 +160,7 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
     """Return the check of one entry against its law at the width, and against the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
-    marginal, needs = Marginal(entry=entry), frozenset({"score entries"})
+    marginal, needs = Scalar(entry=entry), frozenset({"score entries"})
 
     def values(sample: Sample) -> FloatArray:
         assert sample.score_entries is not None

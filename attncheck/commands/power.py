@@ -10,7 +10,7 @@ from attncheck.errors import check_choice
 from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
 from attncheck.files import write_whole
-from attncheck.power import Entry, power_table
+from attncheck.power import PowerEntry, power_table
 from attncheck.power.text import to_json
 
 # Single looks that verify the best row of each fault and exposure.
@@ -48,7 +48,7 @@ def print_power(
     return ExitCode.CONSISTENT
 
 
-def _line(entry: Entry, profile: str) -> str:
+def _line(entry: PowerEntry, profile: str) -> str:
     row = entry.best(profile)
     head = f"{entry.fault:26} {entry.exposure:8} {entry.chance(profile):6.1%}"
     if row is None or row.needed is None:

@@ -47,7 +47,7 @@ def degree(field: str, value: Any) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class FunctionFamily:
     """What is known of one kind of φ.
 
     Attributes
@@ -80,22 +80,24 @@ def _gaussian(x: FloatArray, parameters: Parameters) -> FloatArray:
         return np.asarray(np.exp(-0.5 * (x / parameters[0]) ** 2))
 
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    "identity": Family(lambda x, _: x.copy(), duals.identity, bounded=False),
-    "relu": Family(lambda x, _: np.maximum(x, 0.0), duals.relu, bounded=False),
-    "leaky_relu": Family(_leaky_relu, duals.leaky_relu, bounded=False, parameters={"slope": slope}),
-    "monomial": Family(
+FAMILIES: Final[Mapping[str, FunctionFamily]] = {
+    "identity": FunctionFamily(lambda x, _: x.copy(), duals.identity, bounded=False),
+    "relu": FunctionFamily(lambda x, _: np.maximum(x, 0.0), duals.relu, bounded=False),
+    "leaky_relu": FunctionFamily(_leaky_relu, duals.leaky_relu, bounded=False, parameters={"slope": slope}),
+    "monomial": FunctionFamily(
         lambda x, p: np.asarray(x ** int(p[0])),
         duals.monomial,
         bounded=False,
         order=lambda p: int(p[0]),
         parameters={"degree": degree},
     ),
-    "erf": Family(lambda x, _: np.asarray(special.erf(x)), duals.erf, bounded=True),
-    "clip": Family(lambda x, p: np.clip(x, -p[0], p[0]), duals.clip, bounded=True, parameters={"bound": any_positive}),
-    "sin": Family(lambda x, p: np.sin(p[0] * x), duals.sin, bounded=True, parameters={"frequency": positive}),
-    "cos": Family(lambda x, p: np.cos(p[0] * x), duals.cos, bounded=True, parameters={"frequency": positive}),
-    "gaussian": Family(_gaussian, duals.gaussian, bounded=True, parameters={"scale": any_positive}),
-    "tanh": Family(lambda x, _: np.tanh(x), None, bounded=True),
-    "sigmoid": Family(lambda x, _: np.asarray(special.expit(x)), None, bounded=True),
+    "erf": FunctionFamily(lambda x, _: np.asarray(special.erf(x)), duals.erf, bounded=True),
+    "clip": FunctionFamily(
+        lambda x, p: np.clip(x, -p[0], p[0]), duals.clip, bounded=True, parameters={"bound": any_positive}
+    ),
+    "sin": FunctionFamily(lambda x, p: np.sin(p[0] * x), duals.sin, bounded=True, parameters={"frequency": positive}),
+    "cos": FunctionFamily(lambda x, p: np.cos(p[0] * x), duals.cos, bounded=True, parameters={"frequency": positive}),
+    "gaussian": FunctionFamily(_gaussian, duals.gaussian, bounded=True, parameters={"scale": any_positive}),
+    "tanh": FunctionFamily(lambda x, _: np.tanh(x), None, bounded=True),
+    "sigmoid": FunctionFamily(lambda x, _: np.asarray(special.expit(x)), None, bounded=True),
 }

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from attncheck.measured import table
-from attncheck.paper.results import Curve, Figure, Point, Sampled, Statement
+from attncheck.paper.results import Curve, Figure, PaperStatement, Point, Sampled
 from attncheck.wording import counted
 
 
-def statements_of(figure: Figure) -> list[Statement]:
+def statements_of(figure: Figure) -> list[PaperStatement]:
     """Return the statements of the paper that a figure stands for."""
     if figure.kind == "histogram":
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
@@ -57,34 +57,34 @@ def made_with(figure: Figure) -> str:
 # By width -----------------------------------------------------------------------------------------
 
 
-def _decreasing(figure: Figure) -> Statement:
+def _decreasing(figure: Figure) -> PaperStatement:
     laws, fit = _finite(figure), figure.fits[0]
     widths = [law.layer["width"] for law in laws]
     points = [point for point in figure.points_of("y") if point.width in widths]
     slope = f"{fit.constant:.3g}/n² at large n, fitted exponent −{fit.order:.3f} (−{fit.high:.3f} to −{fit.low:.3f})"
-    return Statement(
+    return PaperStatement(
         "KL(finite ‖ limit) falls as the width grows",
         "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
         "; ".join(f"n = {point.width}: {_value(point)}" for point in points) + f"; {slope}",
     )
 
 
-def _small(figure: Figure) -> Statement:
+def _small(figure: Figure) -> PaperStatement:
     last, floor = _finite(figure)[-1], figure.sampled_as("limit")
     point = next(each for each in figure.points_of("y") if each.width == last.layer["width"])
     excess = float(np.mean(last.kl)) / point.value
     seen = "cannot be told from" if _within(last, floor) else "lies above"
-    return Statement(
+    return PaperStatement(
         f"at {last.label} the law has all but reached the limit",
         f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
         f"{_value(point)}: the estimate is {times(excess)} times that",
     )
 
 
-def _beyond(figure: Figure) -> Statement:
+def _beyond(figure: Figure) -> PaperStatement:
     first = _finite(figure)[0]
     point = figure.points_of("y")[0]
-    return Statement(
+    return PaperStatement(
         "the estimate is one of KL where it is far above its floor",
         f"at {first.label} {_over(first.kl_beyond)} of {_estimate(first)} come from beyond the farthest draw of the "
         f"limit, where its kernel density is next to 0 and the 1e-12 that is added decides",
@@ -92,10 +92,10 @@ def _beyond(figure: Figure) -> Statement:
     )
 
 
-def _density(figure: Figure) -> Statement:
+def _density(figure: Figure) -> PaperStatement:
     spread = max(max(law.spread) for law in _finite(figure))
     largest = "; ".join(f"{curve.label}: {_largest(curve)}" for curve in figure.curves)
-    return Statement(
+    return PaperStatement(
         "the density of y approaches that of the limit",
         f"kernel densities vary between trials by up to {spread:.2g} (standard deviation) at a point",
         f"largest difference of densities, {largest}",
@@ -105,9 +105,9 @@ def _density(figure: Figure) -> Statement:
 # Scores and heads ---------------------------------------------------------------------------------
 
 
-def _scores_normal(figure: Figure) -> Statement:
+def _scores_normal(figure: Figure) -> PaperStatement:
     law, curve = figure.sampled_as("1/√n"), figure.curve_of("1/√n")
-    return Statement(
+    return PaperStatement(
         "scores over √n follow N(0, 1) at n = 256",
         f"variance {_over(law.variance)}, excess kurtosis {_over(law.excess_kurtosis)}",
         f"variance {curve.moments[0]:.5f}, excess kurtosis {curve.moments[2]:.4f}; the density differs from N(0, 1) "
@@ -115,33 +115,33 @@ def _scores_normal(figure: Figure) -> Statement:
     )
 
 
-def _scores_collapse(figure: Figure) -> Statement:
+def _scores_collapse(figure: Figure) -> PaperStatement:
     law, curve = figure.sampled_as("1/n"), figure.curve_of("1/n")
-    return Statement(
+    return PaperStatement(
         "scores over n collapse to 0",
         f"standard deviation {_over(np.sqrt(law.variance).tolist())}",
         f"standard deviation {np.sqrt(curve.moments[0]):.5f}, which is n^−½ of the one over √n",
     )
 
 
-def _tails(figure: Figure) -> Statement:
+def _tails(figure: Figure) -> PaperStatement:
     laws = [law for law in _finite(figure) if law.of == "outputs"]
     computed = []
     for law in laws:
         moments, limit = figure.curve_of(law.label).moments, figure.limit_of(law.label)
         at = f"{moments[2]:.4f} ± {moments[3]:.1g} at n = 256"
         computed.append(f"{law.label}: {at}, {limit.excess_kurtosis:.4f} in the limit")
-    return Statement(
+    return PaperStatement(
         "with one head y has heavier tails than a Gaussian, with 256 it does not",
         "excess kurtosis " + "; ".join(f"{law.label}: {_over(law.excess_kurtosis)}" for law in laws),
         "excess kurtosis " + "; ".join(computed),
     )
 
 
-def _heads(figure: Figure) -> Statement:
+def _heads(figure: Figure) -> PaperStatement:
     points = [point for label in dict.fromkeys(p.label for p in figure.points) for point in figure.points_of(label)]
     bars = np.sqrt(0.6 / (np.diff(figure.edges)[0] * figure.draws))
-    return Statement(
+    return PaperStatement(
         "at n = 256 histograms of y follow the limit law for one head and for many",
         f"a bar of the histogram at the centre has a standard deviation of about {bars:.2g}",
         "KL(finite ‖ limit) " + "; ".join(f"{point.label}: {_value(point)}" for point in points),
@@ -151,20 +151,20 @@ def _heads(figure: Figure) -> Statement:
 # Low rank -----------------------------------------------------------------------------------------
 
 
-def _low_rank(figure: Figure) -> Statement:
+def _low_rank(figure: Figure) -> PaperStatement:
     laws = _finite(figure)
     computed = [f"{law.label}: {_value(figure.points_of(law.label)[0])}" for law in laws]
-    return Statement(
+    return PaperStatement(
         "with 64 neurons a head the law agrees with the limit already",
         "KL " + "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
         "KL at n = 64 H, " + "; ".join(computed),
     )
 
 
-def _gap(figure: Figure) -> Statement:
+def _gap(figure: Figure) -> PaperStatement:
     laws = _finite(figure)
     gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
-    return Statement(
+    return PaperStatement(
         "the limit of low-rank heads is that of full ones (which holds as the neurons of a head grow too)",
         "floor " + "; ".join(f"{law.label}: {_estimate(figure.sampled_as(f'limit, {law.label}'))}" for law in laws),
         "KL that stays at n = ∞, " + "; ".join(f"{label}: {_value(gap)}" for label, gap in gaps if gap is not None),

@@ -11,7 +11,7 @@ from attncheck.errors import refuse
 from attncheck.files import write_whole
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import made_with, named, size_of
-from attncheck.paper.results import Figure, Statement, published
+from attncheck.paper.results import Figure, PaperStatement, published
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import Drawing, draw
@@ -42,7 +42,7 @@ class ExperimentView:
         return size_of(self.figure)
 
     @property
-    def statements(self) -> Sequence[Statement]:
+    def statements(self) -> Sequence[PaperStatement]:
         """What the paper states, with numbers."""
         return self.figure.statements
 

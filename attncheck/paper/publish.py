@@ -11,14 +11,14 @@ from attncheck.files import write_whole
 from attncheck.paper import numbers, plates, results
 from attncheck.paper.figures import Panel, panels_of
 from attncheck.paper.results import Figure
-from attncheck.paper.run import Manifest
+from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
 
 #: The page of all figures, and that of their numbers.
 PAGE, NUMBERS = "paper.html", "numbers.md"
 
 
-def publish(names: Sequence[str], out: Path, data: Path, manifest: Manifest) -> list[Path]:
+def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:
     """Write the figures of a run, and the pages of all figures of the same run that are in the folder.
 
     The same numbers give the same bytes.
@@ -29,7 +29,7 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: Manifest) -> 
         Experiments whose units are all done.
     out, data : Path
         The folder, and that of the units.
-    manifest : Manifest
+    manifest : PaperRun
 
     Returns
     -------
@@ -49,14 +49,14 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: Manifest) -> 
     return [*written, page, render_paper(out / PAGE, figures)]
 
 
-def finished(name: str, data: Path, manifest: Manifest) -> Figure:
+def finished(name: str, data: Path, manifest: PaperRun) -> Figure:
     """Return a figure with its statements and the words of its panels."""
     figure = results.gather(name, data, manifest)
     panels = [panel.text for panel in panels_of(figure)]
     return msgspec.structs.replace(figure, statements=numbers.statements_of(figure), panels=panels)
 
 
-def belongs(figure: Figure, manifest: Manifest) -> bool:
+def belongs(figure: Figure, manifest: PaperRun) -> bool:
     """Say whether a figure is of a run."""
     theirs = (figure.seed, figure.scale, figure.versions)
     return theirs == (manifest.seed, manifest.scale, manifest.versions)

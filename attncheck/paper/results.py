@@ -16,8 +16,8 @@ from attncheck.limit import limit
 from attncheck.paper import units
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, Configuration, Exact, Experiment
-from attncheck.paper.run import Manifest
-from attncheck.paper.units import Arrays, Unit
+from attncheck.paper.run import PaperRun
+from attncheck.paper.units import Arrays, Task
 from attncheck.version import __version__
 
 FloatArray = NDArray[np.float64]
@@ -85,7 +85,7 @@ class Limit(msgspec.Struct, frozen=True):
     excess_kurtosis: float
 
 
-class Statement(msgspec.Struct, frozen=True):
+class PaperStatement(msgspec.Struct, frozen=True):
     """A statement of the paper, what its estimator says here, and what is computed."""
 
     published: str
@@ -121,7 +121,7 @@ class Figure(msgspec.Struct, frozen=True):
     curves: list[Curve]
     points: list[Point]
     fits: list[Fit]
-    statements: list[Statement] = []
+    statements: list[PaperStatement] = []
     panels: list[PanelText] = []
 
     def sampled_as(self, label: str) -> Sampled:
@@ -150,7 +150,7 @@ class Figure(msgspec.Struct, frozen=True):
         return np.array(self.sampled_as(label).kl)
 
 
-def gather(name: str, data: Path, manifest: Manifest) -> Figure:
+def gather(name: str, data: Path, manifest: PaperRun) -> Figure:
     """Return what a figure shows, without its statements and panels.
 
     Parameters
@@ -159,7 +159,7 @@ def gather(name: str, data: Path, manifest: Manifest) -> Figure:
         Of the experiment.
     data : Path
         The folder of its units.
-    manifest : Manifest
+    manifest : PaperRun
 
     Raises
     ------
@@ -183,8 +183,8 @@ def gather(name: str, data: Path, manifest: Manifest) -> Figure:
         edges=units.edges().tolist(),
         limits=[_limit(each) for each in _limits(experiment)],
         sampled=[_sampled(each, experiment, found, manifest.scale) for each in experiment.configurations],
-        curves=[_curve(each, found[Unit(name, each)]) for each in experiment.exact if each.curve],
-        points=[_point(each, found[Unit(name, each)]) for each in experiment.exact if each.of == "outputs"],
+        curves=[_curve(each, found[Task(name, each)]) for each in experiment.exact if each.curve],
+        points=[_point(each, found[Task(name, each)]) for each in experiment.exact if each.of == "outputs"],
         fits=_fits(experiment, found),
     )
 
@@ -202,9 +202,9 @@ def _limit(configuration: Configuration) -> Limit:
 
 
 def _sampled(
-    configuration: Configuration, experiment: Experiment, found: Mapping[Unit, Arrays], scale: float
+    configuration: Configuration, experiment: Experiment, found: Mapping[Task, Arrays], scale: float
 ) -> Sampled:
-    trials = [found[Unit(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
+    trials = [found[Task(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
     mean, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
     densities = np.array([trial["density"] for trial in trials])
     return Sampled(
@@ -237,14 +237,14 @@ def _point(wanted: Exact, arrays: Arrays) -> Point:
     return Point(wanted.label, wanted.layer.to_dict(), wanted.of, width, value, error)
 
 
-def _fits(experiment: Experiment, found: Mapping[Unit, Arrays]) -> list[Fit]:
+def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
     """Return the order in 1/n of each series that goes to 0."""
     if experiment.kind != "width":
         return []
     series: dict[str, list[Arrays]] = {}
     for each in experiment.exact:
         if each.of == "outputs":
-            series.setdefault(each.label, []).append(found[Unit(experiment.name, each)])
+            series.setdefault(each.label, []).append(found[Task(experiment.name, each)])
     return [fit_order(label, arrays) for label, arrays in series.items()]
 
 

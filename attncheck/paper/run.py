@@ -15,7 +15,7 @@ from attncheck.files import write_whole
 from attncheck.manifest import installed_versions
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
-from attncheck.paper.units import Unit
+from attncheck.paper.units import Task
 from attncheck.processes import pool_of
 
 #: Versions that digits and bytes rest on.
@@ -25,7 +25,7 @@ _MANIFEST = "run.json"
 LEAST_SCALE = 1e-3
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class PaperRun(msgspec.Struct, frozen=True):
     """What all numbers in a folder have in common."""
 
     format: int
@@ -48,7 +48,7 @@ def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in EXPERIMENTS if "all" in chosen or name in chosen)
 
 
-def manifest_of(seed: int, scale: float) -> Manifest:
+def manifest_of(seed: int, scale: float) -> PaperRun:
     """Return the manifest of a run with the installed versions.
 
     Raises
@@ -60,13 +60,13 @@ def manifest_of(seed: int, scale: float) -> Manifest:
     remedy = "pass the share of the published draws, e.g. 0.01"
     scale = check_number("scale", scale, remedy, minimum=LEAST_SCALE, maximum=1.0)
     versions = {name: version for name, version in installed_versions().items() if name in _VERSIONED}
-    return Manifest(units.FORMAT, seed, scale, versions)
+    return PaperRun(units.FORMAT, seed, scale, versions)
 
 
 def settle_all(
     names: Sequence[str],
     out: Path,
-    manifest: Manifest,
+    manifest: PaperRun,
     workers: int = 1,
     told: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Path:
@@ -77,7 +77,7 @@ def settle_all(
     names : sequence of str
         From `names_of`.
     out : Path
-    manifest : Manifest
+    manifest : PaperRun
     workers : int
         Processes; with 1 this one does the work.
     told : callable
@@ -105,7 +105,7 @@ def settle_all(
     return data
 
 
-def _performed(left: Sequence[Unit], data: Path, manifest: Manifest, workers: int) -> Iterator[Unit]:
+def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, workers: int) -> Iterator[Task]:
     """Perform units; iterate over them as they are done."""
     if workers <= 1:
         with threadpool_limits(1):
@@ -122,7 +122,7 @@ def _performed(left: Sequence[Unit], data: Path, manifest: Manifest, workers: in
         raise InputError(f"workers={workers}: a process ended before its work; {remedy}") from None
 
 
-def _claimed(out: Path, manifest: Manifest) -> Path:
+def _claimed(out: Path, manifest: PaperRun) -> Path:
     """Return the folder of a run's units, made where there is none.
 
     Raises
@@ -144,10 +144,10 @@ def _claimed(out: Path, manifest: Manifest) -> Path:
     return data
 
 
-def _refuse_other(out: Path, there: bytes, manifest: Manifest) -> None:
+def _refuse_other(out: Path, there: bytes, manifest: PaperRun) -> None:
     remedy = "choose another --out, or delete its folder data"
     try:
-        before = msgspec.json.decode(there, type=Manifest)
+        before = msgspec.json.decode(there, type=PaperRun)
     except msgspec.DecodeError as error:
         raise InputError(f"out={out}: data/{_MANIFEST} cannot be read ({error}); {remedy}") from None
     for field in ("seed", "scale", "versions", "format"):

@@ -49,7 +49,7 @@ def edges() -> FloatArray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unit:
+class Task:
     """One trial of a configuration, or one thing that is computed.
 
     Attributes
@@ -93,22 +93,22 @@ def _key_of(subject: Configuration | Exact) -> dict[str, Any]:
     return {**given_fields(subject), "layer": subject.layer.key}
 
 
-def units_of(experiment: Experiment) -> list[Unit]:
+def units_of(experiment: Experiment) -> list[Task]:
     """Return the units of an experiment."""
     sampled = [
-        Unit(experiment.name, configuration, trial)
+        Task(experiment.name, configuration, trial)
         for configuration in experiment.configurations
         for trial in range(1, experiment.trials + 1)
     ]
-    return [*(Unit(experiment.name, each) for each in experiment.exact), *sampled]
+    return [*(Task(experiment.name, each) for each in experiment.exact), *sampled]
 
 
-def perform(unit: Unit, seed: int, scale: float) -> Arrays:
+def perform(unit: Task, seed: int, scale: float) -> Arrays:
     """Return the numbers of a unit, and the processor seconds that they took.
 
     Parameters
     ----------
-    unit : Unit
+    unit : Task
     seed : int
         Of the whole run.
     scale : float
@@ -122,7 +122,7 @@ def perform(unit: Unit, seed: int, scale: float) -> Arrays:
     return {**arrays, "seconds": np.array(time.process_time() - started)}
 
 
-def _sampled(unit: Unit, configuration: Configuration, seed: int, draws: int) -> Arrays:
+def _sampled(unit: Task, configuration: Configuration, seed: int, draws: int) -> Arrays:
     layer, key = configuration.layer, [unit.experiment, _key_of(configuration), unit.trial]
 
     def drawn(*, limit: bool, role: str) -> FloatArray:
@@ -181,18 +181,18 @@ def load(path: Path, key: Mapping[str, Any]) -> Arrays | None:
     return arrays
 
 
-def pending(units: Iterable[Unit], folder: Path, seed: int, scale: float) -> Iterator[Unit]:
+def pending(units: Iterable[Task], folder: Path, seed: int, scale: float) -> Iterator[Task]:
     """Iterate over the units that have no readable file yet."""
     return (unit for unit in units if load(unit.path(folder), _keyed(unit, seed, scale)) is None)
 
 
-def settle(unit: Unit, folder: Path, seed: int, scale: float) -> Unit:
+def settle(unit: Task, folder: Path, seed: int, scale: float) -> Task:
     """Perform a unit and write its file; return it."""
     save(unit.path(folder), perform(unit, seed, scale), _keyed(unit, seed, scale))
     return unit
 
 
-def recall(unit: Unit, folder: Path, seed: int, scale: float) -> Arrays:
+def recall(unit: Task, folder: Path, seed: int, scale: float) -> Arrays:
     """Return the arrays of a unit that was performed.
 
     Raises
@@ -207,7 +207,7 @@ def recall(unit: Unit, folder: Path, seed: int, scale: float) -> Arrays:
     return arrays
 
 
-def _keyed(unit: Unit, seed: int, scale: float) -> dict[str, Any]:
+def _keyed(unit: Task, seed: int, scale: float) -> dict[str, Any]:
     return {"seed": seed, **unit.key(scale)}
 
 

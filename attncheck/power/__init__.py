@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.power.rows import Entry, Row, Sight, level_of
+from attncheck.power.rows import PowerEntry, Row, Sight, level_of
 from attncheck.power.table import entries_of, power_table
 
-__all__ = ["Entry", "Row", "Sight", "entries_of", "level_of", "power_table"]
+__all__ = ["PowerEntry", "Row", "Sight", "entries_of", "level_of", "power_table"]

@@ -138,7 +138,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class PowerEntry:
     """One fault with one exposure: a row per layer and check for each profile, the best of the last one verified.
 
     Attributes

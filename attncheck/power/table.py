@@ -23,7 +23,7 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
-from attncheck.power.rows import Entry, Row, Sight, cost_of, exposed_as, level_of, rows_of
+from attncheck.power.rows import PowerEntry, Row, Sight, cost_of, exposed_as, level_of, rows_of
 from attncheck.processes import pool_of
 from attncheck.profiles import ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
@@ -103,7 +103,7 @@ def power_table(
     seeds: int = 30,
     seed: int = 0,
     workers: int = 1,
-) -> Iterator[Entry]:
+) -> Iterator[PowerEntry]:
     """Iterate over the table: measure every fault, plan for every exposure and profile, verify what is planned.
 
     Parameters
@@ -123,7 +123,7 @@ def power_table(
 
     Yields
     ------
-    Entry
+    PowerEntry
         One per fault and exposure, faults in the order given, as soon as a fault is done.
     """
     names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
@@ -133,7 +133,7 @@ def power_table(
         profile_named(name)
     one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
     with contextlib.ExitStack() as stack:
-        each: Iterable[list[Entry]] = map(one, names)
+        each: Iterable[list[PowerEntry]] = map(one, names)
         if workers > 1:
             each = stack.enter_context(pool_of(workers)).map(one, names)
         for entries in each:
@@ -141,15 +141,17 @@ def power_table(
 
 
 @own_arithmetic()
-def entries_of(fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int) -> list[Entry]:
+def entries_of(
+    fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int
+) -> list[PowerEntry]:
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
     layers, cheap = last.layers, _cheap(FAULTS[fault], last)
 
-    def planned() -> list[Entry]:
+    def planned() -> list[PowerEntry]:
         rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
-        return [Entry(fault, each, rows[each]) for each in exposures]
+        return [PowerEntry(fault, each, rows[each]) for each in exposures]
 
     sights = measure(FAULTS[fault], layers, dataclasses.replace(last, most_draws=_FIRST), seed)
     entries = planned()
@@ -182,7 +184,7 @@ def _telling(sights: Iterable[Sight], exposures: Sequence[str]) -> list[str]:
     return [name for name in PROPERTIES if name in names]
 
 
-def _verified(entry: Entry, profile: Profile, seeds: int, seed: int) -> Entry:
+def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
     while (best := entry.best(profile.name)) is not None and best.sight.told_apart and seeds:
         if not best.looks:
             after = verify(best, profile, seeds, seed)

@@ -10,31 +10,31 @@ from scipy.special import betainccinv, betaincinv
 from attncheck.case import Case
 from attncheck.evidence.words import allowed
 from attncheck.faults import FAULTS
-from attncheck.power import Entry, Row
+from attncheck.power import PowerEntry, Row
 from attncheck.profiles import profile_named
 
 # Two-sided error of the interval for the share of suspicious looks.
 _ERROR = 0.01
 
 
-def render(entries: Sequence[Entry]) -> str:
+def render(entries: Sequence[PowerEntry]) -> str:
     """Return the tables as Markdown.
 
     Parameters
     ----------
-    entries : sequence of Entry
+    entries : sequence of PowerEntry
         From `attncheck.power.power_table`; all with the same profiles.
     """
     profiles = list(entries[0].rows)
     return "\n".join([*_main(entries, profiles), "", *_layers(entries, profiles[-1]), "", *_unseen(entries, profiles)])
 
 
-def to_json(entries: Sequence[Entry], profile: str) -> bytes:
+def to_json(entries: Sequence[PowerEntry], profile: str) -> bytes:
     """Return what `attncheck report` shows: chances of detection by fault and exposure.
 
     Parameters
     ----------
-    entries : sequence of Entry
+    entries : sequence of PowerEntry
     profile : str
         One of those that the entries were planned for.
     """
@@ -47,7 +47,7 @@ def to_json(entries: Sequence[Entry], profile: str) -> bytes:
     return msgspec.json.format(msgspec.json.encode({"profile": profile, "cells": cells}), indent=1)
 
 
-def _main(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
+def _main(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
     """Return one line per fault and exposure."""
     titles = ["fault", "exposed", "seen first by", "layer", "effect (expected)", "draws", *profiles, "verified"]
     lines = _head(titles)
@@ -63,7 +63,7 @@ def _main(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
     return lines
 
 
-def _layers(entries: Iterable[Entry], profile: str) -> list[str]:
+def _layers(entries: Iterable[PowerEntry], profile: str) -> list[str]:
     """Return the chances in every anchor with everything exposed."""
     anchors = profile_named(profile).layers
     lines = [f"Chance of a violated verdict in each anchor layer, Grams exposed, profile {profile}:", ""]
@@ -83,7 +83,7 @@ def _chance(chances: Mapping[Case, float], layer: Case) -> str:
     return percent(chances[layer]) if layer in chances else "–"
 
 
-def _unseen(entries: Iterable[Entry], profiles: Sequence[str]) -> list[str]:
+def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
     """Return what the last profile does not see, and the draws that would."""
     profile = profile_named(profiles[-1])
     lines = [f"Not seen with a chance of {percent(profile.power)} at profile {profile.name}:", ""]

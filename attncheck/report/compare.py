@@ -36,7 +36,7 @@ class Before:
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Change:
+class Shift:
     """One result in both runs.
 
     Attributes
@@ -75,7 +75,7 @@ class Comparison:
         changed.
     only_before, only_after : int
         Examined results of one run only.
-    changes : tuple of Change
+    changes : tuple of Shift
         Changed verdicts, then effects that moved, the largest shifts first.
     points : tuple of (float, float)
         Effects before and after in units of what must be caught, of results chosen by key.
@@ -91,7 +91,7 @@ class Comparison:
     flipped: int = 0
     only_before: int = 0
     only_after: int = 0
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Shift, ...] = ()
     points: tuple[tuple[float, float], ...] = ()
     threshold: float = math.inf
     complete: bool = True
@@ -107,14 +107,14 @@ def compare(run: Gathered, baseline: Gathered) -> Comparison:
         return Comparison(baseline, complete=False)
     before = {result.id: Before(sys.intern(result.verdict), *_effect(result)) for result in _examined(baseline.path)}
     shifts, flipped, only_after = array("d"), 0, 0
-    changes = Largest[Change](LISTED)
+    changes = Largest[Shift](LISTED)
     points = Largest[tuple[int, tuple[float, float]]](DRAWN)
     for after in _examined(run.path):
         earlier = before.pop(after.id, None)
         if earlier is None:
             only_after += 1
             continue
-        change = Change(earlier.verdict != after.verdict, _shift(earlier, after), after.id, earlier, after)
+        change = Shift(earlier.verdict != after.verdict, _shift(earlier, after), after.id, earlier, after)
         shifts.append(change.shift)
         flipped += change.flipped
         changes.add(change)
@@ -152,7 +152,7 @@ def _shift(before: Before, after: Result) -> float:
     return 0.0 if difference == 0.0 else difference / max(error, 1e-300)
 
 
-def _point(change: Change) -> list[tuple[int, tuple[float, float]]]:
+def _point(change: Shift) -> list[tuple[int, tuple[float, float]]]:
     """Return where to draw a change, under a key that does not look at it."""
     place = [in_departures(change.after, value) for value in (change.before.effect, change.after.effect)]
     if place[0] is None or place[1] is None:

@@ -17,7 +17,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.names import layer_name
 from attncheck.records import Result
 from attncheck.report import svg
-from attncheck.report.pictures import Cdf, Covariances, Rate, Residuals, read_picture
+from attncheck.report.pictures import Cdf, Covariances, RatePicture, Residuals, read_picture
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
 from attncheck.result_words import in_departures
 from attncheck.wording import chance, counted, number, printable
@@ -40,7 +40,7 @@ def of_result(result: Result) -> Drawing | None:
             return _residuals(picture, result)
         case Covariances() as picture:
             return _covariances(picture, result)
-        case Rate() as picture:
+        case RatePicture() as picture:
             return _rate(picture, result)
     return None
 
@@ -124,7 +124,7 @@ def _covariances(picture: Covariances, result: Result) -> Drawing:
     return draw(paint, alt, caption)
 
 
-def _rate(picture: Rate, result: Result) -> Drawing:
+def _rate(picture: RatePicture, result: Result) -> Drawing:
     widths, distances, errors = (np.array(x) for x in (picture.widths, picture.distances, picture.errors))
 
     def paint(axes: Axes) -> None:

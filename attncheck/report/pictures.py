@@ -41,7 +41,7 @@ class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kin
     count: int
 
 
-class Rate(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
+class RatePicture(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     """A distance at several widths, and the slope of its logarithm with an interval."""
 
     widths: list[float]
@@ -52,7 +52,7 @@ class Rate(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     high: float
 
 
-Picture = Cdf | Residuals | Covariances | Rate
+Picture = Cdf | Residuals | Covariances | RatePicture
 
 
 def read_picture(raw: dict[str, Any] | None) -> Picture | None:

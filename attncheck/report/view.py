@@ -20,7 +20,7 @@ from attncheck.report import causes, figures
 from attncheck.report.compare import Comparison
 from attncheck.report.gather import Gathered, Space, Tally, suspicion
 from attncheck.report.headline import Headline, headline, unseen_claims
-from attncheck.report.pictures import Rate, read_picture
+from attncheck.report.pictures import RatePicture, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
@@ -223,7 +223,7 @@ class View:
     def rates(self) -> list[Drawing]:
         """The pictures of rates in the width."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
-        found = (figures.of_result(result) for result in kept if isinstance(read_picture(result.picture), Rate))
+        found = (figures.of_result(result) for result in kept if isinstance(read_picture(result.picture), RatePicture))
         return [drawing for drawing in found if drawing is not None]
 
     @property

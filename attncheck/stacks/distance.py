@@ -48,7 +48,7 @@ _BLOCK = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
-class Distance:
+class StackDistance:
     """How far the stream after a layer is from its conjectured limit.
 
     Attributes
@@ -73,7 +73,7 @@ class Distance:
     w1_error: float
 
 
-def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> tuple[Distance, ...]:
+def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> tuple[StackDistance, ...]:
     """Return the distance from the conjectured limit after every layer, from draws of the whole stack.
 
     Parameters
@@ -89,7 +89,7 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
 
     Returns
     -------
-    tuple of Distance, length depth
+    tuple of StackDistance, length depth
         Their errors are not independent.
 
     Raises
@@ -207,7 +207,7 @@ def _controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) ->
     return np.asarray(f - slope * c)
 
 
-def measured(differences: FloatArray, depth: int, width: int) -> Distance:
+def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
     """Return both distances from parts of a difference of distribution functions, (PARTS, points)."""
     steps = np.diff(POINTS)
     weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
@@ -221,7 +221,7 @@ def measured(differences: FloatArray, depth: int, width: int) -> Distance:
         areas.append(ours @ (np.sign(elsewhere) * weights))
     ks, w1 = np.concatenate(largest), np.concatenate(areas)
     ks_error, w1_error = (float(each.std(ddof=1)) / PARTS**0.5 for each in (ks, w1))
-    return Distance(depth, width, float(ks.mean()), ks_error, float(w1.mean()), w1_error)
+    return StackDistance(depth, width, float(ks.mean()), ks_error, float(w1.mean()), w1_error)
 
 
 def _coupled(

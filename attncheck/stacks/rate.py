@@ -10,19 +10,19 @@ from scipy import stats
 
 from attncheck.errors import check_wholes, refuse
 from attncheck.least_squares import least_squares
-from attncheck.stacks.distance import Distance, check_drawn, check_stack, distances
+from attncheck.stacks.distance import StackDistance, check_drawn, check_stack, distances
 from attncheck.stacks.stack import AttentionStack
 
 
 @dataclasses.dataclass(frozen=True)
-class Rate:
+class StackRate:
     """How Kolmogorov's distance from the conjectured limit falls with the width.
 
     Attributes
     ----------
     depth : int
         The layer after which it is measured, from 1.
-    distances : tuple of Distance
+    distances : tuple of StackDistance
         At all widths.
     order, order_error : float
         Of log D = a + order · log n + e/n, with its standard error.
@@ -35,7 +35,7 @@ class Rate:
     """
 
     depth: int
-    distances: tuple[Distance, ...]
+    distances: tuple[StackDistance, ...]
     order: float
     order_error: float
     constant: float
@@ -46,7 +46,7 @@ class Rate:
 
 def rates(
     stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0, position: int = 0
-) -> tuple[Rate, ...]:
+) -> tuple[StackRate, ...]:
     """Return the rate after every layer, from independent draws at several widths.
 
     Parameters
@@ -62,7 +62,7 @@ def rates(
 
     Returns
     -------
-    tuple of Rate, length depth
+    tuple of StackRate, length depth
 
     Raises
     ------
@@ -90,7 +90,7 @@ def rates(
     return tuple(fit(each) for each in zip(*found, strict=True))
 
 
-def fit(found: Sequence[Distance]) -> Rate:
+def fit(found: Sequence[StackDistance]) -> StackRate:
     """Fit both forms to the distances of one depth at several widths, weighted by their errors."""
     n = np.array([each.width for each in found], dtype=np.float64)
     values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
@@ -100,7 +100,7 @@ def fit(found: Sequence[Distance]) -> Rate:
     (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(values), errors / values)
     powers = np.stack([1 / n, n**-2.0], axis=1)
     (constant, curvature), (constant_error, _), squares = least_squares(powers, values, errors)
-    return Rate(
+    return StackRate(
         depth=found[0].depth,
         distances=tuple(found),
         order=float(order),

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attncheck.paper import exact, units
 from attncheck.paper.experiments import EXPERIMENTS, Exact, Experiment
-from attncheck.paper.run import Manifest, manifest_of, settle_all
-from attncheck.paper.units import Unit
+from attncheck.paper.run import PaperRun, manifest_of, settle_all
+from attncheck.paper.units import Task
 
 FloatArray = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave three trials of what costs least, for processes that a fixture does not reach."""
     whole = units.units_of
 
-    def few(experiment: Experiment) -> list[Unit]:
+    def few(experiment: Experiment) -> list[Task]:
         sampled = [unit for unit in whole(experiment) if 0 < unit.trial <= 3]
         return [unit for unit in sampled if unit.subject.layer.width * unit.subject.layer.num_heads < 1000]
 
@@ -51,7 +51,7 @@ def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Manifest]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PaperRun]:
     """Return the folder of a whole run at a tiny scale, that of its units, and its manifest."""
     out = tmp_path_factory.mktemp("paper")
     manifest = manifest_of(3, TINY)

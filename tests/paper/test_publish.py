@@ -18,7 +18,7 @@ from attncheck.paper.numbers import markdown, named
 from attncheck.paper.page import read_paper, view_of
 from attncheck.paper.publish import finished, publish
 from attncheck.paper.results import Figure, arrays_of, encode, published
-from attncheck.paper.run import Manifest
+from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
 from attncheck.records import SCHEMA, Closing, Writer
 from attncheck.records import Manifest as RunManifest
@@ -26,7 +26,7 @@ from attncheck.report import render_report
 
 from .conftest import NAMES
 
-Tiny = tuple[Path, Path, Manifest]
+Tiny = tuple[Path, Path, PaperRun]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from attncheck.errors import InputError
 from attncheck.paper import exact, units
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.run import manifest_of, names_of, settle_all
-from attncheck.paper.units import Arrays, Unit
+from attncheck.paper.units import Arrays, Task
 
 from .conftest import TINY, cheap
 
@@ -60,9 +60,9 @@ def test_trials_and_configurations_have_streams_of_their_own(tmp_path: Path) -> 
 def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = contents(settle_all(["fig2"], tmp_path / "whole", MANIFEST))
     perform = units.perform
-    done: list[Unit] = []
+    done: list[Task] = []
 
-    def interrupted(unit: Unit, seed: int, scale: float) -> Arrays:
+    def interrupted(unit: Task, seed: int, scale: float) -> Arrays:
         if len(done) == 4:
             raise KeyboardInterrupt
         done.append(unit)

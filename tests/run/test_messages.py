@@ -23,7 +23,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis import diagnose, differences
 from attncheck.errors import InputError
-from attncheck.estimates import Estimate, score_estimates
+from attncheck.estimates import Observed, score_estimates
 from attncheck.messages import explain
 from attncheck.readings import simulate
 from attncheck.records import Result
@@ -293,7 +293,7 @@ class TestDiagnosis:
         return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2))
 
     def test_estimate_reads_as_a_sentence(self) -> None:
-        estimate = Estimate("score variance", 0.25, 0.24, 0.26, 1.0)
+        estimate = Observed("score variance", 0.25, 0.24, 0.26, 1.0)
         assert str(estimate) == "score variance 0.250 [0.240, 0.260], declared 1.00"
         assert estimate.differs
         drawn = dataclasses.replace(estimate, source="given the drawn inputs")
@@ -301,9 +301,9 @@ class TestDiagnosis:
         assert (
             str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
         )
-        assert not Estimate("mean", 0.01, -0.01, 0.03, 0.0).differs
-        assert Estimate("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
-        near = Estimate("score variance", 1.15, 1.12, 1.1764, 1.1821)
+        assert not Observed("mean", 0.01, -0.01, 0.03, 0.0).differs
+        assert Observed("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
+        near = Observed("score variance", 1.15, 1.12, 1.1764, 1.1821)
         assert near.differs
         assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"  # not [1.12, 1.18] and 1.18
 
@@ -336,7 +336,7 @@ class TestDiagnosis:
 
     def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
         # Few large draws make such a mean: "[-36.6, 37.5], declared 82.7" would be no evidence.
-        estimate = Estimate("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
+        estimate = Observed("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
         assert not estimate.differs
         assert dataclasses.replace(estimate, low=0.1).differs
         assert dataclasses.replace(estimate, positive=False).differs

@@ -18,7 +18,7 @@ from attncheck.simulators.linalg import lower_root
 from attncheck.stacks.distance import (
     PARTS,
     POINTS,
-    Distance,
+    StackDistance,
     averaged_parts,
     check_drawn,
     difference_parts,
@@ -228,7 +228,9 @@ def test_fits_find_the_order(order: float, fits: bool) -> None:
     n = np.array([16, 32, 64, 128, 256, 512, 1024])
     values = 0.7 * n**order * (1.0 + 2.0 / n)
     noisy = values * (1.0 + 0.02 * rng.standard_normal(len(n)))
-    given = [Distance(1, int(m), float(v), float(0.02 * e), 1.0, 0.1) for m, v, e in zip(n, noisy, values, strict=True)]
+    given = [
+        StackDistance(1, int(m), float(v), float(0.02 * e), 1.0, 0.1) for m, v, e in zip(n, noisy, values, strict=True)
+    ]
     rate = fit(given)
     assert abs(rate.order - order) < QUANTILE * rate.order_error < 0.3
     assert (rate.p_value > 1e-6) == fits
@@ -248,7 +250,7 @@ def test_fits_refuse_what_has_no_order() -> None:
         # The wrong type is what is refused.
         rates(stack.layer, (8, 16, 32, 64), 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^ks=.*must be positive to have an order"):
-        fit([dataclasses.replace(Distance(1, 8, 0.0, 0.1, 0.0, 0.1), width=n) for n in (8, 16, 32, 64)])
+        fit([dataclasses.replace(StackDistance(1, 8, 0.0, 0.1, 0.0, 0.1), width=n) for n in (8, 16, 32, 64)])
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
