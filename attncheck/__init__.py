@@ -10,14 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attncheck._lib.errors import InputError
     from attncheck.api import CheckReport, check
-    from attncheck.attention import AttentionLayer
-    from attncheck.errors import InputError
-    from attncheck.limit import limit
-    from attncheck.limits.covariance import infinite_heads_kernel
-    from attncheck.limits.law import LimitLaw
-    from attncheck.limits.programs import ProgramLimit
-    from attncheck.nonlinearity import (
+    from attncheck.layers.attention import AttentionLayer
+    from attncheck.layers.nonlinearity import (
         clip,
         cos,
         declared,
@@ -31,52 +27,56 @@ if TYPE_CHECKING:
         sin,
         tanh,
     )
-    from attncheck.program import Program
-    from attncheck.rates.distance import distance
-    from attncheck.rates.law import Distance, FiniteWidthLaw, finite_width_law
-    from attncheck.rates.rate import Rate, rate
+    from attncheck.layers.program import Program
+    from attncheck.layers.stack import AttentionStack
     from attncheck.readings import simulate, simulate_chunks
     from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
-    from attncheck.stacks import AttentionStack
-    from attncheck.stacks.law import StackLaw
+    from attncheck.theory.limit import limit
+    from attncheck.theory.limits.covariance import infinite_heads_kernel
+    from attncheck.theory.limits.law import LimitLaw
+    from attncheck.theory.limits.programs import ProgramLimit
+    from attncheck.theory.rates.distance import distance
+    from attncheck.theory.rates.law import Distance, FiniteWidthLaw, finite_width_law
+    from attncheck.theory.rates.rate import Rate, rate
+    from attncheck.theory.stacks.law import StackLaw
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AttentionLayer": "attncheck.attention",
-    "AttentionStack": "attncheck.stacks",
+    "AttentionLayer": "attncheck.layers.attention",
+    "AttentionStack": "attncheck.theory.stacks",
     "CheckReport": "attncheck.api",
-    "Distance": "attncheck.rates.law",
+    "Distance": "attncheck.theory.rates.law",
     "Draws": "attncheck.simulators.draws",
-    "FiniteWidthLaw": "attncheck.rates.law",
-    "InputError": "attncheck.errors",
-    "LimitLaw": "attncheck.limits.law",
-    "Program": "attncheck.program",
+    "FiniteWidthLaw": "attncheck.theory.rates.law",
+    "InputError": "attncheck._lib.errors",
+    "LimitLaw": "attncheck.theory.limits.law",
+    "Program": "attncheck.layers.program",
     "ProgramDraws": "attncheck.simulators.draws",
-    "ProgramLimit": "attncheck.limits.programs",
-    "Rate": "attncheck.rates.rate",
+    "ProgramLimit": "attncheck.theory.limits.programs",
+    "Rate": "attncheck.theory.rates.rate",
     "StackDraws": "attncheck.simulators.draws",
-    "StackLaw": "attncheck.stacks.law",
+    "StackLaw": "attncheck.theory.stacks.law",
     "check": "attncheck.api",
-    "clip": "attncheck.nonlinearity",
-    "cos": "attncheck.nonlinearity",
-    "declared": "attncheck.nonlinearity",
-    "distance": "attncheck.rates.distance",
-    "erf": "attncheck.nonlinearity",
-    "finite_width_law": "attncheck.rates.law",
-    "gaussian": "attncheck.nonlinearity",
-    "identity": "attncheck.nonlinearity",
-    "infinite_heads_kernel": "attncheck.limits.covariance",
-    "leaky_relu": "attncheck.nonlinearity",
+    "clip": "attncheck.layers.nonlinearity",
+    "cos": "attncheck.layers.nonlinearity",
+    "declared": "attncheck.layers.nonlinearity",
+    "distance": "attncheck.theory.rates.distance",
+    "erf": "attncheck.layers.nonlinearity",
+    "finite_width_law": "attncheck.theory.rates.law",
+    "gaussian": "attncheck.layers.nonlinearity",
+    "identity": "attncheck.layers.nonlinearity",
+    "infinite_heads_kernel": "attncheck.theory.limits.covariance",
+    "leaky_relu": "attncheck.layers.nonlinearity",
     "limit": "attncheck.limit",
-    "monomial": "attncheck.nonlinearity",
-    "rate": "attncheck.rates.rate",
-    "relu": "attncheck.nonlinearity",
-    "sigmoid": "attncheck.nonlinearity",
+    "monomial": "attncheck.layers.nonlinearity",
+    "rate": "attncheck.theory.rates.rate",
+    "relu": "attncheck.layers.nonlinearity",
+    "sigmoid": "attncheck.layers.nonlinearity",
     "simulate": "attncheck.readings",
     "simulate_chunks": "attncheck.readings",
-    "sin": "attncheck.nonlinearity",
-    "tanh": "attncheck.nonlinearity",
+    "sin": "attncheck.layers.nonlinearity",
+    "tanh": "attncheck.layers.nonlinearity",
 }
 
 __all__ = [

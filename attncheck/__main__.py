@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from attncheck.cli import main
+from attncheck.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 
-from attncheck.attention import AttentionLayer
-from attncheck.case import EXACT_WIDTHS, Case, ProgramCase
+from attncheck._lib.errors import check_whole, refuse
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
-from attncheck.errors import check_whole, refuse
+from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
-from attncheck.examples import widths_of
-from attncheck.messages import explain
-from attncheck.names import layer_call
-from attncheck.program import Program
-from attncheck.records import Result
-from attncheck.run import Run
-from attncheck.summary import summarize
-from attncheck.unit import Unit, violated
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import EXACT_WIDTHS, Case, ProgramCase
+from attncheck.layers.names import layer_call
+from attncheck.layers.program import Program
+from attncheck.looks.examples import widths_of
+from attncheck.looks.unit import Unit, violated
+from attncheck.records.schema import Result
+from attncheck.runs.run import Run
+from attncheck.runs.summary import summarize
 
 # Lines that are not proved and are listed.
 _NOTES = 6

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import DEFAULT_CLIP, AttentionLayer
-from attncheck.errors import check_whole
-from attncheck.expansion import expand
-from attncheck.nonlinearity import clip, erf, relu
-from attncheck.program import Coordinatewise, LinearCombination, Node, Program
-from attncheck.program.mixes import residual_softmax_mix, sigmoid_mix, softmax_mix
+from attncheck._lib.errors import check_whole
+from attncheck.layers.attention import DEFAULT_CLIP, AttentionLayer
+from attncheck.layers.expansion import expand
+from attncheck.layers.nonlinearity import clip, erf, relu
+from attncheck.layers.program import Coordinatewise, LinearCombination, Node, Program
+from attncheck.layers.program.mixes import residual_softmax_mix, sigmoid_mix, softmax_mix
 
 FloatArray = NDArray[np.float64]
 

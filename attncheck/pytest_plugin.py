@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from attncheck.case import Case
-    from attncheck.reporting import RunReport
-    from attncheck.run import Run
+    from attncheck.layers.case import Case
+    from attncheck.runs.reporting import RunReport
+    from attncheck.runs.run import Run
 
 DEFAULT_RECORD = "reports/output/record.jsonl"
 _DEFAULTS = {
@@ -134,7 +134,7 @@ def engage(config: pytest.Config) -> None:
 
     Done where an option of attncheck's is given; the conftest of a folder of properties does it for all runs.
     """
-    from attncheck.errors import InputError
+    from attncheck._lib.errors import InputError
 
     try:
         _run_of(config)
@@ -167,7 +167,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
         if _interrupts_held():
-            from attncheck.processes import admit_interrupts
+            from attncheck._lib.processes import admit_interrupts
 
             admit_interrupts()  # from here on pytest ends without a traceback
     elif config.option.attncheck_seed == "random":
@@ -217,7 +217,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _parametrize_theory(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]]) -> None:
     """Make one item per case, whose id names the statement and the case."""
-    from attncheck.evidence.streams import digest
+    from attncheck._lib.streams import digest
 
     ids = [f"{key}@{digest({name: getattr(value, 'key', value) for name, value in case.items()})}" for case in cases]
     words = [", ".join(_worded(name, value) for name, value in case.items()) for case in cases]
@@ -265,8 +265,8 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
     It fails the test if the property is violated, and skips it if nothing could be examined.
     """
-    from attncheck.errors import InputError
-    from attncheck.result_words import telling
+    from attncheck._lib.errors import InputError
+    from attncheck.records.words import telling
 
     run = _run_of(request.config)
     name = request.node.get_closest_marker(_MARK).args[0]
@@ -371,7 +371,7 @@ def _option(config: pytest.Config, name: str) -> Any:
 def _run_of(config: pytest.Config) -> Run:
     """Return the run of this process, made at its first use."""
     if _RUN not in config.stash:
-        from attncheck.run import Run
+        from attncheck.runs.run import Run
 
         given = {name: _option(config, name) for name in _DEFAULTS}
         given["subject"] = given["subject"] or os.environ.get("ATTNCHECK_SUBJECT")
@@ -381,7 +381,7 @@ def _run_of(config: pytest.Config) -> Run:
 
 def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
     """Return what `make` returns; input that it refuses is an error of collection in one line."""
-    from attncheck.errors import InputError
+    from attncheck._lib.errors import InputError
 
     try:
         return make()
@@ -405,8 +405,8 @@ def _open(config: pytest.Config) -> None:
         return
     if not (config.stash[_RUN].unit_ids or config.stash[_RUN].theory_ids):
         return
-    from attncheck.errors import InputError
-    from attncheck.reporting import RunReport
+    from attncheck._lib.errors import InputError
+    from attncheck.runs.reporting import RunReport
 
     try:
         config.stash[_REPORT] = RunReport(config.stash[_RUN])

@@ -7,21 +7,21 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice, check_whole, refuse
-from attncheck.limits.draw import draw_limit
-from attncheck.limits.programs import limit_of_program
-from attncheck.memory import DEFAULT_MEMORY
-from attncheck.program import Program
-from attncheck.program.extent import entries_of, results_of
+from attncheck._lib.errors import check_choice, check_whole, refuse
+from attncheck._lib.memory import DEFAULT_MEMORY
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.program import Program
+from attncheck.layers.program.extent import entries_of, results_of
+from attncheck.layers.stack import AttentionStack
 from attncheck.simulators import stacks
 from attncheck.simulators.blocks import FINITE, LayerReading, Work, chunks, head_entries, root_of
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_lines
-from attncheck.stacks.draw import draw_limit_stack, limit_entries
-from attncheck.stacks.stack import AttentionStack
+from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.programs import limit_of_program
+from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
 
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 

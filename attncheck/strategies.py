@@ -7,20 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from attncheck.attention import (
-    ACTIVATIONS,
-    ATTENTION_MAPS,
-    DEFAULT_CLIP,
-    MASKS,
-    SCORE_SCALINGS,
-    AttentionLayer,
-)
-from attncheck.case import ProgramCase
-from attncheck.errors import check_whole, refuse
-from attncheck.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
-from attncheck.program import LinearCombination, Node, Program
-from attncheck.program.mixes import sigmoid_mix, softmax_mix
-from attncheck.stacks.stack import AttentionStack
+from attncheck._lib.errors import check_whole, refuse
+from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
+from attncheck.layers.program import LinearCombination, Node, Program
+from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
+from attncheck.layers.stack import AttentionStack
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)

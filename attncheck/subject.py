@@ -15,15 +15,15 @@ from typing import Any, Literal, NoReturn, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.case import Case, ProgramCase
+from attncheck._lib.errors import InputError, check_choice, refuse
 from attncheck.checks.check import Setting
 from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.errors import InputError, check_choice, refuse
-from attncheck.program import Program
-from attncheck.program.extent import vectors_of
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.program import Program
+from attncheck.layers.program.extent import vectors_of
 from attncheck.readings import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier

@@ -24,15 +24,15 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
+from attncheck._lib.processes import pool_of
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
 from attncheck.calibration.layers import DRAWS, calibrate
 from attncheck.calibration.programs import RANDOM, RATE_DRAWS, calibrate_program, written_programs
-from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, Case, ProgramCase
 from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
-from attncheck.processes import pool_of
-from attncheck.profiles import ANCHORS
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case, ProgramCase
+from attncheck.looks.profiles import ANCHORS
 from attncheck.programs import EXAMPLES
 from attncheck.subject import programs
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 from scipy import stats
 
-from attncheck.arithmetic import in_use
-from attncheck.profiles import PROFILES
-from attncheck.whole_runs import WholeRun, whole_runs
+from attncheck._lib.arithmetic import in_use
+from attncheck.calibration.whole_runs import WholeRun, whole_runs
+from attncheck.looks.profiles import PROFILES
 
 
 def row(run: WholeRun) -> tuple[str, ...]:

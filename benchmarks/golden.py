@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import attncheck as ac
-from attncheck.manifest import installed_versions, this_machine
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.units import Task, perform, units_of
-from attncheck.stacks.distance import distances
+from attncheck.records.manifest import installed_versions, this_machine
+from attncheck.theory.stacks.distance import distances
 
 FILE = Path(__file__).resolve().parents[1] / "tests" / "golden.json"
 #: Values that differ by less than this fraction are the same: what another order of summation may do.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.measured import installed, table
+from attncheck._lib.measured import installed, table
 
 FloatArray = NDArray[np.float64]
 Mask = Literal["none", "causal"]

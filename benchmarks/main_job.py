@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attncheck.names import layer_name
-from attncheck.profiles import PROFILES
-from attncheck.records import Closing, Line, Manifest, Result, read
+from attncheck.layers.names import layer_name
+from attncheck.looks.profiles import PROFILES
+from attncheck.records.schema import Closing, Line, Manifest, Result, read
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2

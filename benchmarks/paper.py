@@ -19,7 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.measured import installed, table
+from attncheck._lib.measured import installed, table
 from attncheck.paper import draw, units
 from attncheck.paper.experiments import EXPERIMENTS, Configuration
 from attncheck.paper.publish import publish

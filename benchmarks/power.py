@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attncheck.calibration.power import PowerEntry, level_of, power_table
+from attncheck.calibration.power.text import percent, render, to_json
+from attncheck.calibration.whole_runs import whole_runs
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import EXPOSURES, FAULTS
-from attncheck.power import PowerEntry, level_of, power_table
-from attncheck.power.text import percent, render, to_json
-from attncheck.profiles import profile_named
-from attncheck.whole_runs import whole_runs
+from attncheck.looks.profiles import profile_named
 
 PROFILES = ("smoke", "default")
 #: Faults that whole runs are given: a small one, and one of each kind.

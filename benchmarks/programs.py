@@ -24,13 +24,12 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.evidence.streams import stream
-from attncheck.limits.programs import limit_of_program
-from attncheck.measured import installed, spread, table
-from attncheck.nonlinearity import Nonlinearity, erf, tanh
-from attncheck.program import Node, Program, Score
-from attncheck.program.extent import vectors_of
-from attncheck.program.mixes import softmax_mix
+from attncheck._lib.measured import installed, spread, table
+from attncheck._lib.streams import stream
+from attncheck.layers.nonlinearity import Nonlinearity, erf, tanh
+from attncheck.layers.program import Node, Program, Score
+from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.program.mixes import softmax_mix
 from attncheck.programs import recurrent_attention
 from attncheck.readings import Reading
 from attncheck.simulators.direct import DirectMultiplier
@@ -38,6 +37,7 @@ from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
+from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 Functional = Callable[[ProgramDraws], FloatArray]

@@ -19,13 +19,13 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.nonlinearity import tanh
-from attncheck.program import Program
-from attncheck.rates.gap import METRICS
-from attncheck.rates.inversion import METRICS as METRICS_OF_PROGRAMS
-from attncheck.rates.rate import HALF_ORDER_WIDTHS, LITERAL_WIDTHS, fit
-from attncheck.rates.regimes import prediction
-from attncheck.regimes import REGIMES
+from attncheck.layers.nonlinearity import tanh
+from attncheck.layers.program import Program
+from attncheck.layers.regimes import REGIMES
+from attncheck.theory.rates.gap import METRICS
+from attncheck.theory.rates.inversion import METRICS as METRICS_OF_PROGRAMS
+from attncheck.theory.rates.rate import HALF_ORDER_WIDTHS, LITERAL_WIDTHS, fit
+from attncheck.theory.rates.regimes import prediction
 
 _LAYERS = {
     "y, s = 4, H = 2": (ac.AttentionLayer(width=64), "outputs", None),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from attncheck.errors import InputError
-from attncheck.records import Closing, Result, Theory, read
+from attncheck._lib.errors import InputError
+from attncheck.records.schema import Closing, Result, Theory, read
 
 #: Numbers that differ by less than this fraction of the larger one are the same.
 TOLERANCE = 1e-9

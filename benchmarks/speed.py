@@ -23,8 +23,8 @@ from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.measured import installed, spread, table
-from attncheck.memory import DEFAULT_MEMORY
+from attncheck._lib.measured import installed, spread, table
+from attncheck._lib.memory import DEFAULT_MEMORY
 from attncheck.readings import READINGS, Reading
 from attncheck.simulators import blocks
 

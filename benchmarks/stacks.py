@@ -16,9 +16,9 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck.measured import installed, table
-from attncheck.stacks.distance import PARTS, averaged_parts, measured
-from attncheck.stacks.rate import StackRate, rates
+from attncheck._lib.measured import installed, table
+from attncheck.theory.stacks.distance import PARTS, averaged_parts, measured
+from attncheck.theory.stacks.rate import StackRate, rates
 
 # Two-sided 95%, from the spread of as many parts.
 QUANTILE = float(stats.t.isf(0.025, PARTS - 1))

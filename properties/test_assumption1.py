@@ -16,16 +16,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck import AttentionLayer, InputError, nonlinearity
-from attncheck.coverage import Statement
-from attncheck.evidence.streams import stream
-from attncheck.limits.kernel import input_covariance, input_kernel
-from attncheck.limits.programs import limit_of_program
-from attncheck.program import LinearCombination, Node, Program
+from attncheck import AttentionLayer, InputError
+from attncheck._lib.streams import stream
+from attncheck.layers import nonlinearity
+from attncheck.layers.kernel import input_covariance, input_kernel
+from attncheck.layers.program import LinearCombination, Node, Program
+from attncheck.layers.program.coverage import Statement
 from attncheck.pytest_plugin import Note, theory
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
 from attncheck.strategies import layers
+from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 

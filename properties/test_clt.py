@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
-from attncheck import AttentionLayer, nonlinearity
-from attncheck.evidence.streams import stream
-from attncheck.expansion import expand
-from attncheck.limits.kernel import image_kernel, input_covariance, input_kernel
-from attncheck.program import Score
+from attncheck import AttentionLayer
+from attncheck._lib.streams import stream
+from attncheck.layers import nonlinearity
+from attncheck.layers.expansion import expand
+from attncheck.layers.kernel import image_kernel, input_covariance, input_kernel
+from attncheck.layers.program import Score
 from attncheck.pytest_plugin import Note, theory
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier

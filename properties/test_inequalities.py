@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
-from attncheck.attention_map import attention_weights
-from attncheck.nonlinearity import (
+from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.nonlinearity import (
     Nonlinearity,
     clip,
     cos,

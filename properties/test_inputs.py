@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer
 from attncheck.pytest_plugin import Hold, examines
 from attncheck.strategies import layers
 

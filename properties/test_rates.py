@@ -10,18 +10,18 @@ import math
 
 from hypothesis import strategies as st
 
-from attncheck.attention import AttentionLayer
-from attncheck.evidence.streams import stream
-from attncheck.examples import draw_examples
-from attncheck.limits.dependence import Dependence, score_input_dependence
-from attncheck.nonlinearity import relu, tanh
-from attncheck.program import Program
+from attncheck._lib.streams import stream
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.nonlinearity import relu, tanh
+from attncheck.layers.program import Program
+from attncheck.looks.examples import draw_examples
 from attncheck.pytest_plugin import Note, theory
-from attncheck.rates.distance import distance
-from attncheck.rates.gap import ERRORS
-from attncheck.rates.law import Distance
-from attncheck.rates.rate import Estimate, rate
 from attncheck.strategies import STDS, layers
+from attncheck.theory.limits.dependence import Dependence, score_input_dependence
+from attncheck.theory.rates.distance import distance
+from attncheck.theory.rates.gap import ERRORS
+from attncheck.theory.rates.law import Distance
+from attncheck.theory.rates.rate import Estimate, rate
 
 _NARROW, _WIDE, _DRAWS = 64, 1024, 6_000
 # Two-sided level 1e-9 for each layer and token.

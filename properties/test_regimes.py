@@ -1,7 +1,7 @@
 """Regimes: each law at finite width approaches its own prediction at its order, and is not its neighbour's.
 
 Properties of the theory rather than of a subject: laws are computed, and where they are tested it is on attncheck's
-own draws. ``attncheck.rates.regimes`` says what is predicted, and how many draws tell it from what it is not.
+own draws. ``attncheck.theory.rates.regimes`` says what is predicted, and how many draws tell it from what it is not.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 import attncheck as ac
+from attncheck._lib.streams import digest
 from attncheck.evidence.families import Uniform
-from attncheck.evidence.streams import digest
-from attncheck.limits.mixture import ScaleMixture, condense
+from attncheck.layers.regimes import REGIMES
 from attncheck.pytest_plugin import Note, theory
-from attncheck.rates.distance import distance
-from attncheck.rates.gap import ERRORS
-from attncheck.rates.regimes import gaussian, kolmogorov, prediction
-from attncheck.regimes import REGIMES
 from attncheck.simulators.weights import draw_with_weights
+from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.rates.distance import distance
+from attncheck.theory.rates.gap import ERRORS
+from attncheck.theory.rates.regimes import gaussian, kolmogorov, prediction
 
 FloatArray = NDArray[np.float64]
 

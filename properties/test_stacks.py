@@ -11,13 +11,13 @@ import math
 import numpy as np
 from scipy import stats
 
-from attncheck.attention import AttentionLayer
-from attncheck.evidence.streams import digest
-from attncheck.examples import draw_examples
+from attncheck._lib.streams import digest
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examples import draw_examples
 from attncheck.pytest_plugin import Note, theory
-from attncheck.stacks.distance import PARTS, averaged_parts, difference_parts, measured
-from attncheck.stacks.stack import AttentionStack
 from attncheck.strategies import stacks
+from attncheck.theory.stacks.distance import PARTS, averaged_parts, difference_parts, measured
 
 _WIDTHS, _DRAWS = (32, 256), 640
 # Two-sided level 1e-9 for each order and for the mean of several: the errors are those of means of as many parts.

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.attention import AttentionLayer
+from attncheck._lib.errors import InputError
 from attncheck.checks.registry import PROPERTIES
-from attncheck.errors import InputError
-from attncheck.records import run_digest
+from attncheck.layers.attention import AttentionLayer
+from attncheck.records.schema import run_digest
 from attncheck.subject import collapsed
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer, InputError
-from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.strategies import layers
 
 NAN, INF = float("nan"), float("inf")

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
-from attncheck.attention import ATTENTION_MAPS, MASKS
-from attncheck.attention_map import attention_weights, map_scores, visible
+from attncheck.layers.attention import ATTENTION_MAPS, MASKS
+from attncheck.layers.attention_map import attention_weights, map_scores, visible
 
 FloatArray = NDArray[np.float64]
 

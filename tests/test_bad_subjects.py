@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import visible
+from attncheck._lib.errors import InputError
 from attncheck.checks.comparison import gaussian_distance
 from attncheck.checks.laws import affordable_draws, marginal_law
 from attncheck.checks.marginals import Scalar
 from attncheck.checks.registry import PROPERTIES
 from attncheck.checks.sample import Sample
-from attncheck.errors import InputError
-from attncheck.limits.mixture import condense
-from attncheck.records import Result
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.records.schema import Result
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import Cost, Unit, run_unit
+from attncheck.theory.limits.mixture import condense
 
 Arrays = dict[str, Any]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Any]

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
-from attncheck.case import ProgramCase
-from attncheck.evidence.streams import stream
-from attncheck.nonlinearity import erf, tanh
+from attncheck._lib.streams import stream
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.nonlinearity import erf, tanh
+from attncheck.layers.program import Weight
 from attncheck.paper import exact
-from attncheck.program import Weight
 from attncheck.programs import perceptron
-from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, read
+from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, read
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 

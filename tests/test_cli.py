@@ -15,21 +15,21 @@ import numpy as np
 import pytest
 
 import attncheck
-from attncheck.attention import AttentionLayer
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.calibration.power import level_of
 from attncheck.checks.check import Check
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
-from attncheck.cli import app, main
+from attncheck.checks.statements import STATEMENTS
+from attncheck.commands.cli import app, main
 from attncheck.evidence.looks import per_look_power
-from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.programs import PROGRAM_FAULTS
-from attncheck.power import level_of
-from attncheck.profiles import PROFILES, Profile
-from attncheck.statements import STATEMENTS
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.profiles import PROFILES, Profile
+from attncheck.looks.unit import Cost, Unit, plan
 from attncheck.subject import Subject
-from attncheck.unit import Cost, Unit, plan
 
 COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report", "paper")
 

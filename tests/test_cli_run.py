@@ -20,16 +20,16 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_PROPERTY
-from attncheck.cli import main
+from attncheck.commands.cli import main
 from attncheck.commands.run import properties_folder
-from attncheck.exit_codes import ExitCode
-from attncheck.records import Closing, Line, Manifest, Result, Writer, read
+from attncheck.records.schema import Closing, Line, Manifest, Result, Writer, read
 
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
+for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -301,7 +301,7 @@ def test_properties_are_shipped_with_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert shipped["properties"] == "attncheck/_properties"
-    assert project["project"]["scripts"] == {"attncheck": "attncheck.cli:main"}
+    assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:main"}
 
 
 # replay -------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import attncheck
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.run import _conclude
-from attncheck.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from sybil.parsers.markdown import CodeBlockParser
 from sybil.typing import Evaluator
 
 from attncheck import AttentionLayer
-from attncheck.cli import app, main
+from attncheck.commands.cli import app, main
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,21 +7,21 @@ import functools
 import numpy as np
 import pytest
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import seed_sequence, stream
+from attncheck.calibration.power import level_of
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.errors import InputError
-from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.wrong_scales import Misread
-from attncheck.power import level_of
-from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.records import Result
-from attncheck.regimes import REGIMES
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.regimes import REGIMES
+from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
+from attncheck.looks.unit import Cost, Plan, Unit, observe, run_unit, violated
+from attncheck.records.schema import Result
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import Cost, Plan, Unit, observe, run_unit, violated
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 # About as small as the departure that its check is planned for, or smaller: planned to be seen more surely.

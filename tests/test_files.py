@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attncheck.errors import InputError
-from attncheck.files import write_whole
+from attncheck._lib.errors import InputError
+from attncheck._lib.files import write_whole
 
 
 def test_files_and_their_folders_are_made(tmp_path: Path) -> None:

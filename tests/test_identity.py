@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.streams import given_fields
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, property_key
-from attncheck.evidence.streams import given_fields
-from attncheck.examples import draw_examples, program_anchors, strategy_of
-from attncheck.profiles import ANCHORS, REGIME_ANCHORS
-from attncheck.records import Result, run_digest
-from attncheck.stacks.stack import AttentionStack
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examples import draw_examples, program_anchors, strategy_of
+from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS
+from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.records.schema import Result, run_digest
 from attncheck.strategies import layers, stacks
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import Cost, Unit, run_unit
 
 # Keys that were given away. A check that is renamed keeps its own, `key="the first name"`; one that goes leaves its
 # line here. `python tests/test_identity.py` adds new keys, and takes none away.

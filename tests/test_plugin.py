@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from attncheck.profiles import PROFILES
-from attncheck.records import Closing, Manifest, Result, read
+from attncheck.looks.profiles import PROFILES
+from attncheck.records.schema import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "attncheck.summary", "statsmodels.stats.multitest"):
+for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,26 +11,26 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import digest
+from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.diagnosis import differences
-from attncheck.errors import InputError
-from attncheck.evidence.streams import digest
-from attncheck.expansion import expand
-from attncheck.limits.dependence import score_input_dependence
-from attncheck.limits.kernel import input_covariance, input_kernel, psd_root
-from attncheck.power.rows import cost_of
-from attncheck.profiles import PROFILES
-from attncheck.rates.drivers import Fluctuations
-from attncheck.report.causes import common
-from attncheck.report.gather import Space
+from attncheck.diagnosis.causes import common
+from attncheck.diagnosis.differences import differences
+from attncheck.layers.expansion import expand
+from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
+from attncheck.layers.stack import AttentionStack
+from attncheck.looks.profiles import PROFILES
+from attncheck.looks.unit import Unit, run_unit, violated
+from attncheck.records.gather import Space
 from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
-from attncheck.stacks import AttentionStack
-from attncheck.stacks.rate import rates
 from attncheck.subject import Subject
-from attncheck.unit import Unit, run_unit, violated
+from attncheck.theory.limits.dependence import score_input_dependence
+from attncheck.theory.rates.drivers import Fluctuations
+from attncheck.theory.stacks.rate import rates
 
 PLACED = ac.AttentionLayer(width=64, seq_len=5, position_std=1.5, position_reach=1.2, activation="identity")
 RNG = np.random.default_rng(0)

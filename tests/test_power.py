@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from attncheck.power import PowerEntry, Row, entries_of, table
-from attncheck.profiles import Profile, profile_named
+from attncheck.calibration.power import PowerEntry, Row, entries_of, table
+from attncheck.looks.profiles import Profile, profile_named
 
 SMOKE = profile_named("smoke")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_info
 
-from attncheck.processes import interrupts_held, pool_of
+from attncheck._lib.processes import interrupts_held, pool_of
 
 # Its processes take their time to begin, and are told by a file that they do.
 SCRIPT = """

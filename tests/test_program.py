@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, InputError, Program
-from attncheck.expansion import expand
-from attncheck.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Score, Step
+from attncheck.layers.expansion import expand
+from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Score, Step
 from attncheck.strategies import layers
 
 FloatArray = NDArray[np.float64]

@@ -14,24 +14,24 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import InputError, Program
-from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase, read_case
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs, given_one_side
 from attncheck.checks.registry import PROGRAM_PROPERTIES
+from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.replay import replay_result
 from attncheck.evidence.orders import Order
-from attncheck.examples import strategy_of
-from attncheck.limits.programs import limit_of_program
-from attncheck.program import LinearCombination
-from attncheck.program.features import FEATURES, features_of
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase, read_case
+from attncheck.layers.program import LinearCombination
+from attncheck.layers.program.features import FEATURES, features_of
+from attncheck.looks.examples import strategy_of
+from attncheck.looks.unit import Unit
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.report import render_report
-from attncheck.reporting import RunReport
-from attncheck.run import Run
-from attncheck.statements import STATEMENTS
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
 from attncheck.strategies import programs
 from attncheck.subject import Subject
-from attncheck.unit import Unit
+from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 Arrays = dict[str, Any]

@@ -7,24 +7,24 @@ import functools
 import numpy as np
 import pytest
 
-from attncheck.case import ProgramCase
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import seed_sequence, stream
+from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES
-from attncheck.errors import InputError
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.streams import seed_sequence, stream
-from attncheck.examples import widths_of
 from attncheck.faults.line_by_line import LineByLine
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
-from attncheck.power.rows import cost_of
-from attncheck.profiles import PROFILES
-from attncheck.program import Program
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import Program
+from attncheck.looks.examples import widths_of
+from attncheck.looks.profiles import PROFILES
+from attncheck.looks.unit import Unit, observe, plan, run_unit, violated
 from attncheck.programs import EXAMPLES
 from attncheck.readings import simulate
-from attncheck.records import Result
+from attncheck.records.schema import Result
 from attncheck.subject import Subject
-from attncheck.unit import Unit, observe, plan, run_unit, violated
 
 #: What one look must go below, far below the level at which a run takes another one.
 FALSE_ALARM = 1e-6

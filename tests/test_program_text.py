@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
-from attncheck.expansion import expand
-from attncheck.imports import path_of
-from attncheck.nonlinearity import clip, declared, monomial, relu
-from attncheck.program import LinearCombination
+from attncheck._lib.imports import path_of
+from attncheck.layers.expansion import expand
+from attncheck.layers.nonlinearity import clip, declared, monomial, relu
+from attncheck.layers.program import LinearCombination
 from attncheck.strategies import layers
 
 FloatArray = NDArray[np.float64]

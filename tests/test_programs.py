@@ -12,9 +12,9 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck import InputError, Program
-from attncheck.coverage import Statement
-from attncheck.program import Output, Score
-from attncheck.program.mixes import sigmoid_mix, softmax_mix
+from attncheck.layers.program import Output, Score
+from attncheck.layers.program.coverage import Statement
+from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.programs import (
     EXAMPLES,
     convolution,

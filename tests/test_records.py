@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from attncheck import records
-from attncheck.errors import InputError
-from attncheck.records import (
+from attncheck._lib.errors import InputError
+from attncheck.records import schema as records
+from attncheck.records.schema import (
     SCHEMA,
     Closing,
     Line,

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from attncheck.attention import AttentionLayer
-from attncheck.regimes import REGIMES
-from attncheck.run import Run
-from attncheck.stand_ins import stand_in
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.regimes import REGIMES
+from attncheck.looks.stand_ins import stand_in
+from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import collapsed
 

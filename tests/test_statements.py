@@ -9,7 +9,7 @@ import pytest
 
 from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES, checks_of
-from attncheck.statements import STATEMENTS, StatementRow, render
+from attncheck.checks.statements import STATEMENTS, StatementRow, render
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "properties").glob("test_*.py")}
@@ -34,7 +34,9 @@ def test_the_page_shows_the_table() -> None:
     _, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- statements: begin -->\n")
     shown, end, _ = rest.partition("<!-- statements: end -->")
     assert end
-    assert shown.strip() == render(), "print(attncheck.statements.render()) between the markers of docs/statements.md"
+    assert shown.strip() == render(), (
+        "print(attncheck.checks.statements.render()) between the markers of docs/statements.md"
+    )
 
 
 def test_every_line_of_the_table_has_its_cells() -> None:

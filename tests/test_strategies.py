@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from attncheck import AttentionLayer, InputError, simulate
-from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
-from attncheck.examples import draw_examples
+from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examples import draw_examples
 from attncheck.readings import READINGS
-from attncheck.stacks import AttentionStack
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers, stacks
 
 

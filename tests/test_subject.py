@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.errors import InputError
-from attncheck.profiles import PROFILES
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.profiles import PROFILES
+from attncheck.looks.unit import Cost, Unit, run_unit
 from attncheck.readings import simulate
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.draws import Draws
 from attncheck.subject import Subject, collapsed, direct, matrix_free
-from attncheck.unit import Cost, Unit, run_unit
 
 Arrays = dict[str, Any]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Any]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck.arithmetic import own_arithmetic
-from attncheck.case import ProgramCase, read_case
-from attncheck.cli import main
-from attncheck.errors import InputError
-from attncheck.records import Manifest, Result, Writer, read
-from attncheck.reporting import RunReport
-from attncheck.run import Run
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError
+from attncheck.commands.cli import main
+from attncheck.layers.case import ProgramCase, read_case
+from attncheck.records.schema import Manifest, Result, Writer, read
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
 
 MODULE = "trusted_by_nobody"
 CODE = """
@@ -89,7 +89,9 @@ def test_trust_is_a_list() -> None:
         ac.Program.from_dict(FOREIGN, trust="abc")
 
 
-@pytest.mark.parametrize("path", ["os:system", "builtins:eval", "numpy:load", "numpy:fromfile", "attncheck.cli:main"])
+@pytest.mark.parametrize(
+    "path", ["os:system", "builtins:eval", "numpy:load", "numpy:fromfile", "attncheck.commands.cli:main"]
+)
 def test_nothing_but_known_functions_needs_no_trust(path: str) -> None:
     with pytest.raises(InputError, match="was not imported"):
         ac.Program.from_dict(lines_with({"path": path}))
@@ -134,7 +136,9 @@ def test_replay_runs_what_is_trusted_only(tmp_path: Path, mark: Path, capsys: py
     assert mark.read_text() == "imported"
 
 
-@pytest.mark.parametrize("subject", ["attncheck.subject:os.system", "attncheck.cli:main", "attncheck.faults:exposing"])
+@pytest.mark.parametrize(
+    "subject", ["attncheck.subject:os.system", "attncheck.commands.cli:main", "attncheck.faults:exposing"]
+)
 def test_a_record_names_attnchecks_simulators_and_nothing_else_of_it(subject: str, tmp_path: Path) -> None:
     own = tmp_path / "own.jsonl"
     result = a_record(own, "attncheck.subject:collapsed")
@@ -168,7 +172,7 @@ class FakeLimits:
 
 def test_the_number_of_blas_threads_is_put_back_when_the_last_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that overlap, and do not end in the order they began: the second one finds the limit of the first."""
-    monkeypatch.setattr("attncheck.arithmetic.threadpool_limits", FakeLimits)
+    monkeypatch.setattr("attncheck._lib.arithmetic.threadpool_limits", FakeLimits)
     first, second = own_arithmetic(), own_arithmetic()
     first.__enter__()
     second.__enter__()

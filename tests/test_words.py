@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import EVERY_CHECK
 from attncheck.evidence.families import Count, Uniform
 from attncheck.evidence.family import Outcome
+from attncheck.layers.attention import AttentionLayer
 
 SETTING = Setting(AttentionLayer(width=8, seq_len=2, num_heads=1), frozenset({"outputs"}))
 

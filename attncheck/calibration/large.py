@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.programs import checks_at
-from attncheck.case import Case, ProgramCase
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.streams import seed_sequence, stream
-from attncheck.program import Program
-from attncheck.program.extent import vectors_of
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.program import Program
+from attncheck.layers.program.extent import vectors_of
+from attncheck.looks.unit import join
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.subject import Subject, collapsed, direct, matrix_free, programs
-from attncheck.unit import join
 
 
 def single(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:

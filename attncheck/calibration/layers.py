@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.errors import check_whole
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.found import Calibration
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.errors import check_whole
-from attncheck.evidence.streams import seed_sequence, stream
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.unit import join
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import join
 
 FloatArray = NDArray[np.float64]
 

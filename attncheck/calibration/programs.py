@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.found import Calibration
 from attncheck.calibration.layers import DRAWS
-from attncheck.case import EXACT_WIDTHS, ProgramCase
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.kinds import ProgramCheck
 from attncheck.checks.programs.reference import RATIO, ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.evidence.streams import seed_sequence, stream
-from attncheck.examples import draw_examples, widths_of
-from attncheck.program import Program
+from attncheck.layers.case import EXACT_WIDTHS, ProgramCase
+from attncheck.layers.program import Program
+from attncheck.looks.examples import draw_examples, widths_of
+from attncheck.looks.unit import chunk_of
 from attncheck.programs import EXAMPLES
 from attncheck.strategies import program_cases
 from attncheck.subject import Subject, programs
-from attncheck.unit import chunk_of
 
 #: Random programs, beside all examples; the same ones every time.
 RANDOM = 4

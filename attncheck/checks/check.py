@@ -8,13 +8,13 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.words import expected
+from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
 Kind = Literal["exact", "limit"]

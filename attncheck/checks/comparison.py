@@ -8,13 +8,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
 from attncheck.checks.functionals import FUNCTIONALS, Functional
 from attncheck.checks.laws import affordable_draws, held_draws
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
+from attncheck.layers.attention import AttentionLayer
 from attncheck.readings import simulate_chunks
 
 FloatArray = NDArray[np.float64]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.attention_map import attention_weights
+from attncheck._lib.streams import stream
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
@@ -14,7 +14,7 @@ from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import copies, factor_entries, head_pairs, one_group, one_head, same_in_groups, ungrouped
 from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.evidence.streams import stream
+from attncheck.layers.attention_map import attention_weights
 
 FloatArray = NDArray[np.float64]
 

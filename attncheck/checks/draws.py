@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from attncheck.attention_map import visible
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.functionals import linear
 from attncheck.checks.hashes import hashes
@@ -18,6 +17,7 @@ from attncheck.checks.scores import tied
 from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.families import Association, Count
+from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights, visible
 from attncheck.checks.rotation import two_neurons
-from attncheck.limits.kernel import input_covariance
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.kernel import input_covariance
 
 FloatArray = NDArray[np.float64]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention_map import visible
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
@@ -15,6 +14,7 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.scores import factor_entries, tied
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
+from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]

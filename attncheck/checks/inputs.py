@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-import attncheck.nonlinearity as nonlinearity
-from attncheck.attention import AttentionLayer
+import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.checks.check import Check, Departure, Setting, positions
 from attncheck.checks.functionals import linear
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Uniform
+from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.marginals import Scalar, conditional_covariance, usual
-from attncheck.limits.mixture import ScaleMixture, condense
+from attncheck.layers.attention import AttentionLayer
 from attncheck.readings import Reading, simulate_chunks
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
+from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 FloatArray = NDArray[np.float64]
 

@@ -8,14 +8,14 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights
+from attncheck._lib.streams import stream
 from attncheck.checks.functionals import Arrays
 from attncheck.checks.rotation import two_neurons
-from attncheck.evidence.streams import stream
-from attncheck.limit import limit
-from attncheck.limits.rows import score_std
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
 from attncheck.simulators.draws import Draws
+from attncheck.theory.limit import limit
+from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
 

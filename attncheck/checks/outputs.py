@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
 from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform, tail_law
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
@@ -16,6 +15,7 @@ from attncheck.checks.rotation import two_neurons
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import one_position, tied
 from attncheck.evidence.families import Count, Smooth, Uniform
+from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 

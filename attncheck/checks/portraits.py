@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention_map import visible
 from attncheck.checks.sample import Sample
 from attncheck.evidence.pictures import covariances, histogram_of_residuals
+from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
 

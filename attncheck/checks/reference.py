@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.functionals import FUNCTIONALS
+from attncheck.layers.attention import AttentionLayer
 from attncheck.readings import simulate_chunks
 from attncheck.simulators.linalg import bartlett
 

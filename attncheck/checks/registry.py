@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from attncheck._lib.errors import refuse
 from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores
 from attncheck.checks.check import AnyCheck, Check
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.errors import refuse
 
 #: Every check of layers.
 CHECKS: tuple[Check, ...] = (

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights, visible
+from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.whitening import (
     Residual,
     Spectrum,
@@ -20,7 +19,8 @@ from attncheck.checks.whitening import (
     spectrum,
     whiten_columns,
 )
-from attncheck.errors import InputError, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.draws import Batch
 
 FloatArray = NDArray[np.float64]

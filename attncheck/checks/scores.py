@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import visible
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.hashes import hashes
@@ -19,6 +17,8 @@ from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
 

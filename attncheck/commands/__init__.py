@@ -1,1 +1,1 @@
-"""What the commands of the command line do, a module for each; `attncheck.cli` says what they take."""
+"""What the commands of the command line do, a module for each; `attncheck.commands.cli` says what they take."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from attncheck.errors import check_whole, refuse
+from attncheck._lib.errors import check_whole, refuse
 
 
 def seed_of(text: str) -> int:

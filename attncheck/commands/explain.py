@@ -6,22 +6,22 @@ import difflib
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from attncheck._lib.errors import refuse
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.words import chance, counted
+from attncheck.calibration.power import level_of
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of
-from attncheck.errors import refuse
+from attncheck.checks.statements import STATEMENTS
 from attncheck.evidence.looks import per_look_power
-from attncheck.examples import program_anchors
-from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS, Fault
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
-from attncheck.power import level_of
-from attncheck.profiles import PROFILES, Profile
-from attncheck.statements import STATEMENTS
-from attncheck.wording import chance, counted
+from attncheck.looks.examples import program_anchors
+from attncheck.looks.profiles import PROFILES, Profile
 
 _WIDTH = 100
 _KINDS = {

@@ -23,7 +23,7 @@ def gate_run(
     Returns
     -------
     int
-        See `attncheck.exit_codes`.
+        See `attncheck._lib.exit_codes`.
 
     Raises
     ------

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from rich.progress import Progress, TaskID
 
-from attncheck.messages import explain
-from attncheck.processes import interrupts_held
+from attncheck._lib.processes import interrupts_held
+from attncheck.diagnosis.messages import explain
 from attncheck.pytest_plugin import Reporter, shipped
-from attncheck.records import Result
-from attncheck.reporting import RunReport
+from attncheck.records.schema import Result
+from attncheck.runs.reporting import RunReport
 
 # What pytest-xdist says of an item that took its worker down.
 _CRASH = "crashed while running"

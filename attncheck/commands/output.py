@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from attncheck.errors import InputError, refuse
+from attncheck._lib.errors import InputError, refuse
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

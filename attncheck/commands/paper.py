@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.progress import progress_bar
 from attncheck.commands.arguments import folder_of, processes_of, seed_of
-from attncheck.exit_codes import ExitCode
 from attncheck.paper.publish import NUMBERS, PAGE, publish
 from attncheck.paper.run import manifest_of, names_of, settle_all
-from attncheck.progress import progress_bar
 
 
 def print_paper(figures: Sequence[str], out: str, *, scale: float, seed: str, workers: str) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from attncheck._lib.errors import check_choice
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.files import write_whole
+from attncheck.calibration.power import PowerEntry, power_table
+from attncheck.calibration.power.text import to_json
 from attncheck.commands.arguments import processes_of, seed_of
-from attncheck.errors import check_choice
-from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
-from attncheck.files import write_whole
-from attncheck.power import PowerEntry, power_table
-from attncheck.power.text import to_json
 
 # Single looks that verify the best row of each fault and exposure.
 _SEEDS = 300

@@ -7,19 +7,19 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attncheck.arithmetic import own_arithmetic
-from attncheck.case import read_case
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.words import chance
 from attncheck.checks.registry import EVERY_PROPERTY
-from attncheck.errors import InputError, refuse
-from attncheck.exit_codes import ExitCode
 from attncheck.faults import FAULTS
-from attncheck.manifest import installed_versions, this_machine
-from attncheck.names import layer_name
-from attncheck.records import Manifest, Result, Theory, read, result_digest, theory_digest
-from attncheck.result_words import OWN_SUBJECTS
+from attncheck.layers.case import read_case
+from attncheck.layers.names import layer_name
+from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.records.manifest import installed_versions, this_machine
+from attncheck.records.schema import Manifest, Result, Theory, read, result_digest, theory_digest
+from attncheck.records.words import OWN_SUBJECTS
 from attncheck.subject import Subject
-from attncheck.unit import Cost, Unit, run_unit
-from attncheck.wording import chance
 
 
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:

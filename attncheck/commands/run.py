@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.progress import progress_bar
+from attncheck._lib.version import PACKAGE
 from attncheck.commands.live import Live
-from attncheck.errors import InputError, refuse
-from attncheck.exit_codes import ExitCode
-from attncheck.progress import progress_bar
-from attncheck.run import Run
-from attncheck.version import PACKAGE
+from attncheck.runs.run import Run
 
 
 def run_properties(
@@ -39,7 +39,7 @@ def run_properties(
     Returns
     -------
     int
-        See `attncheck.exit_codes`; a violation stands whatever else happened.
+        See `attncheck._lib.exit_codes`; a violation stands whatever else happened.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncheck.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_number, check_whole, refuse
 
 
 @dataclass(frozen=True)

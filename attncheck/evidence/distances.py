@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.stats import kstwo
 
-from attncheck.errors import check_number, check_whole
+from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import (
     CONFIDENCE,
     Family,

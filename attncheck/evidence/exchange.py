@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from attncheck.errors import check_number, check_whole
+from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array, smallest_real
 

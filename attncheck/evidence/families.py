@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.stats import binom
 
-from attncheck.errors import check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck.evidence.distances import TwoSample, Uniform
 from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
 from attncheck.evidence.normal import Association, Smooth

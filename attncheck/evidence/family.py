@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_number, check_whole, refuse
 
 FloatArray = NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attncheck.errors import check_choice, check_number, refuse
+from attncheck._lib.errors import check_choice, check_number, refuse
+from attncheck._lib.streams import digest
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.streams import digest
 from attncheck.evidence.verdicts import Verdict
 
 _REMEDY = "write one record for each planned statistic, as `Entry` describes"

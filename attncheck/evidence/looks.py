@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from attncheck.errors import check_number, refuse
+from attncheck._lib.errors import check_number, refuse
 from attncheck.evidence.family import Outcome, check_level, smallest_real
 from attncheck.evidence.verdicts import Trail, Verdict
 

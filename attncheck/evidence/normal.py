@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from attncheck.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
     CONFIDENCE,
     Family,

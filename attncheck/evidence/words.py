@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from attncheck.wording import number
+from attncheck._lib.words import number
 
 
 class Seen(Protocol):

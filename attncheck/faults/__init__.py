@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from attncheck._lib.errors import check_choice
 from attncheck.checks.sample import FIELDS
-from attncheck.errors import check_choice
 from attncheck.faults import wrong_laws, wrong_regimes, wrong_scales, wrong_wirings
 from attncheck.faults.fault import Exposing, Fault, Simulator
 

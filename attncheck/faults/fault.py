@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]

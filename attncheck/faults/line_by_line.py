@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.program import Initial, MatMul, Node, Nonlin, Output, Program, Score
-from attncheck.program.extent import vectors_of
+from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.layers.program.extent import vectors_of
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import exposed

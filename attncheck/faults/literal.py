@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from attncheck.attention import AttentionLayer
-from attncheck.profiles import ANCHORS
-from attncheck.regimes import REGIMES
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.regimes import REGIMES
+from attncheck.looks.profiles import ANCHORS
 
 _PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from attncheck.attention import AttentionLayer
 from attncheck.faults import FAULTS
 from attncheck.faults.fault import Fault
 from attncheck.faults.tampered import TAMPERED
-from attncheck.profiles import ANCHORS
-from attncheck.regimes import REGIMES
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.regimes import REGIMES
+from attncheck.looks.profiles import ANCHORS
 
 _PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
 # Two groups of heads, and positions enough to tell them apart by.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attncheck.nonlinearity import tanh
-from attncheck.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.layers.nonlinearity import tanh
+from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
 
 
 def random_start(program: Program) -> bool | str:

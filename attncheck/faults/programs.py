@@ -29,10 +29,10 @@ from attncheck.faults.program_visibility import (
     some_score,
     some_sum,
 )
-from attncheck.limits.programs import limit_of_program
-from attncheck.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
+from attncheck.layers.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 ProgramSimulator = Callable[[Program, int, int, np.random.Generator], Mapping[str, FloatArray]]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, independent
 from attncheck.faults.visibility import everywhere
+from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
 

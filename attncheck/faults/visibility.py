@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
 from attncheck.faults.fault import Visible
-from attncheck.limits.kernel import input_kernel
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import input_kernel
 
 #: Widths at which finite-width effects are large.
 SMALL_WIDTH = 16

@@ -7,17 +7,17 @@ import functools
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.marginals import conditional_covariance
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, gram, independent
-from attncheck.limits.draw import draw_limit
-from attncheck.limits.kernel import input_kernel
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import input_kernel
 from attncheck.readings import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
+from attncheck.theory.limits.draw import draw_limit
 
 # Draws that the covariance of the matched Gaussian is averaged over.
 _AVERAGED = 20_000

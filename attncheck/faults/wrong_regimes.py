@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-import attncheck.nonlinearity as nonlinearity
-from attncheck.attention import AttentionLayer
+import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, independent
 from attncheck.faults.wrong_scales import Misread
+from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.collapsed import draw_hidden, draw_positions
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
+from attncheck.layers.attention import AttentionLayer
 from attncheck.subject import collapsed
 
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights, map_scores, visible
 from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, map_scores, visible
 from attncheck.simulators.collapsed import draw_inputs
 
 

@@ -8,8 +8,8 @@ import os
 import shutil
 from pathlib import Path
 
-from attncheck.errors import InputError, check_number
-from attncheck.exit_codes import ExitCode
+from attncheck._lib.errors import InputError, check_number
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.gate.account import Account, Names, read_account
 from attncheck.gate.judge import Finding, judge_against, judge_closing, judge_run, notes_on
 

@@ -14,12 +14,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
 from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
-from attncheck.names import layer_name
-from attncheck.records import Closing, Planned, Theory, combined_digest, read_as, result_digest, sensible, theory_digest
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.names import layer_name
+from attncheck.records.schema import (
+    Closing,
+    Planned,
+    Theory,
+    combined_digest,
+    read_as,
+    result_digest,
+    sensible,
+    theory_digest,
+)
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -6,10 +6,10 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from attncheck._lib.words import chance
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account, IntArray, Line
-from attncheck.wording import chance
 
 PARTS = {
     "completeness": "planned, reported, and no less than the baseline",

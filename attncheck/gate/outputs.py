@@ -11,13 +11,13 @@ from xml.sax.saxutils import quoteattr
 
 import msgspec
 
+from attncheck._lib.errors import InputError
 from attncheck.checks.claims import CLAIMS
-from attncheck.errors import InputError
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account
 from attncheck.gate.cases import PARTS, Case, cases, describe, sentence
-from attncheck.result_words import replay_command
+from attncheck.records.words import replay_command
 
 # Results that a summary shows; a report shows them all.
 _SHOWN = 10

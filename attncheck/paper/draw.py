@@ -12,13 +12,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import map_scores, visible
-from attncheck.errors import check_draws, refuse
-from attncheck.limits.kernel import input_kernel, psd_root
-from attncheck.limits.rows import score_std
+from attncheck._lib.errors import check_draws, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.kernel import input_kernel, psd_root
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
+from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
 

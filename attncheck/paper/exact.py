@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.errors import refuse
-from attncheck.limits.kernel import input_kernel
-from attncheck.limits.mixture import ScaleMixture
+from attncheck._lib.errors import refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import input_kernel
 from attncheck.paper.experiments import Exact
-from attncheck.rates.distance import distance
-from attncheck.rates.drivers import gamma_rule
-from attncheck.rates.law import Distance, default_size, finite_width_law
-from attncheck.rates.rate import fit
+from attncheck.theory.limits.mixture import ScaleMixture
+from attncheck.theory.rates.distance import distance
+from attncheck.theory.rates.drivers import gamma_rule
+from attncheck.theory.rates.law import Distance, default_size, finite_width_law
+from attncheck.theory.rates.rate import fit
 
 FloatArray = NDArray[np.float64]
 

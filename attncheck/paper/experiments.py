@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from attncheck.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer
 
 Of = Literal["outputs", "scores"]
 Kind = Literal["width", "histogram", "low rank"]

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from attncheck._lib.words import number
 from attncheck.paper.exact import gaussian
 from attncheck.paper.results import Figure, PanelText, Sampled
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
-from attncheck.wording import number
 
 FloatArray = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
-from attncheck.errors import refuse
+from attncheck._lib.errors import refuse
 
 FloatArray = NDArray[np.float64]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from attncheck.measured import table
+from attncheck._lib.measured import table
+from attncheck._lib.words import counted
 from attncheck.paper.results import Curve, Figure, PaperStatement, Point, Sampled
-from attncheck.wording import counted
 
 
 def statements_of(figure: Figure) -> list[PaperStatement]:

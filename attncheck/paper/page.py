@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from attncheck.errors import refuse
-from attncheck.files import write_whole
+from attncheck._lib.errors import refuse
+from attncheck._lib.files import write_whole
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import made_with, named, size_of
 from attncheck.paper.results import Figure, PaperStatement, published

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from attncheck.files import write_whole
+from attncheck._lib.files import write_whole
 from attncheck.paper import numbers, plates, results
 from attncheck.paper.figures import Panel, panels_of
 from attncheck.paper.results import Figure

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.errors import InputError
-from attncheck.limit import limit
+from attncheck._lib.errors import InputError
+from attncheck._lib.version import __version__
 from attncheck.paper import units
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, Configuration, Exact, Experiment
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import Arrays, Task
-from attncheck.version import __version__
+from attncheck.theory.limit import limit
 
 FloatArray = NDArray[np.float64]
 

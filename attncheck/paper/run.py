@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from attncheck.errors import InputError, check_choice, check_number, check_whole, refuse
-from attncheck.files import write_whole
-from attncheck.manifest import installed_versions
+from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.files import write_whole
+from attncheck._lib.processes import pool_of
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.units import Task
-from attncheck.processes import pool_of
+from attncheck.records.manifest import installed_versions
 
 #: Versions that digits and bytes rest on.
 _VERSIONED = ("attncheck", "numpy", "scipy")

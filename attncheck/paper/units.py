@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.errors import InputError
-from attncheck.evidence.streams import digest, given_fields, seed_sequence
-from attncheck.files import write_whole
+from attncheck._lib.errors import InputError
+from attncheck._lib.files import write_whole
+from attncheck._lib.streams import digest, given_fields, seed_sequence
 from attncheck.paper import draw, exact, kde
 from attncheck.paper.experiments import (
     BIN_END,

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import NormalDist
 
-from attncheck.records import Result, read
-from attncheck.report.bounded import Largest
-from attncheck.report.gather import Gathered
-from attncheck.result_words import in_departures
+from attncheck.records.bounded import Largest
+from attncheck.records.gather import Gathered
+from attncheck.records.schema import Result, read
+from attncheck.records.words import in_departures
 
 #: Chance that any effect of two equal runs is said to have moved.
 LEVEL = 0.01

@@ -12,15 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from attncheck._lib.words import chance, counted, number, printable
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Verdict
-from attncheck.names import layer_name
-from attncheck.records import Result
+from attncheck.layers.names import layer_name
+from attncheck.records.schema import Result
+from attncheck.records.words import in_departures
 from attncheck.report import svg
 from attncheck.report.pictures import Cdf, Covariances, RatePicture, Residuals, read_picture
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
-from attncheck.result_words import in_departures
-from attncheck.wording import chance, counted, number, printable
 
 _QUANTILE = NormalDist().inv_cdf(0.995)
 # The largest deviation that a forest plot shows, in units of what must be caught.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from attncheck._lib.words import chance, counted, number
 from attncheck.checks.claims import CLAIMS
+from attncheck.diagnosis.causes import violated
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
-from attncheck.report.causes import violated
-from attncheck.report.gather import Gathered
-from attncheck.wording import chance, counted, number
+from attncheck.records.gather import Gathered
 
 #: Overall verdicts, the worst first.
 ORDER = ("violated", "incomplete", "inconclusive", "consistent")

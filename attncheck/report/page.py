@@ -7,17 +7,17 @@ from typing import Any
 
 import jinja2
 
-import attncheck.wording as words
-from attncheck.errors import InputError
+import attncheck._lib.words as words
+from attncheck._lib.errors import InputError
+from attncheck._lib.files import write_whole
 from attncheck.evidence.words import allowed, expected
-from attncheck.files import write_whole
-from attncheck.names import layer_name
+from attncheck.layers.names import layer_name
+from attncheck.records.gather import gather
+from attncheck.records.words import interval, reads
 from attncheck.report.compare import LEVEL, compare
-from attncheck.report.gather import gather
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits
-from attncheck.result_words import interval, reads
 
 
 def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Any) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
 
 
 class Cell(msgspec.Struct, frozen=True):

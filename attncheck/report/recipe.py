@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from attncheck.errors import InputError, check_whole, refuse
-from attncheck.version import PACKAGE
+from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.version import PACKAGE
 
 _TITLES = {
     "verdict": "Verdict",

@@ -12,21 +12,22 @@ from typing import Any
 
 from markupsafe import Markup
 
-from attncheck.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck._lib.words import chance
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.statements import STATEMENTS, StatementRow
+from attncheck.diagnosis import causes
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records import Result
-from attncheck.report import causes, figures
+from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.records.gather import Gathered, Space, Tally, suspicion
+from attncheck.records.schema import Result
+from attncheck.records.words import replay_command, telling
+from attncheck.report import figures
 from attncheck.report.compare import Comparison
-from attncheck.report.gather import Gathered, Space, Tally, suspicion
 from attncheck.report.headline import Headline, headline, unseen_claims
 from attncheck.report.pictures import RatePicture, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.svg import Drawing
-from attncheck.result_words import replay_command, telling
-from attncheck.statements import STATEMENTS, StatementRow
-from attncheck.wording import chance
 
 # Results of one check that its forest plot shows.
 _SHOWN = 16

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from attncheck.attention import AttentionLayer
-from attncheck.errors import check_whole, refuse
+from attncheck._lib.errors import check_whole, refuse
+from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.collapsed import draw_collapsed, input_entries
 from attncheck.simulators.draws import Batch, Draws
 from attncheck.simulators.layers import (

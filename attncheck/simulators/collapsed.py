@@ -19,10 +19,10 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-import attncheck.nonlinearity as nonlinearity
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights
-from attncheck.limits.kernel import position_covariance, psd_root
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
 

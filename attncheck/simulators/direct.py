@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.program import Weight
+from attncheck.layers.program import Weight
 
 FloatArray = NDArray[np.float64]
 

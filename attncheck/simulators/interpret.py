@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.program import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
+from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
 FloatArray = NDArray[np.float64]
 

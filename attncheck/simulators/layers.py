@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.expansion import AttentionProgram, expand
-from attncheck.program import Step
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.expansion import AttentionProgram, expand
+from attncheck.layers.program import Step
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.interpret import Multiplier, interpret

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.program import Node, Output, Program, Score
-from attncheck.program.extent import results_of, vectors_of
+from attncheck.layers.program import Node, Output, Program, Score
+from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-import attncheck.nonlinearity as nonlinearity
-from attncheck.program import Step
-from attncheck.program.extent import Entries, entries_of
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck.layers.program import Step
+from attncheck.layers.program.extent import Entries, entries_of
+from attncheck.layers.stack import AttentionStack
+from attncheck.layers.stack_program import StackProgram
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
 from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.linalg import gram_root
-from attncheck.stacks.program import StackProgram
-from attncheck.stacks.stack import AttentionStack
 
 FloatArray = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.errors import check_choice
-from attncheck.expansion import INPUT_WEIGHTS
-from attncheck.program import Weight
+from attncheck._lib.errors import check_choice
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.expansion import INPUT_WEIGHTS
+from attncheck.layers.program import Weight
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.layers import draw_program

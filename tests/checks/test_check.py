@@ -7,7 +7,7 @@ import pytest
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.sample import FIELDS
-from attncheck.profiles import ANCHORS
+from attncheck.looks.profiles import ANCHORS
 
 SETTING = Setting(ANCHORS[0], frozenset({*FIELDS, "masked scores"}), 2)
 LEVEL, POWER, ANY = 1e-3, 0.9, 10**9

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer
+from attncheck._lib.streams import stream
+from attncheck.calibration.power import level_of
 from attncheck.checks.draws import _distinct, marks
 from attncheck.checks.hashes import hashes
 from attncheck.checks.rotation import pairings, rotating_pairs, two_neurons
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
-from attncheck.evidence.streams import stream
-from attncheck.power import level_of
-from attncheck.profiles import PROFILES
+from attncheck.looks.profiles import PROFILES
+from attncheck.looks.unit import Cost, Unit, run_unit, violated
 from attncheck.subject import Subject
-from attncheck.unit import Cost, Unit, run_unit, violated
 
 FloatArray = NDArray[np.float64]
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Any]]

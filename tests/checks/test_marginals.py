@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import map_scores
 from attncheck.checks.laws import _variances
 from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import map_scores
 from attncheck.readings import Reading
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.registry import CHECKS
-from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.faults.pairs import PAIRS, paired
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.unit import Plan, observe
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import Plan, observe
 
 FALSE_ALARM = 1e-6
 DRAWS = 2_000

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer
-from attncheck.attention import Activation
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
+from attncheck.layers.attention import Activation
 
 LAYERS = (
     # Scores of rank one: sizes of columns go together in all heads to the last digit but one.

@@ -17,17 +17,17 @@ import pytest
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.large import checks_for, large_samples, single_program
 from attncheck.calibration.programs import calibrate_program, small_samples, written_programs
-from attncheck.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.reference import RATIO
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.orders import Order
-from attncheck.examples import widths_of
 from attncheck.faults.programs import PROGRAM_FAULTS
-from attncheck.program import LinearCombination, Program
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
+from attncheck.layers.program import LinearCombination, Program
+from attncheck.looks.examples import widths_of
+from attncheck.looks.unit import Plan, observe
 from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject, programs
-from attncheck.unit import Plan, observe
 
 FALSE_ALARM = 1e-6
 # Small samples of a program at one width, and at several: in the first stage, and in the second. A check of level 0.1

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck import AttentionLayer
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import (
     Residual,
@@ -25,7 +26,6 @@ from attncheck.checks.whitening import (
     whiten_columns,
 )
 from attncheck.evidence.families import Association, Scale, Uniform
-from attncheck.evidence.streams import seed_sequence, stream
 from attncheck.readings import Reading, simulate
 from attncheck.simulators.linalg import bartlett
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from attncheck._lib.streams import stream
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.streams import stream
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Draw = Callable[[np.random.Generator, float, int], Outcome]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import stream
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.streams import stream
 
 LEVELS = (0.05, 0.01, 0.001)
 FALSE_ALARM = 1e-7

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.family import smallest_real, smallest_whole
-from attncheck.evidence.streams import stream
 
 LEVEL, POWER = 5e-4, 0.99
 PLANS: list[tuple[Family, float]] = [

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import stream
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.ledger import Completeness, Entry, compare, conclude, keyed_p_values
-from attncheck.evidence.streams import stream
 
 Bounds = Callable[[int, float], tuple[int, int]]
 

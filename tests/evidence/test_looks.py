@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import stream
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.families import Association, Outcome
 from attncheck.evidence.looks import detection, examine, examine_blocks, false_violation, per_look_power
-from attncheck.evidence.streams import stream
 from attncheck.evidence.verdicts import Verdict
 
 Bounds = Callable[[int, float], tuple[int, int]]

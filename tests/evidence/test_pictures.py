@@ -12,7 +12,7 @@ from scipy import special, stats
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pictures import covariances, histogram_of_residuals, rate
-from attncheck.records import Result, run_digest
+from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(20)
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import digest, encode, seed_sequence, stream
 from attncheck.evidence.families import Association
-from attncheck.evidence.streams import digest, encode, seed_sequence, stream
 
 LAYER = {"width": 64, "heads": 4, "mask": "causal", "scaling": 0.5, "std": None, "shape": [1, 2]}
 

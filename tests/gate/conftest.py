@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from attncheck.attention import AttentionLayer
-from attncheck.cli import main
-from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
+from attncheck.commands.cli import main
+from attncheck.layers.attention import AttentionLayer
+from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
 
 CHECKS = ("scores.scale", "scores.law", "outputs.energy", "draws.signs")
 ANCHORS = [AttentionLayer(width=width) for width in (8, 16, 32)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from attncheck.records import Result, Writer, read
+from attncheck.records.schema import Result, Writer, read
 
 if TYPE_CHECKING:
     from tests.gate.conftest import Sheet

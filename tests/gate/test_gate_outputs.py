@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from attncheck.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer
 
 if TYPE_CHECKING:
     from tests.gate.conftest import Sheet

@@ -12,7 +12,7 @@ import pytest
 Gated = Callable[..., tuple[int, str]]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.run", "attncheck.strategies", "statsmodels.stats.multitest"):
+for module in ("attncheck.runs.run", "attncheck.strategies", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
 # As in `properties`, on small layers: whatever the gate does, it does it to the lines of a record.

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck import nonlinearity as nl
-from attncheck.coverage import Statement
-from attncheck.errors import InputError
-from attncheck.limits.programs import limit_of_program
-from attncheck.program import Program
+from attncheck._lib.errors import InputError
+from attncheck.layers import nonlinearity as nl
+from attncheck.layers.program import Program
+from attncheck.layers.program.coverage import Statement
+from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]

@@ -11,13 +11,13 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.attention_map import attention_weights
-from attncheck.errors import InputError
-from attncheck.limits import chebyshev, heads, one_row
-from attncheck.limits.heads import _integrate, softmax_means
-from attncheck.limits.kernel import psd_root
-from attncheck.limits.one_row import OneRow
-from attncheck.limits.row_pairs import RowPair
+from attncheck._lib.errors import InputError
+from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.kernel import psd_root
+from attncheck.theory.limits import chebyshev, heads, one_row
+from attncheck.theory.limits.heads import _integrate, softmax_means
+from attncheck.theory.limits.one_row import OneRow
+from attncheck.theory.limits.row_pairs import RowPair
 
 FloatArray = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck.attention import AttentionLayer
-from attncheck.errors import InputError
-from attncheck.limits.kernel import input_covariance, input_kernel, psd_root
+from attncheck._lib.errors import InputError
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
 
 FloatArray = NDArray[np.float64]
 

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 import attncheck as ac
-from attncheck.attention import AttentionLayer
-from attncheck.attention_map import attention_weights
-from attncheck.errors import InputError
-from attncheck.limit import limit
-from attncheck.limits.covariance import infinite_heads_kernel
-from attncheck.limits.draw import draw_limit
-from attncheck.limits.kernel import input_kernel
-from attncheck.limits.law import LimitLaw
-from attncheck.limits.proposals import towards_keys, weigh
-from attncheck.rates.distance import distance
-from attncheck.stacks.law import StackLaw
-from attncheck.stacks.stack import AttentionStack
+from attncheck._lib.errors import InputError
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.kernel import input_kernel
+from attncheck.layers.stack import AttentionStack
+from attncheck.theory.limit import limit
+from attncheck.theory.limits.covariance import infinite_heads_kernel
+from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.law import LimitLaw
+from attncheck.theory.limits.proposals import towards_keys, weigh
+from attncheck.theory.rates.distance import distance
+from attncheck.theory.stacks.law import StackLaw
 
 FloatArray = NDArray[np.float64]
 
@@ -441,6 +441,6 @@ def test_bad_arguments(call: Any, field: str) -> None:
 
 
 def test_public_name_works_before_and_after_submodules_are_imported() -> None:
-    importlib.import_module("attncheck.limits.kernel")
+    importlib.import_module("attncheck.layers.kernel")
     for _ in range(2):
         assert ac.limit(layer()) == limit(layer())

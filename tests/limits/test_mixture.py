@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attncheck.attention import AttentionLayer
 from attncheck.checks.laws import tail_law
 from attncheck.checks.marginals import last_position
-from attncheck.limits.mixture import condense
+from attncheck.layers.attention import AttentionLayer
+from attncheck.theory.limits.mixture import condense
 
 
 @pytest.mark.filterwarnings("error")

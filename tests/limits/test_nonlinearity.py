@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck import nonlinearity as nl
-from attncheck.attention import AttentionLayer
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
+from attncheck.layers import nonlinearity as nl
+from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 

@@ -13,11 +13,11 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
-from attncheck.expansion import expand
-from attncheck.limits.expectation import expectation
-from attncheck.limits.programs import limit_of_program
-from attncheck.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
-from attncheck.program import LinearCombination, Node
+from attncheck.layers.expansion import expand
+from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
+from attncheck.layers.program import LinearCombination, Node
+from attncheck.theory.limits.expectation import expectation
+from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 # Two-sided level 1e-9 of a z-test.

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
-from attncheck.errors import InputError
-from attncheck.evidence.streams import seed_sequence
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import seed_sequence
 from attncheck.paper import draw, exact
 from attncheck.paper.experiments import Exact
 from attncheck.paper.units import grid

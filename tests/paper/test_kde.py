@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck.errors import InputError
-from attncheck.evidence.streams import stream
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import stream
 from attncheck.paper import kde
 
 FloatArray = NDArray[np.float64]

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.numbers import markdown, named
 from attncheck.paper.page import read_paper, view_of
@@ -20,8 +20,8 @@ from attncheck.paper.publish import finished, publish
 from attncheck.paper.results import Figure, arrays_of, encode, published
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
-from attncheck.records import SCHEMA, Closing, Writer
-from attncheck.records import Manifest as RunManifest
+from attncheck.records.schema import SCHEMA, Closing, Writer
+from attncheck.records.schema import Manifest as RunManifest
 from attncheck.report import render_report
 
 from .conftest import NAMES

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attncheck.errors import InputError
+from attncheck._lib.errors import InputError
 from attncheck.paper import exact, units
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.run import manifest_of, names_of, settle_all

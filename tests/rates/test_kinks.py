@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck.limits.mixture import ScaleMixture
-from attncheck.rates.deviation import REPLICATES, Cells, Deviation
-from attncheck.rates.fixed_heads import FixedHeads
-from attncheck.rates.gap import Gap
-from attncheck.rates.inversion import CharacteristicGap, frequencies
-from attncheck.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.limits.mixture import ScaleMixture
+from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation
+from attncheck.theory.rates.fixed_heads import FixedHeads
+from attncheck.theory.rates.gap import Gap
+from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 RELU = ac.AttentionLayer(width=64, attention_map="relu")
 # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.

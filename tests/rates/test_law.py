@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scipy import special
 
 import attncheck as ac
+from attncheck._lib.streams import seed_sequence
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.evidence.streams import seed_sequence
-from attncheck.rates.deviation import Cells, deviation
-from attncheck.rates.distance import check_drawn
-from attncheck.rates.drivers import Fluctuations, gamma_rule
-from attncheck.rates.gap import standard_error
-from attncheck.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.readings import simulate_chunks
+from attncheck.theory.rates.deviation import Cells, deviation
+from attncheck.theory.rates.distance import check_drawn
+from attncheck.theory.rates.drivers import Fluctuations, gamma_rule
+from attncheck.theory.rates.gap import standard_error
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 FloatArray = NDArray[np.float64]
 

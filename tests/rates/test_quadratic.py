@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck.nonlinearity import relu, tanh
-from attncheck.program import LinearCombination, Program
-from attncheck.rates.distance import score_sum
-from attncheck.rates.quadratic import ScoreSum
+from attncheck.layers.nonlinearity import relu, tanh
+from attncheck.layers.program import LinearCombination, Program
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.programs import draw_lines
+from attncheck.theory.rates.distance import score_sum
+from attncheck.theory.rates.quadratic import ScoreSum
 
 _CYCLE, _APART = ("AB", "BC", "CA"), ("AB", "CD", "EF")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck.rates.deviation import REPLICATES
-from attncheck.rates.gap import ERRORS
-from attncheck.rates.law import Distance
-from attncheck.rates.rate import fit
+from attncheck.theory.rates.deviation import REPLICATES
+from attncheck.theory.rates.gap import ERRORS
+from attncheck.theory.rates.law import Distance
+from attncheck.theory.rates.rate import fit
 
 
 def _made(metric: str, exponent: float, curvature: float, noise: float, seed: int) -> list[Distance]:

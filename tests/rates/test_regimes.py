@@ -9,8 +9,8 @@ import pytest
 from scipy import special, stats
 
 import attncheck as ac
-from attncheck.rates.regimes import draws_needed, gaussian, kolmogorov, prediction
-from attncheck.regimes import REGIMES
+from attncheck.layers.regimes import REGIMES
+from attncheck.theory.rates.regimes import draws_needed, gaussian, kolmogorov, prediction
 
 
 def test_every_regime_has_a_prediction_apart_from_its_neighbour() -> None:

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck.rates.weights import _LAWS, OtherWeights
 from attncheck.simulators.weights import WEIGHT_LAWS, draw_with_weights
+from attncheck.theory.rates.weights import _LAWS, OtherWeights
 
 _NAMES = ("uniform", "rademacher", "truncated normal", "student5")
 

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from attncheck.attention import AttentionLayer
+from attncheck._lib.streams import digest
 from attncheck.evidence.pictures import cdf_of_uniform, covariances, histogram_of_residuals
-from attncheck.evidence.streams import digest
-from attncheck.records import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
+from attncheck.layers.attention import AttentionLayer
+from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
 
 LAYERS = (
     AttentionLayer(width=16, seq_len=4, num_heads=2),

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from attncheck._lib.errors import InputError
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
-from attncheck.errors import InputError
-from attncheck.profiles import ANCHORS
-from attncheck.records import Planned, read
+from attncheck.diagnosis.causes import STAGES
+from attncheck.looks.profiles import ANCHORS
+from attncheck.records.schema import Planned, read
 from attncheck.report import render_report
-from attncheck.report.causes import STAGES
 
 from .conftest import LAYERS, long_record, make_result, pictured_results, violated_result, write_record
 

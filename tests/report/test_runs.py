@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attncheck.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer
 from attncheck.report import render_report
-from attncheck.reporting import RunReport
-from attncheck.run import Run
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
 
 pytest_plugins = ["pytester"]
 

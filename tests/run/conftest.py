@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from attncheck.attention import AttentionLayer
-from attncheck.records import Result
-from attncheck.run import Run
-from attncheck.unit import Cost
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.unit import Cost
+from attncheck.records.schema import Result
+from attncheck.runs.run import Run
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")

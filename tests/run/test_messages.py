@@ -14,23 +14,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import attncheck.run
-import attncheck.shrink
+import attncheck.diagnosis.shrink
+import attncheck.runs.run
 from attncheck import faults
-from attncheck.attention import AttentionLayer
-from attncheck.case import Case
+from attncheck._lib.errors import InputError
+from attncheck._lib.words import chance
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis import diagnose, differences
-from attncheck.errors import InputError
-from attncheck.estimates import Observed, score_estimates
-from attncheck.messages import explain
+from attncheck.diagnosis.differences import diagnose, differences
+from attncheck.diagnosis.estimates import Observed, score_estimates
+from attncheck.diagnosis.messages import explain
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case
+from attncheck.layers.regimes import REGIMES
+from attncheck.looks.unit import Unit, run_unit, violated
 from attncheck.readings import simulate
-from attncheck.records import Result
-from attncheck.regimes import REGIMES
+from attncheck.records.schema import Result
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import Unit, run_unit, violated
-from attncheck.wording import chance
 
 from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
 
@@ -140,7 +140,7 @@ class TestMessage:
         def failing(*arguments: Any) -> list[str]:
             raise InputError("subject=mine: failed")
 
-        monkeypatch.setattr(attncheck.run, "diagnose", failing)
+        monkeypatch.setattr(attncheck.runs.run, "diagnose", failing)
         run = planned("scores", subject="attncheck.faults:tied_query_key")
         results, _ = run.examine("scores", LAYER)
         assert violated([msgspec.convert(fields, Result) for fields in results])
@@ -166,12 +166,14 @@ class TestShrink:
             assert unit.role == "shrink"
             return examine(unit, *arguments)
 
-        monkeypatch.setattr(attncheck.shrink, "run_unit", counting)
+        monkeypatch.setattr(attncheck.diagnosis.shrink, "run_unit", counting)
         found = []
         for _ in range(2):
             counted.clear()
-            found.append(attncheck.shrink.shrink(Unit("conditional", layer), "conditional.scale", subject, 0, COST))
-            assert 1 <= len(counted) == len(set(counted)) <= attncheck.shrink.MOST_CANDIDATES == 20
+            found.append(
+                attncheck.diagnosis.shrink.shrink(Unit("conditional", layer), "conditional.scale", subject, 0, COST)
+            )
+            assert 1 <= len(counted) == len(set(counted)) <= attncheck.diagnosis.shrink.MOST_CANDIDATES == 20
         assert found[0] == found[1]
         assert found[0] is not None
         assert found[0].weight_entries < layer.weight_entries
@@ -179,7 +181,7 @@ class TestShrink:
     def test_stays_where_the_fault_is(self) -> None:
         """Heads that share keys cannot be seen in one head."""
         subject = Subject.of("attncheck.faults:shared_keys")
-        smaller = attncheck.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
+        smaller = attncheck.diagnosis.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
         assert smaller.kv_heads > 1
 
@@ -190,7 +192,7 @@ class TestShrink:
     def test_positions_stay_where_the_fault_needs_them(self, fault: str, check: str, stays: bool) -> None:
         layer = LAYER.replace(position_std=0.7, position_reach=0.5)
         subject = Subject.of(f"attncheck.faults:{fault}")
-        smaller = attncheck.shrink.shrink(Unit("scores", layer), check, subject, 0, COST)
+        smaller = attncheck.diagnosis.shrink.shrink(Unit("scores", layer), check, subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
         assert smaller.weight_entries < layer.weight_entries
         assert bool(smaller.position_std) is stays
@@ -203,8 +205,10 @@ class TestShrink:
             case = unit.layer
             return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
 
-        monkeypatch.setattr(attncheck.shrink, "_violates", violating)
-        smaller = attncheck.shrink.shrink(Unit("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST)
+        monkeypatch.setattr(attncheck.diagnosis.shrink, "_violates", violating)
+        smaller = attncheck.diagnosis.shrink.shrink(
+            Unit("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST
+        )
         assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
     def test_is_labelled_as_an_illustration(self) -> None:

@@ -12,19 +12,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from attncheck import faults
-from attncheck.attention import AttentionLayer
+from attncheck._lib.errors import InputError
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
-from attncheck.errors import InputError
-from attncheck.examples import draw_examples
-from attncheck.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.records import Closing, read
-from attncheck.reporting import RunReport
-from attncheck.run import Run
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.examples import draw_examples
+from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
+from attncheck.looks.unit import Unit, run_unit
+from attncheck.records.schema import Closing, read
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-from attncheck.unit import Unit, run_unit
 
 from .conftest import COST, LAYER, made, planned
 

@@ -11,13 +11,12 @@ import msgspec
 
 from attncheck import faults
 from attncheck.checks.registry import CHECKS, EVERY_CHECK
-from attncheck.records import Result
-from attncheck.report.causes import causes
-from attncheck.report.gather import gather
-from attncheck.reporting import RunReport
-from attncheck.result_words import reads
-from attncheck.subject import collapsed
-from attncheck.summary import (
+from attncheck.diagnosis.causes import causes
+from attncheck.records.gather import gather
+from attncheck.records.schema import Result
+from attncheck.records.words import reads
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.summary import (
     MAIN_CHECKS,
     NOT_PROVED,
     all_refused,
@@ -29,6 +28,7 @@ from attncheck.summary import (
     verdict_sentence,
     visited_layers,
 )
+from attncheck.subject import collapsed
 
 from .conftest import GROUPED, LAYER, planned, results_of
 

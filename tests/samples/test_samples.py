@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.records import Closing, Manifest, Result, read
-from attncheck.samples.command import check_file
-from attncheck.samples.examine import examine_samples
-from attncheck.samples.files import read_samples
+from attncheck.records.schema import Closing, Manifest, Result, read
+from attncheck.runs.samples.command import check_file
+from attncheck.runs.samples.examine import examine_samples
+from attncheck.runs.samples.files import read_samples
 
 LAYER = ac.AttentionLayer(width=16)
 SIZE = 18_000

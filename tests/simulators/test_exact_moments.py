@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, Draws, simulate
-from attncheck.attention_map import attention_weights
+from attncheck.layers.attention_map import attention_weights
 
 FloatArray = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck import AttentionLayer, Program
-from attncheck.expansion import expand
-from attncheck.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, Stacked, Weight
+from attncheck.layers.expansion import expand
+from attncheck.layers.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, Stacked, Weight
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier

@@ -13,9 +13,9 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck import AttentionLayer, AttentionStack, InputError, StackLaw
-from attncheck.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
+from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.simulators.linalg import lower_root
-from attncheck.stacks.distance import (
+from attncheck.theory.stacks.distance import (
     PARTS,
     POINTS,
     StackDistance,
@@ -26,9 +26,9 @@ from attncheck.stacks.distance import (
     limit_scales,
     measured,
 )
-from attncheck.stacks.kernels import image_kernels
-from attncheck.stacks.rate import fit, rates
-from attncheck.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.kernels import image_kernels
+from attncheck.theory.stacks.rate import fit, rates
+from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
@@ -188,9 +188,9 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
 def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = AttentionStack(layer=AttentionLayer(width=256), depth=3)
     with_them = difference_parts(stack, 2_000, 1)
-    monkeypatch.setattr("attncheck.stacks.distance._controlled", lambda f, c, fc, cc: f)
+    monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: f)
     plain = difference_parts(stack, 2_000, 1)
-    monkeypatch.setattr("attncheck.stacks.distance._controlled", lambda f, c, fc, cc: c)
+    monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: c)
     control = difference_parts(stack, 2_000, 1)
     at = slice(52, 90, 6)
     errors = control[..., at].std(axis=0, ddof=1) / PARTS**0.5
@@ -301,7 +301,7 @@ def test_what_takes_too_much_is_refused_before_anything_is_drawn() -> None:
 
 def test_scales_drawn_in_parts_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = limit_scales(SMALL[0], 0, 1)
-    monkeypatch.setattr("attncheck.stacks.distance.DEFAULT_MEMORY", 2**20)
+    monkeypatch.setattr("attncheck.theory.stacks.distance.DEFAULT_MEMORY", 2**20)
     np.testing.assert_allclose(limit_scales(SMALL[0], 0, 1), whole, rtol=1e-12)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, simulate, simulate_chunks
-from attncheck.nonlinearity import from_layer
+from attncheck.layers.nonlinearity import from_layer
 from attncheck.readings import Reading
 from attncheck.simulators.collapsed import attend, draw_inputs
 

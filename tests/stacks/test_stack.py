@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attncheck import AttentionLayer, AttentionStack, InputError
-from attncheck.coverage import Statement
+from attncheck.layers.program.coverage import Statement
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.case import ProgramCase
+from attncheck._lib.streams import stream
 from attncheck.checks.check import FEWEST_NUMBERS
 from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture, no_limit, several_widths
 from attncheck.checks.programs.reference import ProgramReference
@@ -17,12 +17,12 @@ from attncheck.checks.programs.residuals import conditioned_sides, given_one_sid
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Uniform
 from attncheck.evidence.orders import Order
-from attncheck.evidence.streams import stream
-from attncheck.limits.programs import ProgramLimit, limit_of_program
-from attncheck.program import Initial, Node, Output, Program
-from attncheck.program.extent import vectors_of
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import Initial, Node, Output, Program
+from attncheck.layers.program.extent import vectors_of
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
+from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 
 FloatArray = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.case import ProgramCase
-from attncheck.program.extent import results_of
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.program.extent import results_of
 
 FloatArray = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.program import Initial, MatMul, Node, Nonlin, Output
-from attncheck.program.extent import vectors_of
+from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output
+from attncheck.layers.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 

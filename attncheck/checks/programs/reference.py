@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.case import ProgramCase
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS
+from attncheck.layers.case import ProgramCase
 from attncheck.readings import simulate_chunks
 
 FloatArray = NDArray[np.float64]

@@ -8,10 +8,10 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.case import ProgramCase
 from attncheck.checks.whitening import Residual, precision, spectrum
-from attncheck.program import Initial, MatMul, Node, Program, Score, Weight
-from attncheck.program.extent import vectors_of
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import Initial, MatMul, Node, Program, Score, Weight
+from attncheck.layers.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

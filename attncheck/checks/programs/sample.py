@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.case import ProgramCase
+from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.programs.residuals import (
     Images,
     conditioned_sides,
@@ -20,8 +20,8 @@ from attncheck.checks.programs.residuals import (
     sequential_residual,
 )
 from attncheck.checks.whitening import Residual
-from attncheck.errors import InputError, refuse
-from attncheck.program.extent import results_of, vectors_of
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.simulators.draws import ProgramDraws
 
 FloatArray = NDArray[np.float64]

@@ -14,8 +14,8 @@ from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.evidence.pictures import covariances
-from attncheck.program import MatMul
-from attncheck.program.extent import vectors_of
+from attncheck.layers.program import MatMul
+from attncheck.layers.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 

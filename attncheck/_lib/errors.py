@@ -1,0 +1,150 @@
+"""The one error that bad input raises: it names the field, the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class InputError(ValueError):
+    """Input that attncheck cannot use; the message is one line and ends with the remedy."""
+
+
+def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
+    """Raise `InputError` as ``field=value: problem; remedy``.
+
+    Parameters
+    ----------
+    field : str
+        Name of the offending field, argument, column or file.
+    value : Any
+        What was given; shown by its repr, shortened, in one line.
+    problem : str
+        Why it cannot be used.
+    remedy : str
+        What to pass instead.
+
+    Raises
+    ------
+    InputError
+        Always.
+
+    Examples
+    --------
+    >>> refuse("width", -3, "must be at least 1", "pass the number of neurons, e.g. width=64")
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: width=-3: must be at least 1; pass the number of neurons, e.g. width=64
+    """
+    raise InputError(f"{field}={_shown(value)}: {problem}; {remedy}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # such as of a whole number of more digits than Python prints
+        shown = f"<{type(value).__name__}>"
+    if shown.splitlines() != [shown]:
+        shown = " ".join(shown.split())
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def _is_boolean(value: Any) -> bool:
+    """Return whether a value is a boolean, of Python or of NumPy."""
+    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
+
+
+# Of larger whole numbers Python does not print the squares.
+_MOST_BITS = 4_000
+#: More draws than anybody waits for: a larger number of them is a mistake.
+MOST_DRAWS = 10**12
+# Longer lists of whole numbers are not read to their end.
+_LONGEST = 10_000
+
+
+def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
+    """Return `value` as an int of at least `minimum` and at most `maximum`, or raise `InputError`.
+
+    NumPy integers are accepted, booleans and floats are not.
+    """
+    import operator
+
+    if _is_boolean(value):
+        refuse(field, value, "must be a whole number, not a boolean", remedy)
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        refuse(field, value, "must be a whole number", remedy)
+    if whole.bit_length() > _MOST_BITS:
+        refuse(field, value, "is too large", remedy)
+    if whole < minimum:
+        refuse(field, value, f"must be at least {minimum}", remedy)
+    if maximum is not None and whole > maximum:
+        refuse(field, value, f"must be at most {maximum}", remedy)
+    return whole
+
+
+def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
+    """Return a number of draws, from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
+    return check_whole(field, value, minimum, remedy, MOST_DRAWS)
+
+
+def check_position(field: str, value: Any, seq_len: int) -> int:
+    """Return a position from 0 to ``seq_len - 1``, or raise `InputError`."""
+    last = seq_len - 1
+    whole = check_whole(field, value, 0, f"pass a position from 0 to {last}")
+    if whole > last:
+        refuse(field, value, f"exceeds the last position {last}", f"pass 0 to {last}")
+    return whole
+
+
+def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
+    """Return different whole numbers of at least `minimum` in ascending order, or raise `InputError`."""
+    from itertools import islice
+
+    try:
+        listed = None if isinstance(values, str | bytes) else list(islice(values, _LONGEST + 1))
+    except TypeError:
+        listed = None
+    if listed is None:
+        refuse(field, values, "is no list of whole numbers", remedy)
+    if len(listed) > _LONGEST:
+        refuse(field, values, f"are more than {_LONGEST} numbers", remedy)
+    return sorted({check_whole(field, value, minimum, remedy) for value in listed})
+
+
+def check_number(
+    field: str,
+    value: Any,
+    remedy: str,
+    *,
+    above: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> float:
+    """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
+    import math
+
+    if _is_boolean(value) or isinstance(value, str | bytes) or bool(getattr(value, "ndim", 0)):
+        refuse(field, value, "must be a number", remedy)
+    try:
+        number = float(value)
+    except OverflowError:
+        refuse(field, value, "is larger than any float", remedy)
+    except (TypeError, ValueError):
+        refuse(field, value, "must be a number", remedy)
+    if not math.isfinite(number):
+        refuse(field, value, "must be finite", remedy)
+    if above is not None and not number > above:
+        refuse(field, value, f"must be greater than {above:g}", remedy)
+    if minimum is not None and number < minimum:
+        refuse(field, value, f"must be at least {minimum:g}", remedy)
+    if maximum is not None and number > maximum:
+        refuse(field, value, f"must be at most {maximum:g}", remedy)
+    return number
+
+
+def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`, or raise `InputError` that lists them."""
+    if not isinstance(value, str) or value not in choices:
+        refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
+    return str(value)

@@ -1,0 +1,199 @@
+"""Random streams keyed by what they are for.
+
+The same run seed and key give the same digits on every platform, whatever ran before and however many
+workers there are. A stream belongs to one unit of work (one property on one layer), one look and one role. Its key
+is made of keys that never change (`attncheck.checks.check.Check.key`, `attncheck.AttentionLayer.key`), and of no name
+of a module, function or property: what is moved or renamed draws what it drew before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import check_whole, refuse
+
+_REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them"
+
+
+def encode(value: Any) -> bytes:
+    """Return the canonical bytes of a value of built-in types.
+
+    Every item carries its type and length, so that no two different keys run together. Lists and tuples
+    are one type and mappings are ordered by key, so that a key survives a round trip through JSON.
+
+    Parameters
+    ----------
+    value : None, bool, int, float, str, bytes, list, tuple or mapping
+        NumPy scalars count as the Python numbers they stand for.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    InputError
+        If the value, or one inside it, is of another type or NaN.
+
+    Examples
+    --------
+    >>> encode(["ab", "c"]) == encode(["a", "bc"])
+    False
+    >>> encode({"width": 8, "heads": 2}) == encode({"heads": 2, "width": 8})
+    True
+    """
+    tag, body = _tagged(value)
+    return tag + str(len(body)).encode() + b":" + body
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """Return a short, stable identifier of a layer or any other value that `encode` takes.
+
+    Parameters
+    ----------
+    value : object
+        As for `encode`.
+    length : int
+        Hexadecimal digits, 1 to 64.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    InputError
+        If the value cannot be encoded or `length` is out of range.
+
+    Examples
+    --------
+    >>> digest({"width": 64, "heads": 4})
+    '42db097e6cac'
+    """
+    if check_whole("length", length, 1, "pass 1 to 64 digits") > 64:
+        refuse("length", length, "must be at most 64", "pass 1 to 64 digits")
+    return hashlib.sha256(encode(value)).hexdigest()[:length]
+
+
+def given_fields(description: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not at their defaults: what the key of a description is made of.
+
+    A field that comes later leaves keys as they were. One that is renamed keeps its first name here as
+    ``dataclasses.field(metadata={"key": "first name"})``.
+
+    Parameters
+    ----------
+    description : dataclass
+
+    Examples
+    --------
+    >>> import dataclasses
+    >>> @dataclasses.dataclass
+    ... class Layer:
+    ...     width: int
+    ...     heads: int = dataclasses.field(default=2, metadata={"key": "num_heads"})
+    >>> given_fields(Layer(8)), given_fields(Layer(8, heads=4))
+    ({'width': 8}, {'width': 8, 'num_heads': 4})
+    """
+    values = ((field, getattr(description, field.name)) for field in dataclasses.fields(description))
+    return {field.metadata.get("key", field.name): value for field, value in values if value != field.default}
+
+
+def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:
+    """Return the seed sequence of one stream; `stream` gives its generator.
+
+    Parameters
+    ----------
+    run_seed : int
+        Seed of the whole run, at least 0.
+    *key : object
+        What the stream is for, such as the property and the layer; each as for `encode`.
+    look : int
+        Number of the look, at least 1.
+    role : str
+        What the numbers are used for within the look, e.g. ``"inputs"``.
+
+    Returns
+    -------
+    numpy.random.SeedSequence
+
+    Raises
+    ------
+    InputError
+        If a part cannot be encoded or is out of range.
+
+    Examples
+    --------
+    >>> seed_sequence(0, "scores", look=2).entropy == seed_sequence(0, "scores", look=3).entropy
+    False
+    """
+    seed = check_whole("run_seed", run_seed, 0, "pass a whole number of at least 0")
+    number = check_whole("look", look, 1, "number the looks from 1")
+    if not isinstance(role, str):
+        refuse("role", role, "must be a string", "name what the numbers are for, e.g. role='inputs'")
+    hashed = hashlib.sha256(encode([seed, list(key), number, role])).digest()
+    return np.random.SeedSequence(int.from_bytes(hashed, "big"))
+
+
+def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.Generator:
+    """Return the generator of one stream; changing any part of the key gives an unrelated one.
+
+    Parameters
+    ----------
+    run_seed : int
+        Seed of the whole run, at least 0.
+    *key : object
+        What the stream is for, such as the property and the layer; each as for `encode`.
+    look : int
+        Number of the look, at least 1.
+    role : str
+        What the numbers are used for within the look, e.g. ``"inputs"``.
+
+    Returns
+    -------
+    numpy.random.Generator
+
+    Raises
+    ------
+    InputError
+        If a part cannot be encoded or is out of range.
+
+    Examples
+    --------
+    >>> stream(0, "scores", {"width": 64}).integers(1000, size=4)
+    array([ 81, 108, 430, 512])
+    """
+    # The bit generator is named: numpy.random.default_rng may change its choice.
+    return np.random.Generator(np.random.PCG64(seed_sequence(run_seed, *key, look=look, role=role)))
+
+
+def _tagged(value: Any) -> tuple[bytes, bytes]:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return b"n", b""
+    if isinstance(value, bool):
+        return b"b", b"1" if value else b"0"
+    if isinstance(value, int):
+        return b"i", str(int(value)).encode()
+    if isinstance(value, float):
+        if math.isnan(value):
+            refuse("key", value, "NaN identifies nothing", "use a number or None")
+        return b"f", struct.pack(">d", value)
+    if isinstance(value, str):
+        return b"s", value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return b"y", value
+    if isinstance(value, list | tuple):
+        return b"l", b"".join(encode(each) for each in value)
+    if isinstance(value, Mapping):
+        pairs = sorted((encode(key), encode(each)) for key, each in value.items())
+        return b"m", b"".join(key + each for key, each in pairs)
+    refuse("key", value, f"a {type(value).__name__} has no canonical encoding", _REMEDY)

@@ -1,0 +1,45 @@
+"""TOML texts and files as tables, refused with the name of their source."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from attncheck._lib.errors import InputError, refuse
+
+
+def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
+    """Return the table of a TOML text, or of the file at a path, and what to call its source.
+
+    Parameters
+    ----------
+    text : str or Path
+    name : str
+        What a text is called in messages; a file goes by its path.
+    form : str
+        What is to be written, for the remedy.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read or is not TOML.
+
+    Examples
+    --------
+    >>> read_toml("width = 4", "layer", "width = n")
+    ({'width': 4}, 'layer')
+    """
+    source = name
+    if isinstance(text, Path):
+        source = str(text)
+        try:
+            text = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{source}: cannot be read ({error}); pass a TOML file with {form}") from None
+    if not isinstance(text, str):
+        refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
+    try:
+        return tomllib.loads(text), source
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not TOML ({error}); write {form}") from None

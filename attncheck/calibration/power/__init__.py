@@ -1,0 +1,8 @@
+"""The power of the checks, measured on known-wrong simulators: rows, the table they make, and its text."""
+
+from __future__ import annotations
+
+from attncheck.calibration.power.rows import PowerEntry, Row, Sight, level_of
+from attncheck.calibration.power.table import entries_of, power_table
+
+__all__ = ["PowerEntry", "Row", "Sight", "entries_of", "level_of", "power_table"]

@@ -1,0 +1,221 @@
+"""What one check makes of one fault: effects that were measured, and what follows from them for any profile."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.registry import CHECKS
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.families import Association, Family, Scale
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import detection, per_look_power
+from attncheck.faults import EXPOSURES
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case
+from attncheck.looks.profiles import Profile
+from attncheck.looks.unit import Cost, Unit, plan
+
+#: Draws that a look is imagined to take at most, to say how many would do.
+MOST_DRAWS = 100_000_000
+# A pilot's p-value below which an effect is taken for real: among 500 checks that see nothing, one in 200 pilots.
+_CHANCE = 1e-5
+_CHECKS = {check.name: check for check in CHECKS}
+
+
+def level_of(profile: Profile) -> float:
+    """Return the level of one look in a run of the profile with the usual budget."""
+    return Budget().level((len(profile.layers) + profile.examples) * len(CHECKS))
+
+
+def cost_of(profile: Profile, layer: Case) -> Cost:
+    """Return what a look of the profile may cost on a layer, and must give."""
+    return Cost(profile.affordable(layer), level_of(profile), profile.power)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What one check makes of a fault in one layer, on a pilot sample.
+
+    Attributes
+    ----------
+    fault, check_name : str
+        Names, so that a sight can travel between processes.
+    setting : Setting
+        Layer and neurons, with everything exposed that the fault's simulator can expose.
+    size : int
+        Draws of the pilot.
+    outcome : Outcome
+        With the effect and its interval.
+    """
+
+    fault: str
+    check_name: str
+    setting: Setting
+    size: int
+    outcome: Outcome
+
+    @property
+    def check(self) -> Check:
+        """The check."""
+        return _CHECKS[self.check_name]
+
+    def draws(self, profile: Profile, effect: float) -> int | None:
+        """Return the draws of a look that an effect takes with the profile's power; None if beyond all bounds."""
+        family = self.check.family(self.setting)
+        level, power = level_of(profile), per_look_power(profile.power)
+        size = family.size(_possible(family, effect), level, power, MOST_DRAWS)
+        return None if size is None else size * self.check.draws_per_unit
+
+    def chance(self, profile: Profile, size: int, effect: float) -> float:
+        """Return the chance of a violated verdict in looks of `size` draws, if `effect` is the true one."""
+        per_look = self._power(profile, size, effect)
+        return detection(per_look, self._power(profile, 8 * size, effect))
+
+    def _power(self, profile: Profile, size: int, effect: float) -> float:
+        family = self.check.family(self.setting)
+        units = max(1, size // self.check.draws_per_unit)
+        return family.power(_possible(family, effect), units, level_of(profile))
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the effect is more than chance, though hundreds of checks were measured."""
+        inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
+        return self.outcome.p_value < _CHANCE and not inside
+
+    @property
+    def least_effect(self) -> float:
+        """The end of the effect's interval that is nearer to what the null expects."""
+        null = self.outcome.null_effect
+        return self.outcome.low if abs(self.outcome.low - null) < abs(self.outcome.high - null) else self.outcome.high
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How well a fault is seen in one layer with one exposure, by one check.
+
+    Attributes
+    ----------
+    exposure : str
+    sight : Sight
+    size : int
+        Draws of a look that the profile plans for the check; 0 where it plans none.
+    chance, least_chance : float
+        Chance of a violated verdict at the measured effect, and at the end of its interval that is nearest
+        to what the null expects; 0 where the effect was not told apart from chance.
+    needed : int or None
+        Draws of a look that the measured effect takes with the profile's power; None where it was not told
+        apart from chance.
+    looks, seen : int
+        Looks that were taken to verify, and how many of them were suspicious.
+    """
+
+    exposure: str
+    sight: Sight
+    size: int = 0
+    chance: float = 0.0
+    least_chance: float = 0.0
+    needed: int | None = None
+    looks: int = 0
+    seen: int = 0
+
+    @property
+    def layer(self) -> AttentionLayer:
+        """The layer."""
+        return self.sight.setting.layer
+
+    @property
+    def look_draws(self) -> int:
+        """Draws of a verifying look: those that the effect takes, or all that are planned if it takes more."""
+        return self.size if self.needed is None else min(self.size, self.needed)
+
+    @property
+    def merit(self) -> tuple[float, float, float]:
+        """What rows are compared by: the chance, then the fewest draws, then the size of the pilot."""
+        return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerEntry:
+    """One fault with one exposure: a row per layer and check for each profile, the best of the last one verified.
+
+    Attributes
+    ----------
+    fault, exposure : str
+    rows : mapping of str to tuple of Row
+        By profile; a layer without a check that could say anything has no row.
+    """
+
+    fault: str
+    exposure: str
+    rows: Mapping[str, tuple[Row, ...]]
+
+    def best(self, profile: str) -> Row | None:
+        """Return the row in which the profile sees the fault best."""
+        return max(self.rows[profile], key=lambda row: row.merit, default=None)
+
+    def sure(self, profile: str, power: float) -> bool:
+        """Return whether the pilot settles that the profile sees the fault with a chance of `power`."""
+        row = self.best(profile)
+        return row is not None and row.least_chance >= power
+
+    def told_apart(self, profile: str) -> bool:
+        """Return whether any check sees an effect beyond chance."""
+        return any(row.sight.told_apart for row in self.rows[profile])
+
+    def chance(self, profile: str) -> float:
+        """Return the chance of a violated verdict by the best check alone: a run has at least this one."""
+        row = self.best(profile)
+        return 0.0 if row is None else row.chance
+
+
+def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[Row, ...]:
+    """Return one row per layer of the profile and check, with what is exposed.
+
+    Parameters
+    ----------
+    sights : iterable of Sight
+        Of one fault.
+    exposure : str
+        Name in `attncheck.faults.EXPOSURES`.
+    profile : Profile
+    """
+    units: dict[Unit, list[Sight]] = {}
+    for sight in sights:
+        if sight.setting.layer in profile.layers:
+            units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
+    return tuple(row for unit, members in units.items() for row in _rows_of_unit(unit, members, exposure, profile))
+
+
+def exposed_as(setting: Setting, exposure: str) -> Setting:
+    """Return a setting with no more than an exposure's fields."""
+    fields = {*EXPOSURES[exposure], *(["masked scores"] if "scores" in EXPOSURES[exposure] else [])}
+    return dataclasses.replace(setting, exposed=setting.exposed & fields)
+
+
+def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
+    setting = exposed_as(sights[0].setting, exposure)
+    planned = plan(unit, setting, cost_of(profile, unit.layer))
+    return [
+        _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
+        for sight in sights
+        if not sight.check.reason_not_examined(setting)
+    ]
+
+
+def _row(sight: Sight, exposure: str, size: int, profile: Profile) -> Row:
+    if not sight.told_apart:
+        return Row(exposure, sight, size)
+    chance, least = (
+        sight.chance(profile, size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
+    )
+    return Row(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))
+
+
+def _possible(family: Family, effect: float) -> float:
+    """Return the nearest effect that the family can plan for: measured ones may lie beyond."""
+    if isinstance(family, Association):
+        return min(1.0, max(-1.0, effect))
+    return max(effect, 1e-9) if isinstance(family, Scale) else effect

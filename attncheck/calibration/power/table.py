@@ -1,0 +1,217 @@
+"""The power of the checks, measured on known-wrong simulators.
+
+A pilot sample on a stream of its own measures the effect that a fault has on every check. The check's own
+family turns that effect into the chance that a run says "violated", for any exposure and profile, and into
+the draws that a look would take. A sample of real looks then says whether that chance is true.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from scipy import stats
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import check_choice
+from attncheck._lib.processes import pool_of
+from attncheck._lib.streams import seed_sequence, stream
+from attncheck.calibration.power.rows import PowerEntry, Row, Sight, cost_of, exposed_as, level_of, rows_of
+from attncheck.checks.registry import PROPERTIES, property_key
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import detection, per_look_power
+from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.profiles import ANCHORS, Profile, profile_named
+from attncheck.looks.unit import Plan, Unit, chunk_of, observe, plan
+from attncheck.subject import Subject
+
+# Draws of a first pilot, which settles what large effects are.
+_FIRST = 6_000
+# Weight entries that all verifying looks of a row may stand for, and the looks that are taken in any case.
+_MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
+# A row is verified from this chance on: nobody counts on less.
+_COUNTED_ON = 0.5
+# The first of `ANCHORS`, like those of regimes, have draws that cost little: larger pilots are taken on as many layers.
+# What they are multiplied by, and on what, where no effect is told apart from chance.
+_CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
+
+
+def measure(
+    fault: Fault,
+    layers: Iterable[AttentionLayer],
+    profile: Profile,
+    seed: int = 0,
+    properties: Iterable[str] = PROPERTIES,
+    factor: int = 1,
+) -> list[Sight]:
+    """Take one pilot sample per layer and property, with everything exposed, and measure every check on it.
+
+    Parameters
+    ----------
+    fault : Fault
+    layers : iterable of AttentionLayer
+        Those in which it cannot be seen are left out.
+    profile : Profile
+        What a look may cost.
+    seed : int
+        Keys streams that no run uses.
+    properties : iterable of str
+    factor : int
+        Size of the pilot, in looks.
+    """
+    subject = Subject.of(fault.subject)
+    sights = []
+    for layer in layers:
+        if fault.reason_hidden(layer):
+            continue
+        for name in properties:
+            key = (fault.name, property_key(name), layer.key, factor)
+            setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
+            planned = plan(Unit(name, layer), setting, cost_of(profile, layer))
+            if planned.sizes:
+                outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
+                sights += [
+                    Sight(fault.name, check.name, setting, factor * size, outcomes[check.name])
+                    for check, size in planned.sizes.items()
+                ]
+    return [sight for sight in sights if sight.outcome.count]
+
+
+def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
+    """Take `seeds` single looks of the row's check, fewer where they cost much, and count the suspicious ones."""
+    if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
+        return row
+    seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
+    check, fault = row.sight.check, row.sight.fault
+    subject = Subject.of(exposing(FAULTS[fault], EXPOSURES[row.exposure]))
+    setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
+    chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
+    planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
+    keys = [(fault, row.exposure, check.key, row.layer.key, number) for number in range(seeds)]
+    outcomes = [_look(planned, subject, seed, key, "power/verify")[check.name] for key in keys]
+    return dataclasses.replace(row, looks=seeds, seen=sum(outcome.p_value < level for outcome in outcomes))
+
+
+def power_table(
+    faults: Iterable[str] = tuple(FAULTS),
+    exposures: Sequence[str] = tuple(EXPOSURES),
+    profiles: Sequence[str] = ("smoke", "default"),
+    seeds: int = 30,
+    seed: int = 0,
+    workers: int = 1,
+) -> Iterator[PowerEntry]:
+    """Iterate over the table: measure every fault, plan for every exposure and profile, verify what is planned.
+
+    Parameters
+    ----------
+    faults : iterable of str
+        Names in `attncheck.faults.FAULTS`.
+    exposures : sequence of str
+        Names in `attncheck.faults.EXPOSURES`.
+    profiles : sequence of str
+        Profiles to plan for. The last one also says what a pilot may cost, and is verified.
+    seeds : int
+        Looks that verify each of the best rows, fewer where a look takes many draws; 0 for none.
+    seed : int
+        The table is the same for the same seed, whatever the number of workers.
+    workers : int
+        Processes.
+
+    Yields
+    ------
+    PowerEntry
+        One per fault and exposure, faults in the order given, as soon as a fault is done.
+    """
+    names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
+    for exposure in exposures:
+        check_choice("exposures", exposure, tuple(EXPOSURES))
+    for name in profiles:
+        profile_named(name)
+    one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
+    with contextlib.ExitStack() as stack:
+        each: Iterable[list[PowerEntry]] = map(one, names)
+        if workers > 1:
+            each = stack.enter_context(pool_of(workers)).map(one, names)
+        for entries in each:
+            yield from entries
+
+
+@own_arithmetic()
+def entries_of(
+    fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int
+) -> list[PowerEntry]:
+    """Return the entries of one fault, as for `power_table`."""
+    settled = {name: profile_named(name) for name in profiles}
+    last = settled[profiles[-1]]
+    layers, cheap = last.layers, _cheap(FAULTS[fault], last)
+
+    def planned() -> list[PowerEntry]:
+        rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
+        return [PowerEntry(fault, each, rows[each]) for each in exposures]
+
+    sights = measure(FAULTS[fault], layers, dataclasses.replace(last, most_draws=_FIRST), seed)
+    entries = planned()
+    unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
+    if unsure:
+        again = _telling(sights, unsure)
+        sights = [s for s in sights if s.check.property_name not in again or s.setting.layer not in cheap]
+        sights += measure(FAULTS[fault], cheap, last, seed, again)
+        entries = planned()
+    if not all(entry.told_apart(last.name) for entry in entries):
+        sights += measure(FAULTS[fault], cheap, last, seed, _DEEP, _FACTOR)
+        entries = planned()
+    return [_verified(entry, last, seeds, seed) for entry in entries]
+
+
+def _cheap(fault: Fault, profile: Profile) -> tuple[AttentionLayer, ...]:
+    """Return the first of the profile's cheap layers in which a fault can be seen."""
+    cheap = (layer for layer in profile.layers if layer not in ANCHORS[_CHEAP:])
+    return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
+
+
+def _telling(sights: Iterable[Sight], exposures: Sequence[str]) -> list[str]:
+    """Return the properties with a check that says something where no more is exposed."""
+    names = {
+        sight.check.property_name
+        for sight in sights
+        for exposure in exposures
+        if not sight.check.reason_not_examined(exposed_as(sight.setting, exposure))
+    }
+    return [name for name in PROPERTIES if name in names]
+
+
+def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
+    while (best := entry.best(profile.name)) is not None and best.sight.told_apart and seeds:
+        if not best.looks:
+            after = verify(best, profile, seeds, seed)
+        elif _too_few(best, profile) and best.look_draws < best.size:
+            # Draws may differ in what they show, a few of them telling and most not: the mean effect asks for too few.
+            after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
+        elif _too_few(best, profile):
+            # Looks of all that is planned: what they showed is the chance, and another check's may be better.
+            share = best.seen / best.looks
+            chance = min(best.chance, detection(share, share))
+            after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))
+        else:
+            break
+        if after == best:
+            break
+        rows = tuple(after if row is best else row for row in entry.rows[profile.name])
+        entry = dataclasses.replace(entry, rows={**entry.rows, profile.name: rows})
+    return entry
+
+
+def _too_few(row: Row, profile: Profile) -> bool:
+    """Return whether the looks that verify a row were suspicious less often than planned, with 99.5% confidence."""
+    return bool(stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
+
+
+def _look(
+    planned: Plan, subject: Subject, seed: int, key: Sequence[Any], role: str, factor: int = 1
+) -> dict[str, Outcome]:
+    rng, reference = stream(seed, *key, role=role), seed_sequence(seed, *key, role=f"{role}/reference")
+    return observe(planned, list(planned.sizes), factor, subject, rng, reference)

@@ -1,0 +1,106 @@
+"""Whole runs without a front end: what a subject comes to under many run seeds, anchors and random layers included."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from attncheck._lib.processes import pool_of
+from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.evidence.verdicts import Verdict
+from attncheck.looks.examples import strategy_of
+from attncheck.records.schema import Result, run_digest
+from attncheck.runs.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeRun:
+    """What one run came to.
+
+    Attributes
+    ----------
+    seed : int
+    verdict : str
+    digest : str
+    results, examined, violated : int
+        How many results there are, have a p-value, and are violated.
+    looks : tuple of int
+        How many results took one, two, three and four looks.
+    level : float
+        Level of one look.
+    uniformity : float
+        p-value of the ledger: do first-look p-values, one for each unit, look uniform?
+    """
+
+    seed: int
+    verdict: str
+    digest: str
+    results: int
+    examined: int
+    violated: int
+    looks: tuple[int, int, int, int]
+    level: float
+    uniformity: float
+
+    @property
+    def suspicious(self) -> int:
+        """How many first looks were suspicious."""
+        return sum(self.looks[1:])
+
+
+def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
+    """Hold a subject to all properties on anchors and random layers, as ``pytest properties/`` does.
+
+    Parameters
+    ----------
+    seed : int
+        The run seed.
+    profile : str
+    subject : str, optional
+        ``module:callable``; attncheck's literal simulator by default.
+
+    Returns
+    -------
+    WholeRun
+        With the digest that pytest or ``attncheck run`` comes to.
+    """
+    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
+    units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
+    run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
+    results = [
+        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
+    ]
+    conclusion = run.conclude(results)
+    looks = Counter(len(result.p_values) for result in results)
+    return WholeRun(
+        seed,
+        conclusion.verdict,
+        run_digest(results),
+        len(results),
+        sum(bool(result.p_values) for result in results),
+        sum(result.verdict == Verdict.VIOLATED for result in results),
+        (looks[1], looks[2], looks[3], looks[4]),
+        run.level,
+        1.0 if conclusion.uniformity is None else conclusion.uniformity.p_value,
+    )
+
+
+def whole_runs(seeds: Iterable[int], profile: str, subject: str | None = None, workers: int = 1) -> Iterator[WholeRun]:
+    """Iterate over whole runs in the order of their seeds, each as soon as it is done.
+
+    Parameters
+    ----------
+    seeds : iterable of int
+    profile : str
+    subject : str, optional
+        ``module:callable``; attncheck's literal simulator by default.
+    workers : int
+        Processes.
+    """
+    one = functools.partial(whole_run, profile=profile, subject=subject)
+    with pool_of(workers) as pool:
+        yield from pool.map(one, seeds)

@@ -1,0 +1,103 @@
+"""What a failed run points at: likely causes in order, and what the failing layers have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+from attncheck.checks.claims import CLAIMS
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records.gather import Space, Tally
+from attncheck.records.schema import Result
+from attncheck.records.words import in_departures
+
+#: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
+STAGES = tuple(CLAIMS)
+# A hint that so many checks share says little.
+_GENERIC = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """A likely cause, and the checks that point at it.
+
+    Attributes
+    ----------
+    hint : str
+    tallies : tuple of Tally
+        The violated checks with this hint, the most telling first.
+    """
+
+    hint: str
+    tallies: tuple[Tally, ...]
+
+    @property
+    def leading(self) -> Tally:
+        """The most telling check."""
+        return self.tallies[0]
+
+
+def stage(claim: str) -> tuple[int, str]:
+    """Return the place of a claim along the computation; unknown ones come last."""
+    return (STAGES.index(claim) if claim in STAGES else len(STAGES), claim)
+
+
+def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
+    """Return the violated checks, the most telling first.
+
+    Checks of a law as a whole or of the limit come last: they see everything and name nothing. Of the others
+    those come first that fail wherever they are examined, then those that look at an earlier stage of the
+    computation, then those with the larger effect.
+    """
+    sharing = Counter(tally.hint for tally in tallies.values() if tally.examined)
+
+    def key(tally: Tally) -> tuple[bool, int, tuple[int, str], float, str]:
+        broad = tally.kind == "limit" or sharing[tally.hint] >= _GENERIC
+        share = tally.verdicts[Verdict.VIOLATED] / tally.examined
+        return broad, -round(4 * share), stage(tally.claim), -_strength(tally), tally.name
+
+    return sorted((tally for tally in tallies.values() if tally.verdicts[Verdict.VIOLATED]), key=key)
+
+
+def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
+    """Return the likely causes, the first first."""
+    groups: dict[str, list[Tally]] = {}
+    for tally in violated(tallies):
+        groups.setdefault(tally.hint, []).append(tally)
+    return [Cause(hint, tuple(members)) for hint, members in groups.items()]
+
+
+def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
+    """Return the most telling violated result that carries a diagnosis, on its smallest layer."""
+    smallest = (tally.smallest for tally in violated(tallies))
+    return next((result for result in smallest if result is not None and result.diagnosis), None)
+
+
+def common(space: Space) -> list[str]:
+    """Return what all layers with a violation have in common and no other visited layer has.
+
+    Examples
+    --------
+    >>> space = Space()
+    >>> for width, mask in enumerate(["causal", "causal", "none", "none"], 1):
+    ...     key = space.add({"width": width, "seq_len": 1, "num_heads": 1, "mask": mask}, violated=mask == "causal")
+    >>> common(space)
+    ['mask: causal']
+    """
+    bad = len(space.violated)
+    if not bad or len(space.layers) - bad < 2:
+        return []
+    return [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, counter in sorted(space.violated_values.items())
+        for value, count in sorted(counter.items())
+        if count == bad == space.values[name][value]
+    ]
+
+
+def _strength(tally: Tally) -> float:
+    """Return the median deviation of the violated results, in units of what must be caught."""
+    found = [in_departures(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
+    known = sorted(abs(value) for value in found if value is not None)
+    return known[len(known) // 2] if known else 0.0

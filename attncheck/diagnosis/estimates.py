@@ -1,0 +1,212 @@
+"""Estimates that a person can compare with the declaration: scales and means, with the usual normal intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.sample import Sample
+from attncheck.layers.attention_map import visible
+from attncheck.readings import simulate
+
+FloatArray = NDArray[np.float64]
+
+# Names of estimates that others refer to.
+SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
+KEYS, VALUES = "key variance", "value variance"
+OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
+INPUTS = "mean square of the inputs"
+_QUANTILE = 3.29
+# Digits that are shown: more where rounding would put what is declared on the other side of the interval's end.
+_DIGITS = (3, 4, 5, 6)
+# Distances of positions whose inputs are compared, where positions decide on them.
+_STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """A quantity, observed with a 99.9% interval, and what the layer declares.
+
+    Attributes
+    ----------
+    name : str
+    value, low, high, declared : float
+    ratio : bool
+        Whether the unit is what is declared, so that 1 is.
+    positive : bool
+        Whether it is the mean of numbers none of which is negative.
+    source : str
+        How what is declared was had, where another sample would give another number.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    declared: float
+    ratio: bool = False
+    positive: bool = False
+    source: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the declared value lies outside the interval, and the interval means something.
+
+        One of a positive number that reaches below 0 does not: a few large draws make it, and may be missing. That of
+        numbers which are all 0 does.
+        """
+        wide = self.positive and self.low <= 0.0 < self.high
+        return not self.holds(self.declared) and not wide
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies inside the interval."""
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        for digits in _DIGITS:
+            value, low, high, declared = (
+                f"{number:#.{digits}g}".rstrip(".") for number in (self.value, self.low, self.high, self.declared)
+            )
+            if self.differs == (not float(low) <= float(declared) <= float(high)):
+                break
+        said = " times the declared" if self.ratio else f", declared {declared}"
+        return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
+
+
+def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Observed]:
+    """Yield what the exposure allows, the most telling first."""
+
+    @functools.cache
+    def reference() -> Sample:
+        exact = simulate(sample.layer, 4 * len(sample), seed)
+        return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
+
+    if sample.input_gram is not None:
+        yield from _input_estimates(sample, reference)
+    if sample.scores is not None:
+        yield from score_estimates(sample, reference)
+    for name, (squares, dof) in _whitened(sample).items():
+        yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
+    yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
+    means = sample.outputs.mean(axis=(1, 2))
+    yield _mean("mean of the outputs", means, 0.0)
+
+
+def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
+    grams = [each.need("input_gram") for each in (sample, reference())]
+    s = sample.layer.seq_len
+    ours, theirs = (np.trace(gram, axis1=1, axis2=2) / s for gram in grams)
+    yield _compared(INPUTS, ours, theirs)
+    if s > 1:
+        apart = ~np.eye(s, dtype=bool)
+        yield _compared("mean product of inputs at two positions", *(gram[:, apart].mean(axis=1) for gram in grams))
+    for steps in range(1, min(s, 1 + _STEPS)) if sample.layer.position_std else ():
+        name = f"mean product of inputs at positions {steps} apart (position_std, position_reach)"
+        yield _compared(name, *(np.diagonal(gram, steps, axis1=1, axis2=2).mean(axis=1) for gram in grams))
+
+
+def score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
+    """Yield what scores alone tell, the reference being draws of the exact law."""
+    seen = visible(sample.layer)
+    scores = sample.need("scores")
+    if "input_gram" in sample.exposed and not sample.layer.tied_query_key:
+        yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
+    else:
+        ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
+        yield _compared(SCORES, ours, theirs)
+    name, own = "mean score of a position with itself", _own_scores(sample)
+    if sample.layer.tied_query_key:
+        yield _compared(name, own, _own_scores(reference()))
+    else:
+        yield _mean(name, own, 0.0)
+
+
+def _score_variances(sample: Sample) -> FloatArray:
+    """Return the declared variance of each score given the inputs, σ_Q² σ_K² factor² G_ii G_jj: (N, 1, s, s)."""
+    diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+    std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
+    return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
+
+
+def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observed]:
+    """Compare squared scores, (N, H, entries), with their variances given the inputs, (N, 1, entries).
+
+    Inputs vary, squares and variances vary with them: the interval is that of what is left of a draw's mean square
+    when its mean variance is taken off, times the ratio of both over all draws. In narrow layers it is wide even so,
+    and squares over variances, entry by entry, may tell what it does not.
+    """
+    ours, theirs = (_per_draw(each) for each in (squares, declared))
+    value, unit = float(ours.mean()), float(theirs.mean())
+    left = ours - (value / unit if unit else 1.0) * theirs
+    half = _QUANTILE * float(left.std()) / len(left) ** 0.5
+    variance = Observed(SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs")
+    yield variance
+    if not variance.differs:
+        ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
+        yield dataclasses.replace(_mean("score variance entry by entry", _per_draw(ratio), 1.0), ratio=True)
+
+
+def _own_scores(sample: Sample) -> FloatArray:
+    """Return each draw's mean of the p_ii."""
+    return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
+
+
+def mean_square(values: FloatArray) -> FloatArray:
+    """Return each draw's mean square."""
+    return _per_draw(values**2)
+
+
+def _per_draw(values: FloatArray) -> FloatArray:
+    """Return each draw's mean."""
+    return np.asarray(values.reshape(len(values), -1).mean(axis=1))
+
+
+def _mean(name: str, values: FloatArray, declared: float) -> Observed:
+    half = _QUANTILE * float(values.std()) / len(values) ** 0.5
+    mean = float(values.mean())
+    return Observed(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
+
+
+def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observed:
+    """Compare with the mean over a larger sample of the exact law, whose error widens the interval."""
+    half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
+    mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
+    declared = float(theirs.mean())
+    return Observed(
+        name, mean, mean - half, mean + half, declared, positive=positive, source="by draws of the exact law"
+    )
+
+
+def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed]:
+    """Observed a variance ratio from each draw's sum of squares and its degrees of freedom, if there are any."""
+    if dof.any():
+        yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
+
+
+def _whitened(sample: Sample) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """Return sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
+    found = {}
+    exposed, layer = sample.exposed, sample.layer
+    if {"input_gram", "key_gram", "masked scores"} <= exposed and not layer.tied_query_key:
+        found[SCORES_GIVEN] = sample.whitened_scores.squares(2)
+    if {"input_gram", "key_gram"} <= exposed:
+        found[KEYS] = sample.key_energy()
+    if {"input_gram", "value_gram"} <= exposed:
+        found[VALUES] = sample.value_energy()
+    if {"scores", "value_gram"} <= exposed:
+        squares, dof = sample.output_residual.squares()
+        found[OUTPUTS_GIVEN] = squares[:, None], dof[:, None]
+    return found
+
+
+def by_head(sample: Sample) -> dict[str, list[Observed]]:
+    """Return the variance ratios of each head, or group of heads that share a matrix, by the name of that of all."""
+    return {
+        name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]
+        for name, (squares, dof) in _whitened(sample).items()
+        if squares.shape[1] > 1 and dof.any()
+    }

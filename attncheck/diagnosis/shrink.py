@@ -1,0 +1,105 @@
+"""A smaller layer with the same fault: bounded, deterministic, and labelled as an illustration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from attncheck._lib.errors import InputError
+from attncheck._lib.words import chance
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case, ProgramCase
+from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.subject import Subject
+
+#: Candidates that are tried at most.
+MOST_CANDIDATES = 20
+# The share of a look that a candidate may cost.
+_COST_SHARE = 10
+
+
+def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
+    """Return a smaller layer or program on which `check` is violated too, or None if none was found.
+
+    Simplifications are tried one after the other, each kept if the check is still violated, on streams
+    of their own and at a tenth of the cost: what comes out illustrates a verdict and is none.
+
+    Parameters
+    ----------
+    unit : Unit
+        Where the check was violated.
+    check : str
+        Its name.
+    subject : Subject
+    seed : int
+        The run seed.
+    cost : Cost
+        What a look of `unit` was allowed.
+    """
+    current = unit.layer
+    tried: set[Case] = {current}
+    budget = _tenth(cost)
+    progress = True
+    while progress:
+        progress = False
+        for candidate in current.simpler() if isinstance(current, ProgramCase) else _simpler(current):
+            if candidate in tried:
+                continue
+            if len(tried) > MOST_CANDIDATES:
+                return None if current == unit.layer else current
+            tried.add(candidate)
+            if _violates(_candidate(unit, candidate, check), subject, seed, budget):
+                current, progress = candidate, True
+                break
+    return None if current == unit.layer else current
+
+
+def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> str:
+    """Return the smaller layer or program and what is seen there, in words; empty if none was found.
+
+    The arguments are those of `shrink`.
+    """
+    smaller = shrink(unit, check, subject, seed, cost)
+    if smaller is None:
+        return ""
+    seen = run_unit(_candidate(unit, smaller, check), subject, seed, _tenth(cost))
+    told = (f"{result.text}; p = {', '.join(map(chance, result.p_values))}" for result in seen)
+    return ": ".join([smaller.describe(), *told])
+
+
+def _candidate(unit: Unit, layer: Case, check: str) -> Unit:
+    return Unit(unit.property_name, layer, role="shrink", only=check)
+
+
+def _tenth(cost: Cost) -> Cost:
+    return dataclasses.replace(cost, affordable=max(1, cost.affordable // _COST_SHARE))
+
+
+def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:
+    try:
+        return bool(violated(run_unit(unit, subject, seed, cost)))
+    except InputError:
+        return False
+
+
+def _simpler(layer: AttentionLayer) -> Iterator[AttentionLayer]:
+    """Yield layers with one thing less, the largest steps first."""
+    defaults = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
+    # Without positions their reach has no meaning, and any other than the default is refused.
+    along = {"position_std": {"position_reach": defaults["position_reach"]}}
+    steps: list[dict[str, Any]] = [
+        {name: default, **along.get(name, {})}
+        for name, default in defaults.items()
+        if name not in ("width", "seq_len", "num_heads", "clip") and getattr(layer, name) != default
+    ]
+    if layer.clip != defaults["clip"]:
+        steps.append({"clip": defaults["clip"]})
+    steps += [{"num_heads": h} for h in (1, 2, layer.num_heads // 2) if 1 <= h < layer.num_heads]
+    steps += [{"seq_len": s} for s in (1, 2, layer.seq_len // 2) if 1 <= s < layer.seq_len]
+    steps += [{"width": n} for n in (4, 8, layer.width // 2) if 1 <= n < layer.width]
+    for step in steps:
+        try:
+            yield layer.replace(**step)
+        except InputError:
+            continue

@@ -1,0 +1,308 @@
+"""An attention layer in its field's words: width, heads, head_dim, mask, scaling, inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.streams import digest, given_fields
+from attncheck._lib.toml import read_toml
+
+ScoreScaling = Literal["1/sqrt(n)", "1/n"]
+AttentionMap = Literal["softmax", "linear", "relu", "sigmoid"]
+Mask = Literal["none", "causal"]
+Activation = Literal["clip", "relu", "tanh", "erf", "identity"]
+
+SCORE_SCALINGS: tuple[str, ...] = ("1/sqrt(n)", "1/n")
+ATTENTION_MAPS: tuple[str, ...] = ("softmax", "linear", "relu", "sigmoid")
+MASKS: tuple[str, ...] = ("none", "causal")
+ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
+DEFAULT_CLIP = 100.0
+# Within these the sixth powers of outputs, whatever the map, are numbers of float64.
+_STDS = (1e-6, 1e6)
+_CLIPS = (1e-12, 1e30)
+_REACHES = (0.01, 100.0)
+# Beyond it the covariance of a dozen positions is singular but for rounding.
+_FARTHEST_ALONE = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionLayer:
+    """A multi-head attention layer at initialisation, with the law of its inputs.
+
+    With X the (seq_len, width) matrix of inputs x^i and ν = `head_dim`, or `width` where that is
+    None, head a computes the scores P^a = ν^{-1/2} (X W^{Q,a})(X W^{K,a})ᵀ, the weights A^a (the
+    attention map on each row of P^a, masked) and the layer returns
+    y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper).  Entries of
+    W^Q, W^K, W^V have variance std²/width, entries of W^O have std²/ν.  The inputs are
+    x^i = φ(h^i + e^i), h^i = W^i h with h ~ N(0, I), and e^i = 0 unless there are positions.
+    The defaults are the paper's Appendix A.
+
+    Parameters
+    ----------
+    width : int
+        n, the number of neurons of each input and output vector; at least 1.
+    seq_len : int
+        s, the number of positions (the paper's spatial dimension).
+    num_heads : int
+        H, the number of heads.
+    head_dim : int or None
+        Neurons per head. None: full n × n heads, as in the theorem. A number: low-rank heads,
+        whose scores are divided by √head_dim and whose W^O has fan-in head_dim.
+    score_scaling : {"1/sqrt(n)", "1/n"}
+        What scores are divided by; with `head_dim`, n stands for head_dim. "1/sqrt(n)" is the
+        theorem's, "1/n" is Yang's regime.
+    attention_map : {"softmax", "linear", "relu", "sigmoid"}
+        A from P: row-wise softmax; p itself; max(p, 0)/s; 1/(1 + exp(-p + log s)).
+    mask : {"none", "causal"}
+        With "causal" position i attends to j ≤ i only; masked weights are 0.
+    num_kv_heads : int or None
+        Grouped-query attention: heads share W^K and W^V in `num_kv_heads` groups of consecutive
+        heads. None: every head has its own. Must divide `num_heads`.
+    query_std, key_std, value_std, output_std : float
+        σ_Q, σ_K, σ_V, σ_O; from 1e-6 to 1e6.
+    head_scaling : bool
+        Whether the sum over heads is multiplied by H^{-1/2}.
+    activation : {"clip", "relu", "tanh", "erf", "identity"}
+        φ in x^i = φ(h^i).
+    clip : float
+        The bound C of clip(h, -C, C), from 1e-12 to 1e30; only with ``activation="clip"``.
+    input_std : float
+        Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
+    input_correlation : float
+        Correlation of h^i and h^j for i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
+    position_std : float
+        Standard deviation of the coordinates of the e^i, Gaussian vectors that say where a position is, independent
+        of h; 0 (none), or from 1e-6 to 1e6.
+    position_reach : float
+        ℓ in Cov(e^i, e^j) = position_std² exp(-(i - j)²/(2ℓ²)), from 0.01 to 100; at most 2 with
+        ``input_correlation=1``, where nothing else tells positions apart.
+    tied_query_key : bool
+        W^Q = W^K in each head, which Assumption 1 excludes; only with ``score_scaling="1/n"``, equal standard
+        deviations and no groups.
+
+    Raises
+    ------
+    InputError
+        For an impossible value or combination; names the field, the value and the remedy.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=64, seq_len=4, num_heads=2)
+    >>> layer.head_width, layer.kv_heads
+    (64, 2)
+    >>> AttentionLayer.from_dict(layer.to_dict()) == layer
+    True
+    """
+
+    width: int
+    seq_len: int = 4
+    num_heads: int = 2
+    head_dim: int | None = None
+    score_scaling: ScoreScaling = "1/sqrt(n)"
+    attention_map: AttentionMap = "softmax"
+    mask: Mask = "none"
+    num_kv_heads: int | None = None
+    query_std: float = 1.0
+    key_std: float = 1.0
+    value_std: float = 1.0
+    output_std: float = 1.0
+    head_scaling: bool = True
+    activation: Activation = "clip"
+    clip: float = DEFAULT_CLIP
+    input_std: float = 1.0
+    input_correlation: float = 0.0
+    position_std: float = 0.0
+    position_reach: float = 1.0
+    tied_query_key: bool = False
+
+    def __post_init__(self) -> None:
+        def settle(field: str, value: object) -> None:
+            object.__setattr__(self, field, value)
+
+        settle("width", check_whole("width", self.width, 1, "pass the number of neurons, e.g. width=64"))
+        settle("seq_len", check_whole("seq_len", self.seq_len, 1, "pass the number of positions, e.g. seq_len=4"))
+        settle(
+            "num_heads",
+            check_whole("num_heads", self.num_heads, 1, "pass the number of heads, e.g. num_heads=2"),
+        )
+        if self.head_dim is not None:
+            remedy = "pass the neurons per head, or None for full width x width heads"
+            settle("head_dim", check_whole("head_dim", self.head_dim, 1, remedy))
+        if self.num_kv_heads is not None:
+            remedy = "pass a divisor of num_heads, or None for a key and value matrix per head"
+            groups = check_whole("num_kv_heads", self.num_kv_heads, 1, remedy)
+            if self.num_heads % groups:
+                refuse("num_kv_heads", groups, f"does not divide num_heads={self.num_heads}", remedy)
+            settle("num_kv_heads", groups)
+        settle("score_scaling", check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS))
+        settle("attention_map", check_choice("attention_map", self.attention_map, ATTENTION_MAPS))
+        settle("mask", check_choice("mask", self.mask, MASKS))
+        settle("activation", check_choice("activation", self.activation, ACTIVATIONS))
+        for field in ("query_std", "key_std", "value_std", "output_std", "input_std"):
+            remedy = f"pass a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}, e.g. {field}=1.0"
+            settle(field, check_number(field, getattr(self, field), remedy, minimum=_STDS[0], maximum=_STDS[1]))
+        if not isinstance(self.head_scaling, bool):
+            refuse(
+                "head_scaling",
+                self.head_scaling,
+                "must be a boolean",
+                "pass True for H^{-1/2}, False for a plain sum",
+            )
+        remedy = f"pass a bound between {_CLIPS[0]:g} and {_CLIPS[1]:g}, e.g. clip=100.0"
+        settle("clip", check_number("clip", self.clip, remedy, minimum=_CLIPS[0], maximum=_CLIPS[1]))
+        if self.activation != "clip" and self.clip != DEFAULT_CLIP:
+            remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
+            refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)
+        remedy = "pass a correlation between 0 and 1 (shared and own parts of the W^i cannot give a negative one)"
+        rho = check_number("input_correlation", self.input_correlation, remedy, minimum=0.0, maximum=1.0)
+        settle("input_correlation", rho)
+        self._check_positions(settle)
+        if not isinstance(self.tied_query_key, bool):
+            refuse("tied_query_key", self.tied_query_key, "must be a boolean", "pass True for W^Q = W^K, or False")
+        if self.tied_query_key:
+            self._check_tied()
+
+    def _check_positions(self, settle: Callable[[str, object], None]) -> None:
+        remedy = f"pass 0 for none, or a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}"
+        std = check_number("position_std", self.position_std, remedy, minimum=0.0, maximum=_STDS[1])
+        if 0.0 < std < _STDS[0]:
+            refuse("position_std", std, f"must be 0 or at least {_STDS[0]:g}", remedy)
+        remedy = f"pass a distance between {_REACHES[0]:g} and {_REACHES[1]:g}, e.g. position_reach=1.0"
+        reach = check_number("position_reach", self.position_reach, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
+        if std == 0.0 and reach != 1.0:
+            refuse("position_reach", reach, "has no effect with position_std=0", "leave it out, or set position_std")
+        if std and self.input_correlation == 1.0 and reach > _FARTHEST_ALONE:
+            remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
+            refuse("position_reach", reach, "makes inputs with input_correlation=1 equal but for rounding", remedy)
+        settle("position_std", std)
+        settle("position_reach", reach)
+
+    def _check_tied(self) -> None:
+        if self.score_scaling != "1/n":
+            remedy = "use score_scaling='1/n', or separate matrices"
+            refuse("tied_query_key", True, f"has no limit with score_scaling={self.score_scaling!r}", remedy)
+        if self.query_std != self.key_std:
+            refuse("key_std", self.key_std, f"differs from query_std={self.query_std:g} of the same matrix", "use one")
+        if self.num_kv_heads is not None:
+            remedy = "leave num_kv_heads out"
+            refuse("num_kv_heads", self.num_kv_heads, "would share the queries too with tied_query_key", remedy)
+
+    @property
+    def head_width(self) -> int:
+        """ν: the neurons of a head, `head_dim` or, where that is None, `width`."""
+        return self.width if self.head_dim is None else self.head_dim
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of distinct W^K (and W^V): `num_kv_heads` or, where that is None, `num_heads`."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def group_size(self) -> int:
+        """Heads that share one W^K and one W^V."""
+        return self.num_heads // self.kv_heads
+
+    @property
+    def hidden_std(self) -> float:
+        """Standard deviation of the coordinates of h^i + e^i."""
+        return math.hypot(self.input_std, self.position_std) if self.position_std else self.input_std
+
+    @property
+    def equal_inputs(self) -> bool:
+        """Whether all positions have the same input."""
+        return self.input_correlation == 1.0 and not self.position_std
+
+    @property
+    def score_factor(self) -> float:
+        """What "1/n" divides by beyond the theorem's ν^{-1/2}: 1, or ν^{-1/2}."""
+        return 1.0 if self.score_scaling == "1/sqrt(n)" else float(self.head_width**-0.5)
+
+    @property
+    def head_factor(self) -> float:
+        """H^{-1/2}, or 1 where `head_scaling` is off."""
+        return float(self.num_heads**-0.5) if self.head_scaling else 1.0
+
+    @property
+    def weight_entries(self) -> int:
+        """The matrix entries of one literal draw, (s + 4H) n² for full, uncorrelated heads: its cost."""
+        inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
+        return inputs * self.width**2 + self.head_entries
+
+    @property
+    def head_entries(self) -> int:
+        """Those of them that are not of the W^i."""
+        matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
+        return matrices * self.head_width * self.width
+
+    @property
+    def stored_entries(self) -> int:
+        """Entries of a draw that are held together: all scores, and one vector of neurons per position."""
+        return self.num_heads * self.seq_len**2 + self.seq_len * self.width
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, validated again."""
+        _refuse_unknown(changes, "changes")
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as built-in types; `from_dict` gives the layer back."""
+        return dataclasses.asdict(self)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What the layer is known by in streams, records and digests; it never changes."""
+        return digest(given_fields(self))
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Build a layer from a mapping of field names; unknown and missing names are refused."""
+        if not isinstance(fields, Mapping):
+            refuse("layer", fields, "must be a table of fields", "pass a mapping such as {'width': 64}")
+        _refuse_unknown(fields, "layer")
+        if "width" not in fields:
+            refuse("width", None, "is missing", "add width, the number of neurons, e.g. width = 64")
+        return cls(**fields)
+
+    def to_toml(self) -> str:
+        """Return a ``[layer]`` table; fields that are None are left out."""
+        import tomli_w
+
+        return tomli_w.dumps({"layer": {k: v for k, v in self.to_dict().items() if v is not None}})
+
+    @classmethod
+    def from_toml(cls, text: str | Path) -> Self:
+        """Read the ``[layer]`` table of a TOML text, or of the file at a `Path`."""
+        document, source = read_toml(text, "layer", "a [layer] table of field = value")
+        if not isinstance(document.get("layer"), dict):
+            raise InputError(f"{source}: has no [layer] table; write [layer] above the fields")
+        return cls.from_dict(document["layer"])
+
+    def describe(self) -> str:
+        """Return a short name that shows what differs from the defaults, e.g. ``n=64 s=4 H=2 causal``."""
+        parts = [f"n={self.width}", f"s={self.seq_len}", f"H={self.num_heads}"]
+        for field in _described_fields():
+            value = getattr(self, field.name)
+            if value != field.default:
+                parts.append(value if field.name in ("mask", "activation") else f"{field.name}={value}")
+        return " ".join(parts)
+
+
+@functools.cache
+def _described_fields() -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(f for f in dataclasses.fields(AttentionLayer) if f.name not in ("width", "seq_len", "num_heads"))
+
+
+def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
+    known = [f.name for f in dataclasses.fields(AttentionLayer)]
+    for name in fields:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(known)
+            refuse(f"{where}.{name}", fields[name], "is not a field of AttentionLayer", remedy)

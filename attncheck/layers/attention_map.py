@@ -1,0 +1,91 @@
+"""From scores to attention weights: the four maps and the mask."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+
+# Entries of a row up to which its columns are compared one after the other.
+_SHORT = 8
+
+
+def visible(layer: AttentionLayer) -> NDArray[np.bool_]:
+    """Return the (seq_len, seq_len) mask of what position i may attend to.
+
+    Examples
+    --------
+    >>> visible(AttentionLayer(width=8, seq_len=2, mask="causal"))
+    array([[ True, False],
+           [ True,  True]])
+    """
+    shape = (layer.seq_len, layer.seq_len)
+    return np.tri(*shape, dtype=bool) if layer.mask == "causal" else np.ones(shape, dtype=bool)
+
+
+def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+    """Return attention weights for rows of scores.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Says which map.
+    scores : ndarray, shape (..., seq_len)
+        Rows of P, after scaling, before masking.
+    seen : ndarray of bool, broadcastable to `scores`
+        What the mask lets through; elsewhere the weight is 0 whatever the score is.
+
+    Returns
+    -------
+    ndarray, shape (..., seq_len)
+    """
+    if layer.attention_map == "softmax":
+        shifted = np.where(seen, scores, -np.inf)
+        shifted -= _row_maxima(shifted)
+        np.exp(shifted, out=shifted)
+        shifted /= shifted.sum(axis=-1, keepdims=True)
+        return shifted
+    if layer.attention_map == "relu":
+        weights = np.maximum(scores, 0.0) / layer.seq_len
+    elif layer.attention_map == "sigmoid":
+        weights = special.expit(scores - np.log(layer.seq_len))
+    else:
+        weights = scores
+    return np.where(seen, weights, 0.0)
+
+
+def _row_maxima(rows: FloatArray) -> FloatArray:
+    """Return the largest of each row, (..., 1): short rows column by column, as NumPy is slow to reduce them."""
+    if rows.shape[-1] > _SHORT:
+        return np.asarray(rows.max(axis=-1, keepdims=True))
+    return functools.reduce(np.maximum, np.split(rows, rows.shape[-1], axis=-1))
+
+
+def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    """Return A from P for whole score matrices.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Says which map and which mask.
+    scores : ndarray, shape (..., seq_len, seq_len)
+        P, after scaling, before masking.
+
+    Returns
+    -------
+    ndarray, shape (..., seq_len, seq_len)
+        A; rows sum to one only for softmax.
+
+    Examples
+    --------
+    >>> attention_weights(AttentionLayer(width=8, seq_len=2, mask="causal"), np.zeros((2, 2)))
+    array([[1. , 0. ],
+           [0.5, 0.5]])
+    """
+    return map_scores(layer, scores, visible(layer))

@@ -1,0 +1,38 @@
+"""What of an attention layer's generality layers make use of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from attncheck.layers.attention import DEFAULT_CLIP, AttentionLayer
+
+_STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
+
+#: Every feature with the layers that have it.
+FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
+    {
+        "causal": lambda layer: layer.mask == "causal",
+        "grouped heads": lambda layer: layer.num_kv_heads is not None,
+        "fixed head_dim": lambda layer: layer.head_dim is not None,
+        "1/n scores": lambda layer: layer.score_scaling == "1/n",
+        "tied queries and keys": lambda layer: layer.tied_query_key,
+        "not softmax": lambda layer: layer.attention_map != "softmax",
+        "other φ": lambda layer: layer.activation != "clip" or layer.clip != DEFAULT_CLIP,
+        "other standard deviations": lambda layer: any(getattr(layer, name) != 1.0 for name in _STDS),
+        "plain sum of heads": lambda layer: not layer.head_scaling,
+        "correlated inputs": lambda layer: layer.input_correlation != 0.0,
+        "position vectors": lambda layer: layer.position_std != 0.0,
+    }
+)
+
+
+def features_of(layer: AttentionLayer) -> tuple[str, ...]:
+    """Return the features of a layer, in the order of `FEATURES`.
+
+    Examples
+    --------
+    >>> features_of(AttentionLayer(width=8, mask="causal", activation="relu"))
+    ('causal', 'other φ')
+    """
+    return tuple(name for name, has in FEATURES.items() if has(layer))

@@ -1,0 +1,46 @@
+"""Short names of layers and programs, and the call that makes a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from attncheck._lib.errors import InputError
+from attncheck._lib.words import counted
+from attncheck.layers.attention import AttentionLayer
+
+
+def layer_name(layer: dict[str, Any]) -> str:
+    """Return the short name of a layer or program; of one that this version does not know, its fields."""
+    if "program" in layer:
+        return _program_name(layer)
+    try:
+        return AttentionLayer.from_dict(layer).describe()
+    except (InputError, TypeError):
+        return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
+
+
+def layer_call(layer: AttentionLayer) -> str:
+    """Return the call that makes a layer.
+
+    Examples
+    --------
+    >>> layer_call(AttentionLayer(width=8, mask="causal"))
+    "attncheck.AttentionLayer(width=8, mask='causal')"
+    """
+    given = ((field.name, getattr(layer, field.name), field.default) for field in dataclasses.fields(layer))
+    return (
+        f"attncheck.AttentionLayer({', '.join(f'{name}={value!r}' for name, value, usual in given if value != usual)})"
+    )
+
+
+def _program_name(case: dict[str, Any]) -> str:
+    """Return the short name of a program without building it, which would import what its functions are in."""
+    try:
+        rows = case["program"]["lines"]
+        lines = sum(len(row.get("initial", [row])) for row in rows)
+        scores = sum("score" in row for row in rows)
+        widths = ",".join(str(width) for width in case["widths"])
+    except (KeyError, TypeError, AttributeError):
+        return "a program that this version does not know"
+    return f"n={widths} program of {counted(lines, 'line')}, {counted(scores, 'score')}"

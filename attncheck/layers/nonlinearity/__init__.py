@@ -1,0 +1,41 @@
+"""Nonlinearities φ of a Netsor program: what the theorem asks of them, and E[φ(Z₁)φ(Z₂)].
+
+Known functions have constructors here: `identity`, `relu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`, `sigmoid`,
+`sin`, `cos`, `gaussian`. A new one takes a record in ``attncheck.layers.nonlinearity.table`` and a constructor. Any
+other function is used with `declared`, which believes what is said of it.
+"""
+
+from attncheck.layers.nonlinearity.declared import Declared, declared
+from attncheck.layers.nonlinearity.families import (
+    clip,
+    cos,
+    erf,
+    from_layer,
+    gaussian,
+    identity,
+    leaky_relu,
+    monomial,
+    relu,
+    sigmoid,
+    sin,
+    tanh,
+)
+from attncheck.layers.nonlinearity.function import Nonlinearity
+
+__all__ = [
+    "Declared",
+    "Nonlinearity",
+    "clip",
+    "cos",
+    "declared",
+    "erf",
+    "from_layer",
+    "gaussian",
+    "identity",
+    "leaky_relu",
+    "monomial",
+    "relu",
+    "sigmoid",
+    "sin",
+    "tanh",
+]

@@ -1,0 +1,141 @@
+"""Closed forms of E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), each with a bound on its rounding.
+
+All take the variances and the covariance, of one shape, and the parameters of φ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.layers.nonlinearity.covariances import correlation
+
+FloatArray = NDArray[np.float64]
+Parameters = tuple[float, ...]
+# A value and a bound on its error.
+Bounded = tuple[FloatArray, FloatArray]
+Dual = Callable[[FloatArray, FloatArray, FloatArray, Parameters], Bounded]
+
+_EPS: Final = float(np.finfo(np.float64).eps)
+# What underflows to 0 is smaller.
+_TINY: Final = float(np.finfo(np.float64).tiny)
+
+
+def identity(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """E[Z₁Z₂]."""
+    return c.copy(), 2 * _EPS * np.abs(c)
+
+
+def relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """The arc-cosine kernel of degree one."""
+    rho, scale = correlation(v1, v2, c)
+    sine = np.sqrt((1 - rho) * (1 + rho))
+    value = scale * (sine + (np.pi - np.arccos(rho)) * rho) / (2 * np.pi)
+    return value, 4 * _EPS * scale
+
+
+def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """By φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
+    (slope,) = parameters
+    part, error = relu(v1, v2, c, ())
+    value = (1 - slope) ** 2 * part + slope * c
+    return value, (1 - slope) ** 2 * (error + 4 * _EPS * part) + 4 * _EPS * np.abs(slope * c)
+
+
+def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """Isserlis: k pairs across and (d-k)/2 within each side. All terms have one sign, so no digits cancel."""
+    degree = int(parameters[0])
+    value = np.zeros_like(c)
+    for across in range(degree % 2, degree + 1, 2):
+        within = (degree - across) // 2
+        pairings = math.factorial(2 * within) // (2**within * math.factorial(within))
+        count = math.comb(degree, across) ** 2 * math.factorial(across) * pairings**2
+        value = value + float(count) * (v1**within * v2**within * c**across)
+    return value, (16 + 4 * degree) * _EPS * np.abs(value) + _TINY
+
+
+def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """The arcsine kernel; the arctangent form keeps its digits where the arcsine's argument comes close to one."""
+    scale = np.sqrt(v1) * np.sqrt(v2)
+    rest = 1 + 2 * (v1 + v2) + 4 * (scale - c) * (scale + c)
+    value = (2 / np.pi) * np.arctan2(2 * c, np.sqrt(rest))
+    # The difference scale - c is uncertain by a rounding of the scale, which matters for large variances.
+    uncertain = 32 * _EPS * scale**2 * np.abs(c) / ((4 * c**2 + rest) * np.sqrt(rest))
+    return value, 8 * _EPS * np.abs(value) + uncertain
+
+
+def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """det(I + Σ/s²)^{-1/2}, the determinant written out so that no digits cancel in it."""
+    (width,) = parameters
+    a, b, r = (v / width / width for v in (v1, v2, c))
+    scale = np.sqrt(a) * np.sqrt(b)
+    determinant = 1 + a + b + np.maximum(scale - r, 0.0) * np.maximum(scale + r, 0.0)
+    value = 1 / np.sqrt(determinant)
+    return value, _EPS * value * (8 + 8 * scale**2 / determinant)
+
+
+def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, of which the smaller is written relative to the larger."""
+    larger, ratio, error = _waves(v1, v2, c, parameters)
+    value = -0.5 * np.sign(c) * larger * np.expm1(ratio)
+    return value, error * np.abs(value) + _TINY
+
+
+def cos(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """E[cos ω(Z₁-Z₂) + cos ω(Z₁+Z₂)]/2."""
+    larger, ratio, error = _waves(v1, v2, c, parameters)
+    value = 0.5 * larger * (1 + np.exp(ratio))
+    return value, error * value + _TINY
+
+
+def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, ...]:
+    """Return the larger of E cos ω(Z₁±Z₂), the logarithm of the smaller over it, and a relative error."""
+    square = parameters[0] ** 2
+    # Var(Z₁ ± Z₂), whichever is smaller; each difference is exact where the variances are close.
+    smaller = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
+    larger = np.exp(-0.5 * square * smaller)
+    return larger, -2 * square * np.abs(c), _EPS * (8 + 4 * square * (v1 + v2))
+
+
+def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """By clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
+    (bound,) = parameters
+    rho, scale = correlation(v1, v2, c)
+    # Beyond 40 standard deviations nothing is clipped that a double could show.
+    a, b = (np.minimum(bound / np.sqrt(np.where(v > 0, v, 1.0)), 40.0) for v in (v1, v2))
+    inner = rho * (special.erf(a / np.sqrt(2)) - 2 * special.ndtr(-b))
+    overshoot = _excess_product(a, b, rho) - _excess_product(a, b, -rho)
+    return scale * (inner + 2 * overshoot), 16 * _EPS * scale
+
+
+def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return E[(X-a)₊(Y-b)₊] for standard normal X, Y of correlation rho and a, b > 0."""
+    sine = np.sqrt((1 - rho) * (1 + rho))
+    # a - rho·b, written so that a = b and rho → 1 lose no digits.
+    above_a, above_b = (a - b) + (1 - rho) * b, (b - a) + (1 - rho) * a
+    both = (
+        0.5 * (special.ndtr(-a) + special.ndtr(-b))
+        - special.owens_t(a, _ratio(above_b, a * sine))
+        - special.owens_t(b, _ratio(above_a, b * sine))
+    )
+    at_a = b * _density(a) * special.ndtr(-_ratio(above_b, sine))
+    at_b = a * _density(b) * special.ndtr(-_ratio(above_a, sine))
+    # (1-ρ²) times the joint density, whose own factor is (1-ρ²)^{-1/2}.
+    corner = sine * _density(a) * np.exp(-0.5 * _ratio(above_b, sine) ** 2) / np.sqrt(2 * np.pi)
+    return np.asarray((rho + a * b) * both - at_a - at_b + corner, dtype=np.float64)
+
+
+def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    """Return the quotient, with its limits 0 and ±∞ where the denominator (≥ 0) vanishes."""
+    limit = np.where(numerator == 0, 0.0, np.copysign(np.inf, numerator))
+    with np.errstate(over="ignore"):
+        return np.divide(numerator, denominator, out=limit, where=denominator > 0)
+
+
+def _density(x: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi), dtype=np.float64)

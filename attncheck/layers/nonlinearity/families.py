@@ -1,0 +1,109 @@
+"""Constructors of the known nonlinearities."""
+
+from __future__ import annotations
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.nonlinearity.function import Nonlinearity
+from attncheck.layers.nonlinearity.table import FAMILIES
+
+
+def clip(bound: float) -> Nonlinearity:
+    """Return φ(x) = min(max(x, -bound), bound), the paper's choice with bound 100."""
+    return _make("clip", bound)
+
+
+def relu() -> Nonlinearity:
+    """Return φ(x) = max(x, 0); unbounded, so outside Assumption 1 as stated."""
+    return _make("relu")
+
+
+def leaky_relu(slope: float) -> Nonlinearity:
+    """Return φ(x) = x for x > 0 and slope·x below; with slope -1 the absolute value. Unbounded.
+
+    Examples
+    --------
+    >>> value, error = leaky_relu(-1.0).dual(1.0, 1.0, 1.0)
+    >>> round(float(value), 12)
+    1.0
+    """
+    return _make("leaky_relu", slope)
+
+
+def monomial(degree: int) -> Nonlinearity:
+    """Return φ(x) = x^degree, pseudo-Lipschitz of that order; unbounded.
+
+    Examples
+    --------
+    >>> value, error = monomial(2).dual(1.0, 1.0, 0.5)  # 1 + 2ρ²
+    >>> float(value)
+    1.5
+    """
+    return _make("monomial", degree)
+
+
+def tanh() -> Nonlinearity:
+    """Return φ(x) = tanh x."""
+    return _make("tanh")
+
+
+def sigmoid() -> Nonlinearity:
+    """Return φ(x) = 1/(1 + exp(-x)), the gate of gated attention."""
+    return _make("sigmoid")
+
+
+def erf() -> Nonlinearity:
+    """Return φ(x) = erf x = (2/√π) ∫₀ˣ exp(-u²) du."""
+    return _make("erf")
+
+
+def sin(frequency: float = 1.0) -> Nonlinearity:
+    """Return φ(x) = sin(frequency·x).
+
+    Examples
+    --------
+    >>> (value, _), (other, _) = sin(2.0).dual(1.0, 1.0, 1.0), cos(2.0).dual(1.0, 1.0, 1.0)
+    >>> round(float(value + other), 12)
+    1.0
+    """
+    return _make("sin", frequency)
+
+
+def cos(frequency: float = 1.0) -> Nonlinearity:
+    """Return φ(x) = cos(frequency·x)."""
+    return _make("cos", frequency)
+
+
+def gaussian(scale: float) -> Nonlinearity:
+    """Return φ(x) = exp(-x²/(2 scale²)).
+
+    Examples
+    --------
+    >>> value, error = gaussian(1.0).dual(1.0, 1.0, 0.0)
+    >>> round(float(value), 12)
+    0.5
+    """
+    return _make("gaussian", scale)
+
+
+def identity() -> Nonlinearity:
+    """Return φ(x) = x; unbounded, so outside Assumption 1 as stated."""
+    return _make("identity")
+
+
+def from_layer(layer: AttentionLayer) -> Nonlinearity:
+    """Return the φ of a layer's inputs x^i = φ(h^i).
+
+    Examples
+    --------
+    >>> from_layer(AttentionLayer(width=8, clip=2.0))
+    Nonlinearity(name='clip', parameters=(2.0,), order=1, bounded=True)
+    """
+    return _make(layer.activation, *([layer.clip] if layer.activation == "clip" else []))
+
+
+def _make(name: str, *given: float) -> Nonlinearity:
+    family = FAMILIES[name]
+    parameters = tuple(
+        check(field, value) for (field, check), value in zip(family.parameters.items(), given, strict=True)
+    )
+    return Nonlinearity(name, parameters, family.order(parameters), family.bounded)

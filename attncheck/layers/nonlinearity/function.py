@@ -1,0 +1,104 @@
+"""A nonlinearity φ with what the theorem asks of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attncheck._lib.errors import check_choice, refuse
+from attncheck.layers.nonlinearity import quadrature
+from attncheck.layers.nonlinearity.covariances import check_covariances
+from attncheck.layers.nonlinearity.table import FAMILIES
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Nonlinearity:
+    """A function φ applied to each coordinate, with what the theorem needs to know about it.
+
+    Build one with the constructors of this package, e.g. `clip` or `relu`.
+
+    Parameters
+    ----------
+    name : str
+        Which function.
+    parameters : tuple of float
+        Its parameters, e.g. the bound of clip.
+    order : int
+        d for which φ is pseudo-Lipschitz: ``|φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1))`` for some c.
+    bounded : bool
+        Whether φ is bounded, as Assumption 1 of the paper asks of what enters a score.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown, or the other fields do not belong to it.
+
+    Examples
+    --------
+    >>> from attncheck.layers.nonlinearity import clip, relu
+    >>> phi = clip(1.0)
+    >>> phi(np.array([-3.0, 0.5]))
+    array([-1. ,  0.5])
+    >>> value, error = relu().dual(1.0, 1.0, 0.0)
+    >>> round(float(value) * 2 * np.pi, 12), bool(error < 1e-14)
+    (1.0, True)
+    """
+
+    name: str
+    parameters: tuple[float, ...]
+    order: int
+    bounded: bool
+
+    def __post_init__(self) -> None:
+        check_choice("nonlinearity.name", self.name, tuple(FAMILIES))
+        family = FAMILIES[self.name]
+        if len(self.parameters) != len(family.parameters):
+            remedy = f"{self.name} takes {len(family.parameters)}; use attncheck.layers.nonlinearity.{self.name}()"
+            refuse("nonlinearity.parameters", self.parameters, "is the wrong number of parameters", remedy)
+        checks = zip(family.parameters.items(), self.parameters, strict=True)
+        checked = tuple(check(field, value) for (field, check), value in checks)
+        object.__setattr__(self, "parameters", checked)
+        for field, right in (("order", family.order(checked)), ("bounded", family.bounded)):
+            given = getattr(self, field)
+            if given != right:
+                refuse(f"nonlinearity.{field}", given, f"is wrong for {self.name}", f"pass {right}")
+
+    def __call__(self, x: ArrayLike) -> FloatArray:
+        """Return φ of every entry of `x`, in the shape of `x`."""
+        return FAMILIES[self.name].function(np.asarray(x, dtype=np.float64), self.parameters)
+
+    def dual(self, var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Return E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), and a bound on the error.
+
+        This is step (iii) of the paper's Definition 1: the covariance of Z^{φ(h)} and Z^{φ(h')}
+        from that of Z^h and Z^{h'}.  Zero variance and perfect correlation are allowed.
+
+        Parameters
+        ----------
+        var1, var2 : array_like
+            Variances of Z₁ and Z₂.
+        cov : array_like
+            Their covariance; broadcast against the variances.
+
+        Returns
+        -------
+        value, error : ndarray
+            In the broadcast shape. For closed forms `error` bounds the rounding; for quadrature
+            it is an estimate, from the changes that finer grids made.
+
+        Raises
+        ------
+        InputError
+            If an entry is not finite, a variance is negative, or ``|cov| > √(var1·var2)``.
+        """
+        return self._dual(*check_covariances(var1, var2, cov))
+
+    def _dual(self, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+        closed_form = FAMILIES[self.name].dual
+        if closed_form is not None:
+            return closed_form(v1, v2, c, self.parameters)
+        return quadrature.dual(self, self.order, v1, v2, c)

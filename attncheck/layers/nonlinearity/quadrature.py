@@ -1,0 +1,163 @@
+"""E f(Z) of independent standard normal Z, in one or two directions, by the trapezoidal rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.layers.nonlinearity.covariances import correlation
+
+FloatArray = NDArray[np.float64]
+Function = Callable[[FloatArray], FloatArray]
+
+# Beyond nine standard deviations lies 2e-19 of the normal law.
+REACH: Final = 9.0
+# Steps per direction, more until the value settles. Not doubled: grids within each other mistake the same fast waves
+# for slow ones, and agree on a value that is wrong.
+_STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
+_EPS: Final = float(np.finfo(np.float64).eps)
+_ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
+# Changes of an unknown function count three times: where kinks fall between the points of all of the last grids is
+# chance, and of four thousand clips at random variances the worst was off by one and a half times the estimate.
+_UNKNOWN: Final = 3.0
+# Sines of the correlation's angle that the finest grid does not resolve, and a shift that is no multiple of a step.
+_NARROW, _SHIFT = 0.05, 0.1234567
+
+RANKS: Final = tuple(_STEPS)
+
+
+def trapezoidal(
+    function: Function, rank: int, settled: float = 1e-12, agreements: int = 1, reach: float = REACH
+) -> tuple[float, float]:
+    """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
+
+    The rule converges geometrically for functions analytic in a strip; Gauss-Hermite is spoilt by poles that come
+    close where the variance is large. Across kinks it converges as the square of the step.
+
+    Parameters
+    ----------
+    function : callable
+        Maps (rank, points) to (points,).
+    rank : int
+        1 or 2.
+    settled : float
+        Change by a finer grid, relative to E |f|, at which it stops.
+    agreements : int
+        How many finer grids in a row must change the value that little.
+    reach : float
+        Standard deviations to integrate over.
+
+    Returns
+    -------
+    value, error : float
+        The error is the last change where the value has settled. Where it has not, as across kinks, it is the largest
+        of the last three changes after each is scaled by what finer grids since then have gained at kinks. Rounding
+        is added to either.
+
+    Examples
+    --------
+    >>> value, error = trapezoidal(lambda z: z[0] ** 2 * np.cos(z[1]), 2)
+    >>> bool(abs(value - np.exp(-0.5)) < 1e-14), error < 1e-12
+    (True, True)
+    """
+    previous, changes, calm = np.nan, [], 0
+    for steps in _STEPS[rank]:
+        value, size = _sum(function, rank, steps, reach)
+        changes.append(abs(value - previous))
+        calm = calm + 1 if changes[-1] <= settled * size else 0
+        if calm == agreements:
+            return value, changes[-1] + _ROUNDING * size
+        previous = value
+    # Where the kinks lie between the points decides each change anew: one alone may be small by chance.
+    gained = [(steps / _STEPS[rank][-1]) ** 2 for steps in _STEPS[rank][-3:]]
+    return value, max(c * g for c, g in zip(changes[-3:], gained, strict=True)) + _ROUNDING * size
+
+
+def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float, float]:
+    """Return the sums for E f and E |f|."""
+    nodes = np.linspace(-reach, reach, steps + 1)
+    weights = np.exp(-0.5 * nodes**2)
+    weights /= weights.sum()
+    if rank == 1:
+        values = function(nodes[None])
+        return float(weights @ values), float(weights @ np.abs(values))
+    # One line of the grid at a time in blocks, so that fine grids stay in the cache.
+    total, size = 0.0, 0.0
+    for start in range(0, steps + 1, 64):
+        block = slice(start, start + 64)
+        first, second = np.meshgrid(nodes[block], nodes, indexing="ij")
+        grid = function(np.stack([first.ravel(), second.ravel()])).reshape(first.shape)
+        total += float(weights[block] @ grid @ weights)
+        size += float(weights[block] @ np.abs(grid) @ weights)
+    return total, size
+
+
+def dual(
+    phi: Function, order: int, v1: FloatArray, v2: FloatArray, c: FloatArray, smooth: bool = True
+) -> tuple[FloatArray, FloatArray]:
+    """Return E[φ(Z₁)φ(Z₂)] and an estimate of its error, entry by entry of covariances of one shape.
+
+    Parameters
+    ----------
+    phi : callable
+    order : int
+        Its pseudo-Lipschitz order.
+    v1, v2, c : ndarray
+        Variances and covariances.
+    smooth : bool
+        Whether φ is known to be smooth; otherwise more is done to see its kinks, and the estimate is wider.
+
+    Examples
+    --------
+    >>> value, error = dual(np.tanh, 1, np.array([1.0]), np.array([2.0]), np.array([0.0]))
+    >>> bool(abs(value[0]) < 1e-15)
+    True
+    """
+    rows = np.stack([v1.ravel(), v2.ravel(), c.ravel()], axis=-1)
+    # Once for each distinct covariance: a kernel has few.
+    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+    # The mass of |x|^{2d} exp(-x²/2) lies around √(2d).
+    reach = REACH + (2.0 * (order - 1)) ** 0.5
+    found = [_dual_of_one(phi, v, w, cov, smooth, reach) for v, w, cov in distinct.tolist()]
+    spread = np.array(found).reshape(-1, 2)[np.reshape(inverse, -1)]
+    return spread[:, 0].reshape(v1.shape), spread[:, 1].reshape(v1.shape)
+
+
+def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, reach: float) -> tuple[float, float]:
+    found, _ = correlation(np.asarray(v1), np.asarray(v2), np.asarray(c))
+    rho, root1, root2 = float(found), float(np.sqrt(v1)), float(np.sqrt(v2))
+    sine = float(np.sqrt((1 - rho) * (1 + rho)))
+
+    def product(z: FloatArray) -> FloatArray:
+        # With perfect correlation there is no second direction to integrate over.
+        second = rho * z[0] + sine * z[1] if sine > 0 else rho * z[0]
+        return phi(root1 * z[0]) * phi(root2 * second)
+
+    # An unknown function may be flat at the first few points.
+    agreements = 1 if smooth else 2
+    value, error = trapezoidal(product, 2 if sine > 0 else 1, _SETTLED, agreements, reach)
+    if smooth:
+        return value, error
+    error *= _UNKNOWN
+    if 0 < sine < _NARROW:
+        error += sine**3 * _size_if_kinked(phi, root1, reach) * _size_if_kinked(phi, root2, reach)
+    return value, error
+
+
+def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
+    """Return the root of E φ², or 0 if φ is smooth.
+
+    Close to perfect correlation the kinks of both factors are so close together that grids with points on one of
+    them see none, and agree. What lies between them is of order sine³.
+    """
+
+    def shifted(z: FloatArray) -> FloatArray:
+        # The same expectation as of φ, with the points elsewhere.
+        return np.asarray(phi(root * (z[0] + _SHIFT)) * np.exp(-_SHIFT * (z[0] + 0.5 * _SHIFT)))
+
+    square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _SETTLED, 2, reach)
+    _, error = trapezoidal(shifted, 1, _SETTLED, 2, reach)
+    return square**0.5 if error > 1e-11 * square**0.5 else 0.0

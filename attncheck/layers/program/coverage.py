@@ -1,0 +1,254 @@
+"""Which statement of the paper covers a program, line by line: Assumption 1 checked on the text of the program.
+
+Everything here is read off the lines and their weights; nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+
+from attncheck._lib.errors import check_choice
+from attncheck.layers.nonlinearity import Nonlinearity
+from attncheck.layers.program.functions import LinearCombination
+from attncheck.layers.program.lines import Lines
+from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
+
+
+class Statement(StrEnum):
+    """What can be said of a line, the best first."""
+
+    NETSOR = "Fact 1"
+    SCORE = "Proposition 8"
+    OUTPUT = "Theorem 1, Corollary 2"
+    UNBOUNDED = "limit stated, boundedness not met (authors: not essential)"
+    UNDECLARED = "limit stated, φ is not known to be bounded and pseudo-Lipschitz"
+    FIXED_SIZE = "limit stated for sizes that grow with n: at a fixed size a gap stays"
+    CYCLIC = "rate n^{-1/2}: cyclic sharing"
+    CONJECTURE = "conjecture: scores feed a later MatMul"
+    EXTRA_USE = "violates Assumption 1 (a)"
+    TIED = "violates Assumption 1 (b)"
+    CIRCULAR = "violates Assumption 1: circular"
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether Definition 1 gives the line a limit variable, proved or not."""
+        return self not in (Statement.CONJECTURE, Statement.EXTRA_USE, Statement.TIED, Statement.CIRCULAR)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the paper proves that the line converges to it."""
+        return self in (Statement.NETSOR, Statement.SCORE, Statement.OUTPUT, Statement.CYCLIC)
+
+
+@dataclasses.dataclass(frozen=True)
+class LineCoverage:
+    """What is said of one line.
+
+    Attributes
+    ----------
+    name : str
+        The line's.
+    statement : Statement
+        The worst of what holds for the line and for the lines that it is made from.
+    reason : str
+        Why it is not better, with the offending weight and the remedy; empty where it could not be.
+    """
+
+    name: str
+    statement: Statement
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.statement}" + (f" ({self.reason})" if self.reason else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """What the paper says of a program, line by line.
+
+    Attributes
+    ----------
+    lines : tuple of LineCoverage
+        In the order of the program.
+    """
+
+    lines: tuple[LineCoverage, ...]
+
+    @property
+    def worst(self) -> LineCoverage:
+        """The first of the lines of which least can be said."""
+        order = list(Statement)
+        return max(self.lines, key=lambda line: order.index(line.statement))
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether every line has a limit variable by Definition 1."""
+        return all(line.statement.has_limit for line in self.lines)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the paper proves convergence for every line."""
+        return all(line.statement.proved for line in self.lines)
+
+    def of(self, name: str) -> LineCoverage:
+        """Return what is said of the line of that name."""
+        names = tuple(line.name for line in self.lines)
+        return self.lines[names.index(check_choice("name", name, names))]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.lines))
+
+
+def coverage(program: Lines) -> Coverage:
+    """Return which statement of the paper covers each line of a program.
+
+    - Vectors made without scores are Netsor variables: averages over their coordinates converge (Fact 1).
+    - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1,
+      Corollary 2), if Assumption 1 holds: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz
+      function of vectors that no matrix of a score has made; (a) the matrices of scores make no other vectors;
+      (b) no score has the same matrix on both sides.
+    - Three scores whose matrices form a cycle, A·B, B·C, C·A, have a third moment of order n^{-1/2}: they
+      converge, at that rate.
+    - A MatMul of what depends on scores is beyond the paper.
+
+    Examples
+    --------
+    >>> from attncheck.layers.nonlinearity import clip
+    >>> program = Program()
+    >>> W, Q, K = (program.weight(name) for name in "WQK")
+    >>> x = program.nonlin(clip(3.0), program.matmul(W, program.initial("h")))
+    >>> p = program.score(program.matmul(Q, x), program.matmul(K, x))
+    >>> coverage(program).of(p.name).statement
+    <Statement.SCORE: 'Proposition 8'>
+    >>> tied = program.score(program.matmul(Q, x), program.matmul(Q, x))
+    >>> print(coverage(program).of(tied.name))
+    p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
+    """
+    nodes = program.lines()
+    own, after = _own_findings(nodes), _made_from(nodes, lambda node: isinstance(node, Score))
+    found: dict[Node, LineCoverage] = {}
+    order = list(Statement)
+    for node in nodes:
+        # What is made from a line can be no better covered than that line: what speaks against it is inherited.
+        inherited = [found[parent] for parent in node.parents if _passes_on(found[parent].statement)]
+        candidates = [_basis(node, after), *own.get(node, []), *inherited]
+        worst = max(candidates, key=lambda line: order.index(line.statement))
+        found[node] = dataclasses.replace(worst, name=node.name)
+    return Coverage(tuple(found.values()))
+
+
+def _passes_on(statement: Statement) -> bool:
+    """Whether what is said of a line holds for all that is made from it."""
+    return statement not in (Statement.NETSOR, Statement.SCORE, Statement.OUTPUT)
+
+
+def _basis(node: Node, after: set[Node]) -> LineCoverage:
+    """Return what is said of a line if nothing speaks against it; a function of outputs is one of what makes them."""
+    if isinstance(node, Score):
+        return LineCoverage(node.name, Statement.SCORE)
+    output = isinstance(node, Output) or node in after
+    return LineCoverage(node.name, Statement.OUTPUT if output else Statement.NETSOR)
+
+
+def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
+    """Return what speaks against lines, by line."""
+    scores = [node for node in nodes if isinstance(node, Score)]
+    sides = {side for score in scores for side in score.parents}
+    of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
+    after = _made_from(nodes, lambda node: isinstance(node, Score))
+    # Through scores alone, what a matrix made enters as random numbers: that is the conjecture's case.
+    vectors = [node for node in nodes if not isinstance(node, Score)]
+    made = _made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
+    extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
+    cyclic = _cycles(scores)
+    found: dict[Node, list[LineCoverage]] = {}
+    for node in nodes:
+        lines = []
+        if isinstance(node, MatMul) and node.parents[0] in after:
+            what = f"{node.parents[0].name} depends on scores"
+            lines.append(LineCoverage(node.name, Statement.CONJECTURE, what))
+        if isinstance(node, Nonlin) and not isinstance(node.function, Nonlinearity | LinearCombination):
+            lines.append(
+                LineCoverage(
+                    node.name,
+                    Statement.UNDECLARED,
+                    "use a function that attncheck knows, or attncheck.declared",
+                )
+            )
+        if isinstance(node, Score):
+            lines += _of_score(node, extra, made)
+            if node in cyclic:
+                around = " · ".join(weight.name for weight in cyclic[node])
+                lines.append(LineCoverage(node.name, Statement.CYCLIC, f"the matrices {around} form a cycle"))
+        found[node] = lines
+    return found
+
+
+def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> list[LineCoverage]:
+    """Hold one score to Assumption 1."""
+    lines = []
+    left, right = (side for side in score.parents if isinstance(side, MatMul))
+    if left.weight is right.weight:
+        tied = f"{left.weight.name} is on both sides; give the score two matrices"
+        lines.append(LineCoverage(score.name, Statement.TIED, tied))
+    for side in (left, right):
+        if side.weight in extra:
+            other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
+            lines.append(LineCoverage(score.name, Statement.EXTRA_USE, f"{other}; give that one a matrix of its own"))
+        source = side.parents[0]
+        if source in made:
+            maker = _first_made(source, made)
+            circular = f"{source.name} depends on {maker.name}, which {maker.weight.name}, a matrix of scores, makes"
+            lines.append(LineCoverage(score.name, Statement.CIRCULAR, f"{circular}; give {side.name} inputs without"))
+        if not _bounded(source):
+            unbounded = f"{source.name} is no bounded function"
+            lines.append(LineCoverage(score.name, Statement.UNBOUNDED, f"{unbounded}; clip it"))
+    if score.parents[0].size is not None:
+        fixed = f"{left.name} has {left.size} coordinates"
+        lines.append(LineCoverage(score.name, Statement.FIXED_SIZE, fixed))
+    return lines
+
+
+def _first_made(node: Node, made: set[Node]) -> MatMul:
+    """Return the first of the lines in `made` that a line of them is made from."""
+    for parent in node.parents:
+        if parent in made:
+            return _first_made(parent, made)
+    assert isinstance(node, MatMul)
+    return node
+
+
+def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
+    """Return the lines that satisfy `starts`, and all of `nodes` that is made from them."""
+    found: set[Node] = set()
+    for node in nodes:
+        if starts(node) or any(parent in found for parent in node.parents):
+            found.add(node)
+    return found
+
+
+def _bounded(node: Node) -> bool:
+    return isinstance(node, Nonlin) and isinstance(node.function, Nonlinearity) and node.function.bounded
+
+
+def _cycles(scores: Sequence[Score]) -> dict[Score, tuple[Weight, Weight, Weight]]:
+    """Return the scores that are a side of a triangle of matrices, and the triangle."""
+    edges: dict[frozenset[Weight], list[Score]] = {}
+    for score in scores:
+        pair = frozenset(side.weight for side in score.parents if isinstance(side, MatMul))
+        if len(pair) == 2:
+            edges.setdefault(pair, []).append(score)
+    neighbours: dict[Weight, set[Weight]] = {}
+    for pair in edges:
+        for one, other in itertools.permutations(pair, 2):
+            neighbours.setdefault(one, set()).add(other)
+    found: dict[Score, tuple[Weight, Weight, Weight]] = {}
+    for pair, members in edges.items():
+        one, other = sorted(pair, key=lambda weight: weight.name)
+        common = sorted(neighbours[one] & neighbours[other], key=lambda weight: weight.name)
+        if common:
+            found |= dict.fromkeys(members, (one, other, common[0]))
+    return found

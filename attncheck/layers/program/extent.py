@@ -1,0 +1,50 @@
+"""What draws of a program show, and how many numbers one takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+from attncheck.layers.program.nodes import MatMul, Node, Output, Score
+from attncheck.layers.program.program import Program
+
+
+def results_of(program: Program) -> tuple[Node, ...]:
+    """Return the lines that draws of a program show: its outputs, else the vectors that no other vector is made from.
+
+    Examples
+    --------
+    >>> program = Program()
+    >>> h = program.initial("h")
+    >>> g = program.matmul(program.weight("W"), h)
+    >>> [node.name for node in results_of(program)]
+    ['g1']
+    """
+    outputs = tuple(node for node in program.lines() if isinstance(node, Output))
+    vectors = [node for node in program.nodes if not isinstance(node, Score)]
+    used = {parent for node in vectors for parent in node.parents}
+    return outputs or tuple(node for node in vectors if node not in used)
+
+
+def vectors_of(program: Program) -> tuple[Node, ...]:
+    """Return the lines that are vectors, outputs included."""
+    return tuple(node for node in program.lines() if not isinstance(node, Score))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entries:
+    """Bounds on the float64 entries of one draw: its vectors and scores, with matrices, and with bases of them."""
+
+    lines: int
+    matrices: int
+    bases: int
+
+
+def entries_of(program: Program, width: int) -> Entries:
+    """Return how many entries a draw of a program takes at a width."""
+    uses = Counter(node.weight for node in program.nodes if isinstance(node, MatMul))
+    sizes = {weight: weight.shape(width) for weight in uses}
+    kept = sum(rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] > 1)
+    once = max((rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] == 1), default=0)
+    bases = sum(uses[weight] * sum(shape) for weight, shape in sizes.items())
+    return Entries(sum(2 * node.length(width) for node in program.nodes), kept + once, 2 * bases)

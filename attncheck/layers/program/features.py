@@ -1,0 +1,68 @@
+"""What of the theorem's generality a written program makes use of, read off its text without building it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from attncheck.layers.nonlinearity.table import FAMILIES
+
+#: Every feature.
+FEATURES = (
+    "scores",
+    "outputs of scores",
+    "reused weight",
+    "shared between scores",
+    "crossed sharing",
+    "scores share inputs",
+    "correlated initial vectors",
+    "unbounded φ",
+)
+
+
+def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the features of a program as `Program.to_dict` writes it, in the order of `FEATURES`.
+
+    Raises
+    ------
+    KeyError, TypeError
+        If it is not so written.
+
+    Examples
+    --------
+    >>> from attncheck.programs import recurrent
+    >>> features_of(recurrent(2).to_dict())
+    ('reused weight', 'correlated initial vectors')
+    """
+    lines = program["lines"]
+    made = {line["name"]: line for line in lines if "matmul" in line}
+    scores = [[made[side] for side in line["score"]] for line in lines if "score" in line]
+    lefts, rights = ([sides[k]["matmul"] for sides in scores] for k in (0, 1))
+    inputs = Counter(of for sides in scores for of in {side["of"] for side in sides})
+    found = {
+        "scores": bool(scores),
+        "outputs of scores": any(line.get("scores") for line in lines),
+        "reused weight": _repeated([line["matmul"] for line in made.values()]),
+        "shared between scores": _repeated(lefts) or _repeated(rights),
+        "crossed sharing": bool(set(lefts) & set(rights)),
+        "scores share inputs": max(inputs.values(), default=0) > 1,
+        "correlated initial vectors": any(_correlated(line["cov"]) for line in lines if "initial" in line),
+        "unbounded φ": any(_unbounded(line["nonlin"]) for line in lines if "nonlin" in line),
+    }
+    return tuple(name for name in FEATURES if found[name])
+
+
+def _repeated(names: list[str]) -> bool:
+    return len(set(names)) < len(names)
+
+
+def _correlated(cov: list[list[float]]) -> bool:
+    return any(value != 0.0 for i, row in enumerate(cov) for j, value in enumerate(row) if i != j)
+
+
+def _unbounded(function: Mapping[str, Any]) -> bool:
+    """Whether a function is known, or declared, not to be bounded; sums are not counted."""
+    if "name" in function:
+        return not FAMILIES[function["name"]].bounded
+    return function.get("bounded") is False

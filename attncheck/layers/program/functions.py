@@ -1,0 +1,85 @@
+"""Coordinatewise functions of a program's lines, and how they are written down."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import InputError
+
+FloatArray = NDArray[np.float64]
+Coordinatewise = Callable[..., FloatArray]
+
+
+class Stacked(ABC):
+    """A coordinatewise function of vectors and scores that takes them as two arrays, vectorised over draws."""
+
+    @abstractmethod
+    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+        """Map vectors (draws, m, coordinates) and scores (draws, r) to (draws, coordinates)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PerArgument(Stacked):
+    """A function that takes one array (draws, coordinates) per vector and one (draws, 1) per score."""
+
+    function: Coordinatewise
+
+    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+        """Hand the arrays over one by one."""
+        columns = (scores[:, k : k + 1] for k in range(scores.shape[1]))
+        value = self.function(*(vectors[:, k] for k in range(vectors.shape[1])), *columns)
+        return np.asarray(value, dtype=np.float64)
+
+    def __str__(self) -> str:
+        return name_of(self.function)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearCombination:
+    """The Nonlin Σ_i c_i h^i."""
+
+    coefficients: tuple[float, ...]
+
+    def __call__(self, *vectors: FloatArray) -> FloatArray:
+        """Return Σ_i c_i h^i for arrays of one shape."""
+        terms = (c * v for c, v in zip(self.coefficients, vectors, strict=True))
+        return sum(terms, start=np.zeros(1))
+
+    def __str__(self) -> str:
+        return f"linear({', '.join(f'{c:g}' for c in self.coefficients)})"
+
+
+def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
+    """Refuse a function that cannot be called with such arrays, gives another shape, or mixes coordinates.
+
+    Raises
+    ------
+    InputError
+        Naming the function, and what it raised or returned.
+    """
+    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score, none changed"
+    try:
+        with np.errstate(all="ignore"):
+            whole = np.asarray(function(*arguments))
+            first = np.asarray(function(*(array[:, :1] for array in arguments)))
+    except Exception as error:
+        problem = f"cannot be called with {len(arguments)} arrays ({type(error).__name__}: {error})"
+        raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
+    if whole.shape != shape:
+        raise InputError(f"function={name_of(function)}: makes {whole.shape} of arrays {shape}; {remedy}")
+    # Sums may be taken in another order for another shape, in single precision too.
+    if not np.allclose(whole[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
+        raise InputError(f"function={name_of(function)}: gives a coordinate another value without the others; {remedy}")
+
+
+def name_of(function: Any) -> str:
+    """Return a function's name, with its parameters where it has some: tanh, clip(100)."""
+    name = getattr(function, "__name__", None) or getattr(function, "name", None) or str(function)
+    parameters = ", ".join(f"{p:g}" for p in getattr(function, "parameters", ()))
+    return f"{name}({parameters})" if parameters else str(name)

@@ -1,0 +1,75 @@
+"""Functions of several lines that are known by name: what attention makes of values and scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.program.functions import Stacked
+
+FloatArray = NDArray[np.float64]
+
+
+def softmax_mix(*lines: FloatArray) -> FloatArray:
+    """Return Σ_j softmax_j(p_1, …, p_m) v_j of values v_1, …, v_m and scores p_1, …, p_m, in this order.
+
+    Examples
+    --------
+    >>> value, score = np.ones((1, 2)), np.zeros((1, 1))
+    >>> softmax_mix(value, 3.0 * value, score, score)
+    array([[2., 2.]])
+    """
+    values, scores = _halves(lines)
+    return np.asarray((special.softmax(scores, axis=0) * values).sum(axis=0))
+
+
+def residual_softmax_mix(vector: FloatArray, *lines: FloatArray) -> FloatArray:
+    """Return x + Σ_j softmax_j(p) v_j of x, the values and the scores, in this order."""
+    return vector + softmax_mix(*lines)
+
+
+def sigmoid_mix(*lines: FloatArray) -> FloatArray:
+    """Return Σ_j v_j / (1 + exp(-p_j)) of values v_1, …, v_m and scores p_1, …, p_m, in this order."""
+    values, scores = _halves(lines)
+    return np.asarray((special.expit(scores) * values).sum(axis=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionRow(Stacked):
+    """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}."""
+
+    layer: AttentionLayer
+    position: int
+
+    def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+        """Map ṽ (draws, H·s, coordinates) and row i of all heads' scores (draws, H·s) to y^i."""
+        rows = scores.reshape(len(scores), self.layer.num_heads, self.layer.seq_len)
+        weights = map_scores(self.layer, rows, visible(self.layer)[self.position])
+        return self.layer.head_factor * (weights.reshape(len(scores), 1, -1) @ vectors)[:, 0]
+
+    def __str__(self) -> str:
+        return f"attention[{self.position}]"
+
+
+def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
+    """Return values and scores, each stacked along a new first axis."""
+    count, odd = divmod(len(lines), 2)
+    if odd or not count:
+        refuse("lines", len(lines), "are not as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
+    return np.stack(lines[:count]), np.stack(lines[count:])
+
+
+#: The functions by the name that they are written with: it never changes.
+MIXES: Final[dict[str, Callable[..., FloatArray]]] = {
+    "softmax_mix": softmax_mix,
+    "residual_softmax_mix": residual_softmax_mix,
+    "sigmoid_mix": sigmoid_mix,
+}

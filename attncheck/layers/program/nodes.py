@@ -1,0 +1,103 @@
+"""The lines of a program, and the matrices that they use."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attncheck.layers.program.functions import Coordinatewise, Stacked
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A random matrix with i.i.d. N(0, std²/columns) entries; the object is the matrix's identity.
+
+    `rows` and `columns` are numbers, or None for the width n.
+    """
+
+    name: str
+    std: float
+    rows: int | None = None
+    columns: int | None = None
+
+    def shape(self, width: int) -> tuple[int, int]:
+        """Return (rows, columns) at this width."""
+        return self.rows or width, self.columns or width
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Node:
+    """A line of the program: a vector or a score. Compared by identity."""
+
+    name: str
+    parents: tuple[Node, ...]
+    size: int | None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def length(self, width: int) -> int:
+        """Return the number of coordinates at this width (1 for a score)."""
+        return self.size or width
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Initial(Node):
+    """One vector of a group of jointly Gaussian initial vectors.
+
+    `covariance` is that of the whole group, and `root` this vector's row of a root of it.
+    """
+
+    group: int
+    mean: float
+    root: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MatMul(Node):
+    """W h."""
+
+    weight: Weight
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Nonlin(Node):
+    """φ(h¹, …, hᵐ), coordinate by coordinate."""
+
+    function: Coordinatewise
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Score(Node):
+    """ν^{-1/2} g¹ᵀ g² times `factor`, ν the size of g¹ and g²."""
+
+    factor: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Output(Node):
+    """φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
+
+    function: Stacked
+    num_vectors: int
+
+    @property
+    def vectors(self) -> tuple[Node, ...]:
+        """The vectors that φ takes."""
+        return self.parents[: self.num_vectors]
+
+    @property
+    def scores(self) -> tuple[Node, ...]:
+        """The scores that φ takes."""
+        return self.parents[self.num_vectors :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Nodes that are computed together: the same kind, and for MatMuls the same weight.
+
+    ``last`` is True where no later step uses the weight again.
+    """
+
+    nodes: tuple[Node, ...]
+    last: bool = True

@@ -1,0 +1,202 @@
+"""A stack of attention layers in its field's words: a layer, how many, what is between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
+from attncheck._lib.streams import digest, given_fields
+from attncheck._lib.toml import read_toml
+from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, AttentionLayer
+from attncheck.layers.program.coverage import Coverage
+from attncheck.layers.stack_program import StackProgram, expand_layers
+
+#: The most layers: their lines are all written out, and kernels of every layer held.
+_DEEPEST = 1_000
+_FIELDS = ("layer", "depth", "activations", "residual")
+_ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip', 'relu')"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionStack:
+    """Multi-head attention layers on top of each other at initialisation, with the law of their inputs.
+
+    The first stream is z^{(1),i} = h^i + e^i, what a layer's inputs are made from. Layer l reads
+    x^{(l)} = φ_l(z^{(l)}) and makes y^{(l)} of it, with matrices of its own. The next stream is z^{(l+1)} = y^{(l)}, or
+    z^{(l)} + y^{(l)} with `residual`. The output is the last stream. One layer without `residual` is an
+    `AttentionLayer`.
+
+    The paper's theorem ends before the scores of a second layer: what `attncheck.limit` returns for two layers or
+    more is a conjecture.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        What every layer is like; its inputs are those of the first.
+    depth : int
+        Number of layers, from 1 to 1,000.
+    activations : str or sequence of str, optional
+        φ of every layer, or one for each: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or "identity".
+        None: that of `layer`.
+    residual : bool
+        Whether a layer adds to the stream or replaces it.
+
+    Raises
+    ------
+    InputError
+        For an impossible value or combination; names the field, the value and the remedy.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=64, seq_len=4, num_heads=2)
+    >>> stack = AttentionStack(layer=layer, depth=3, activations=("clip", "relu", "tanh"), residual=True)
+    >>> stack.describe()
+    'n=64 s=4 H=2 depth=3 clip/relu/tanh residual (conjecture)'
+    >>> AttentionStack.from_dict(stack.to_dict()) == stack
+    True
+    """
+
+    layer: AttentionLayer
+    depth: int
+    activations: str | Sequence[str] | None = None
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer, AttentionLayer):
+            refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
+        if depth > _DEEPEST:
+            refuse("depth", depth, f"must be at most {_DEEPEST}", "pass the number of layers, e.g. depth=3")
+        given = self.layer.activation if self.activations is None else self.activations
+        if not isinstance(given, str | list | tuple):
+            refuse("activations", given, "is neither a name nor a list of names", _ACTIVATIONS)
+        names = (given,) * depth if isinstance(given, str) else tuple(given)
+        if len(names) != depth:
+            refuse("activations", given, f"must be one name, or {depth}, one for each layer", _ACTIVATIONS)
+        for name in names:
+            check_choice("activations", name, ACTIVATIONS)
+        if not isinstance(self.residual, bool):
+            refuse(
+                "residual", self.residual, "must be a boolean", "pass True to add to the stream, False to replace it"
+            )
+        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "activations", names)
+
+    @property
+    def width(self) -> int:
+        """n, the number of neurons of every vector."""
+        return self.layer.width
+
+    @property
+    def seq_len(self) -> int:
+        """s, the number of positions."""
+        return self.layer.seq_len
+
+    @property
+    def num_heads(self) -> int:
+        """H, the number of heads of each layer."""
+        return self.layer.num_heads
+
+    @functools.cached_property
+    def layers(self) -> tuple[AttentionLayer, ...]:
+        """Each of the layers, with its own activation."""
+        bounds = {"clip": self.layer.clip}
+        return tuple(self.layer.replace(activation=name, clip=bounds.get(name, DEFAULT_CLIP)) for name in self._names)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self.activations or ())
+
+    @property
+    def weight_entries(self) -> int:
+        """The matrix entries of one literal draw: its cost."""
+        single = self.layer.weight_entries
+        return single + (self.depth - 1) * self.layer.head_entries
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, validated again."""
+        _refuse_unknown(changes, "changes")
+        if "depth" in changes and "activations" not in changes and len(set(self._names)) == 1:
+            changes = {**changes, "activations": self._names[0]}
+        return dataclasses.replace(self, **changes)
+
+    def at_width(self, width: int) -> Self:
+        """Return the stack with another number of neurons."""
+        return self.replace(layer=self.layer.replace(width=width))
+
+    def expand(self) -> StackProgram:
+        """Return the Netsor program of the stack, every layer with matrices of its own."""
+        return expand_layers(self.layers, self.residual)
+
+    def coverage(self) -> Coverage:
+        """Return what the paper says of each line of the stack's program: a conjecture from the second layer on.
+
+        Examples
+        --------
+        >>> stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=1, num_heads=1), depth=2)
+        >>> print(stack.coverage().worst.statement)
+        conjecture: scores feed a later MatMul
+        """
+        return self.expand().program.coverage()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as built-in types; `from_dict` gives the stack back."""
+        fields = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
+        return {**fields, "layer": self.layer.to_dict()}
+
+    @property
+    def key(self) -> str:
+        """What the stack is known by in streams, records and digests; it never changes."""
+        return digest({**given_fields(self), "layer": self.layer.key, "activations": list(self._names)})
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Build a stack from a mapping of field names; unknown and missing names are refused."""
+        if not isinstance(fields, Mapping):
+            refuse("stack", fields, "must be a table of fields", "pass a mapping such as {'layer': {...}, 'depth': 2}")
+        _refuse_unknown(fields, "stack")
+        for name, remedy in (("layer", "add the table of a layer"), ("depth", "add the number of layers")):
+            if name not in fields:
+                refuse(name, None, "is missing", remedy)
+        return cls(**{**fields, "layer": AttentionLayer.from_dict(fields["layer"])})
+
+    def to_toml(self) -> str:
+        """Return a ``[stack]`` table with the layer in it; fields of the layer that are None are left out."""
+        import tomli_w
+
+        fields = self.to_dict()
+        fields["layer"] = {name: value for name, value in fields["layer"].items() if value is not None}
+        return tomli_w.dumps({"stack": fields})
+
+    @classmethod
+    def from_toml(cls, text: str | Path) -> Self:
+        """Read the ``[stack]`` table of a TOML text, or of the file at a `Path`."""
+        document, source = read_toml(text, "stack", "a [stack] table of field = value")
+        if not isinstance(document.get("stack"), dict):
+            raise InputError(f"{source}: has no [stack] table; write [stack] above the fields")
+        return cls.from_dict(document["stack"])
+
+    def describe(self) -> str:
+        """Return a short name that shows what differs from the defaults."""
+        names = self._names
+        words = names if len(set(names)) > 1 else names[:1]
+        plain = self.layer.replace(activation="clip", clip=DEFAULT_CLIP)
+        parts = [plain.describe(), f"depth={self.depth}"]
+        if words != ("clip",):
+            parts.append("/".join(words))
+        if "clip" in names and self.layer.clip != DEFAULT_CLIP:
+            parts.append(f"clip={self.layer.clip}")
+        parts += ["residual"] * self.residual + ["(conjecture)"] * (self.depth > 1)
+        return " ".join(parts)
+
+
+def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
+    for name in fields:
+        if name not in _FIELDS:
+            refuse(
+                f"{where}.{name}", fields[name], "is not a field of AttentionStack", "use one of " + ", ".join(_FIELDS)
+            )

@@ -1,0 +1,121 @@
+"""Profiles: how many layers a run visits and what a look may cost, fixed before the run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attncheck._lib.errors import check_choice
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case
+from attncheck.layers.regimes import REGIMES
+
+#: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
+ANCHORS: tuple[AttentionLayer, ...] = (
+    REGIMES["standard"].layer,
+    AttentionLayer(width=8, seq_len=4, num_heads=2),
+    REGIMES["one position"].layer,
+    REGIMES["causal"].layer,
+    AttentionLayer(width=16, seq_len=12, num_heads=16),
+    AttentionLayer(width=256, seq_len=4, num_heads=2),
+)
+#: One layer of each regime that none of these is of.
+REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
+    dict.fromkeys(regime.layer for regime in REGIMES.values() if regime.layer not in ANCHORS)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """What a run does, in numbers that are fixed before it.
+
+    Attributes
+    ----------
+    name : str
+    anchors : int
+        How many of `ANCHORS` every property of layers visits.
+    regimes : int
+        How many of `REGIME_ANCHORS` it visits after these.
+    examples : int
+        Random layers per property; a hard cap.
+    program_anchors, program_examples : int
+        The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
+    drawn : int
+        Random layers or stacks of a test of its own.
+    theory : bool
+        Whether attncheck's properties of the theory are examined, which are computed and have nothing of the subject.
+    entries : int
+        Weight entries that a look of one property on one layer may draw: the draws are this over
+        the layer's `weight_entries`.
+    most_draws : int
+        Draws that a look may take, however cheap.
+    power : float
+        Chance of a violated verdict that sizes are planned for.
+    draws : int or None
+        Draws that the first looks of a whole run may take, shared out evenly over its units whatever they
+        cost; None where only cost bounds them.
+    """
+
+    name: str
+    anchors: int
+    regimes: int
+    examples: int
+    entries: int
+    most_draws: int
+    power: float = 0.99
+    draws: int | None = None
+    program_anchors: int = 9
+    program_examples: int = 6
+    drawn: int = 4
+    theory: bool = True
+
+    @property
+    def layers(self) -> tuple[AttentionLayer, ...]:
+        """The layers that every property of layers visits, whatever the seed."""
+        return ANCHORS[: self.anchors] + REGIME_ANCHORS[: self.regimes]
+
+    def affordable(self, layer: Case) -> int:
+        """Return the draws that one look on `layer` may take."""
+        return max(1, min(self.most_draws, self.entries // layer.weight_entries))
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            "smoke",
+            anchors=4,
+            regimes=0,
+            examples=4,
+            entries=20_000_000,
+            most_draws=6_000,
+            power=0.9,
+            program_anchors=2,
+            program_examples=2,
+            drawn=4,
+            theory=False,
+        ),
+        Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=60_000),
+        Profile(
+            "thorough",
+            anchors=6,
+            regimes=7,
+            examples=40,
+            entries=300_000_000,
+            most_draws=60_000,
+            draws=2_000_000,
+            program_examples=20,
+            drawn=20,
+        ),
+    )
+}
+
+
+def profile_named(name: str) -> Profile:
+    """Return a profile by name.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    return PROFILES[check_choice("profile", name, tuple(PROFILES))]

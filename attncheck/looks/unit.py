@@ -1,0 +1,382 @@
+"""A unit of work: one property on one layer. Planned first, then examined look by look."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.check import AnyCheck, Setting
+from attncheck.checks.claims import CLAIMS
+from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.checks.reference import Reference
+from attncheck.checks.registry import checks_of, property_key
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import examine, per_look_power
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.layers.case import Case
+from attncheck.records.schema import Planned, Result
+from attncheck.subject import Subject
+
+# Entries of the arrays of a chunk: 16 MiB each.
+_CHUNK_ENTRIES = 2**21
+_FEWEST_DRAWS = 64
+_CALL_DRAWS = 256
+# Departures that an effect must amount to for it to be more than the trace of another one.
+_CLEAR = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One property on one layer or program.
+
+    Attributes
+    ----------
+    property_name : str
+        Name in `attncheck.checks.registry.PROPERTIES`.
+    layer : AttentionLayer or ProgramCase
+    role : str
+        Part of the key of its streams; shrinking uses streams of its own.
+    only : str
+        Name of the one check that is examined; all of the property if empty.
+    """
+
+    property_name: str
+    layer: Case
+    role: str = "draws"
+    only: str = ""
+
+    @property
+    def checks(self) -> tuple[AnyCheck, ...]:
+        """Return what is examined."""
+        return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
+
+    @property
+    def stream_key(self) -> tuple[str, str]:
+        """Return what its streams are keyed by: the keys of property and case."""
+        return property_key(self.property_name), self.layer.key
+
+    @property
+    def id(self) -> str:
+        """Return ``property@layer digest``."""
+        return f"{self.property_name}@{self.layer.key}"
+
+    def result_id(self, check: AnyCheck) -> str:
+        """Return ``check@layer digest``."""
+        return f"{check.name}@{self.layer.key}"
+
+    def planned(self) -> list[Planned]:
+        """Return every result that this unit owes."""
+        return [Planned(self.result_id(check), self.id, check.name) for check in self.checks]
+
+    def result_key(self, check: AnyCheck) -> str:
+        """Return ``check key@case key``: what a result is known by in digests and comparisons."""
+        return f"{check.key}@{self.layer.key}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What the looks of one unit may take, and what they must give.
+
+    Attributes
+    ----------
+    affordable : int
+        Draws that one look may take.
+    level : float
+        Level of one look.
+    power : float
+        Chance of a violated verdict, at the departure that a check states, that sizes are planned for.
+    """
+
+    affordable: int
+    level: float
+    power: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one unit will do, decided before any look.
+
+    Attributes
+    ----------
+    setting : Setting or ProgramSetting
+    chunk : int
+        Draws that are asked for and worked on at a time, so that memory is bounded.
+    level : float
+        Level of one look.
+    power : float
+        Power of one look that sizes are planned for.
+    sizes : dict of Check to int
+        Draws that each check takes in a look, in whole chunks; enough to catch its departure.
+    excused : dict of str to str
+        Check names that are not examined, and why.
+    """
+
+    setting: Setting | ProgramSetting
+    chunk: int
+    level: float
+    power: float
+    sizes: Mapping[AnyCheck, int]
+    excused: Mapping[str, str]
+
+
+def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
+    """Return the plan of a unit: which checks are examined, and on how many draws.
+
+    Parameters
+    ----------
+    unit : Unit
+    setting : Setting
+        From `Subject.probe`.
+    cost : Cost
+    """
+    per_look = per_look_power(cost.power)
+    sizes: dict[AnyCheck, int] = {}
+    excused: dict[str, str] = {}
+    for check in unit.checks:
+        if cost.affordable < check.fewest_draws:
+            excused[check.name] = _too_expensive("any law of one number per draw", cost.affordable, setting)
+            continue
+        reason = check.reason_not_examined(setting)
+        if reason:
+            excused[check.name] = reason
+            continue
+        size = check.look_size(setting, cost.level, per_look, cost.affordable)
+        if size is None:
+            excused[check.name] = _too_expensive(check.departure.text, cost.affordable, setting)
+        else:
+            sizes[check] = size
+    most = max(sizes.values(), default=0)
+    calls = max((check.calls for check in sizes), default=1)
+    # Calls long enough to hold what repeats within one.
+    chunk = min(chunk_of(setting.layer, most), max(most // calls, min(most, _CALL_DRAWS)))
+    # What others of the unit draw anyway is taken too, as long as the data stay small.
+    taken = {check: min(most, max(size, chunk)) for check, size in sizes.items()}
+    whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
+    return Plan(setting, chunk, cost.level, per_look, whole, excused)
+
+
+def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:
+    draws = "one draw" if affordable == 1 else f"{affordable} draws"
+    of_program = isinstance(setting, ProgramSetting)
+    this, smaller = ("program", "") if of_program else ("layer", "a smaller width or seq_len, or ")
+    where = f"the {draws} that a look on this {this} may take"
+    return f"{what} takes more than {where}: {smaller}a larger profile affords more"
+
+
+def chunk_of(layer: Case, most: int) -> int:
+    """Return how many of `most` draws are worked on at a time."""
+    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // layer.stored_entries))
+
+
+def observe(
+    planned: Plan,
+    checks: Sequence[AnyCheck],
+    factor: int,
+    subject: Subject,
+    rng: np.random.Generator,
+    seed: np.random.SeedSequence,
+) -> dict[str, Outcome]:
+    """Take one look: draw chunk after chunk, gather what each check measures, and test it.
+
+    Parameters
+    ----------
+    planned : Plan
+    checks : sequence of Check
+        Those that are still undecided.
+    factor : int
+        How many times the planned size.
+    subject : Subject
+    rng : numpy.random.Generator
+        The subject's stream of this look.
+    seed : numpy.random.SeedSequence
+        The reference's stream of this look.
+    """
+    setting = planned.setting
+    size = {check: planned.sizes[check] * factor for check in checks}
+    total = max(size.values())
+    data: dict[AnyCheck, list[tuple[Any, ...]]] = {check: [] for check in checks}
+    pictures: dict[AnyCheck, dict[str, Any]] = {}
+    for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
+        count = min(planned.chunk, total - start)
+        active = [check for check in checks if start < size[check]]
+        sample = subject.draw_as(setting, count, rng)
+        reference = _reference(setting, count, child, frozenset(check.compares for check in active))
+        for check in active:
+            with _named(check, subject, setting):
+                data[check].append(check.measure(sample, reference))
+                if start == 0 and check.picture is not None:  # a chunk is enough to look at
+                    pictures[check] = check.picture(sample)
+    outcomes = {check: _tested(check, subject, setting, parts) for check, parts in data.items()}
+    return {
+        check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
+        for check, outcome in outcomes.items()
+    }
+
+
+def _reference(
+    setting: Setting | ProgramSetting, size: int, seed: np.random.SeedSequence, wanted: frozenset[str]
+) -> Reference | ProgramReference:
+    """Return what `size` draws of the subject are compared with."""
+    if isinstance(setting, ProgramSetting):
+        return ProgramReference(setting.layer, size, setting.coordinates, seed, wanted)
+    return Reference(setting.layer, size, setting.coordinates, seed, wanted)
+
+
+def _tested(
+    check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, parts: Sequence[tuple[Any, ...]]
+) -> Outcome:
+    with _named(check, subject, setting):
+        return check.test(setting, join(parts))
+
+
+@contextlib.contextmanager
+def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
+    """Say whose numbers, on which layer, no statistic can be made of."""
+    try:
+        yield
+    except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
+        problem = f"cannot use what {subject.name} returned on {setting.layer.describe()}: {error}"
+        remedy = "" if isinstance(error, InputError) else "; mend the simulator"
+        raise InputError(f"check={check.name}: {problem}{remedy}") from error
+
+
+def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Join what a check measured on several chunks: arrays end to end, counts added up."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(
+        np.concatenate(column) if isinstance(column[0], np.ndarray) else sum(column)
+        for column in zip(*parts, strict=True)
+    )
+
+
+def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result]:
+    """Plan a unit, examine it, and return one result per check of its property.
+
+    Every random number comes from streams keyed by (seed, property, layer, look): the same arguments
+    give the same digits in any process.
+    """
+    started = time.perf_counter()
+    unsupported = subject.reason_unsupported(unit.layer)
+    if unsupported:
+        return [excused_result(unit, check, cost, unsupported) for check in unit.checks]
+    key = unit.stream_key
+    setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
+    planned = plan(unit, setting, cost)
+    by_name = {check.name: check for check in planned.sizes}
+
+    def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        rng = stream(seed, *key, look=look, role=unit.role)
+        reference_seed = seed_sequence(seed, *key, look=look, role=f"{unit.role}/reference")
+        return observe(planned, [by_name[name] for name in names], factor, subject, rng, reference_seed)
+
+    trails = examine(evaluate, list(by_name), cost.level) if by_name else {}
+    seconds = time.perf_counter() - started
+    return [
+        examined_result(unit, check, cost, planned, trails[check.name], seconds)
+        if check.name in trails
+        else excused_result(unit, check, cost, planned.excused[check.name])
+        for check in unit.checks
+    ]
+
+
+def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
+    """Return the record of a check that was examined."""
+    last = trail.last
+    empty = last.count == 0
+    return Result(
+        id=unit.result_id(check),
+        key=unit.result_key(check),
+        unit=unit.id,
+        property=unit.property_name,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        layer=unit.layer.to_dict(),
+        verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
+        reason="the draws held too little that the check could use" if empty else "",
+        size=planned.sizes[check],
+        affordable=cost.affordable,
+        level=cost.level,
+        power=cost.power,
+        p_values=[] if empty else list(trail.p_values),
+        effects=[outcome.effect for outcome in trail.outcomes],
+        effect=last.effect,
+        low=last.low,
+        high=last.high,
+        null_effect=last.null_effect,
+        at_most=last.at_most,
+        gap=check.gap(planned.setting, planned.sizes[check], planned.level, planned.power),
+        departure=check.departure.effect(planned.setting),
+        combined=trail.combined,
+        continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
+        text=check.describe(last),
+        hint=check.hint_on(planned.setting),
+        seconds=seconds,
+        picture=None if last.picture is None else dict(last.picture),
+    )
+
+
+def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Result:
+    """Return the record of a check that was not examined, and why."""
+    return Result(
+        id=unit.result_id(check),
+        key=unit.result_key(check),
+        unit=unit.id,
+        property=unit.property_name,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        layer=unit.layer.to_dict(),
+        verdict=str(Verdict.NOT_EXAMINED),
+        reason=reason,
+        size=0,
+        affordable=cost.affordable,
+        level=cost.level,
+        power=cost.power,
+        p_values=[],
+        effects=[],
+        effect=None,
+        low=None,
+        high=None,
+        null_effect=None,
+        gap=None,
+        departure=None,
+        combined=1.0,
+        continuous=False,
+        text="",
+        hint="",
+        seconds=0.0,
+    )
+
+
+def violated(results: Sequence[Result]) -> list[Result]:
+    """Return the violated results, the most telling first.
+
+    A fault shows in everything that is computed after it, so the earliest claim that is clearly violated says
+    most about it. Among the checks of a claim, and where none is clear, the one with the smallest p-value does.
+    """
+    return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
+
+
+def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
+    strength = _strength(result)
+    unclear = strength < _CLEAR
+    claim = 0 if unclear else list(CLAIMS).index(result.claim)
+    # p-values of 0 are too small to be written down: effects tell them apart.
+    return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
+
+
+def _strength(result: Result) -> float:
+    """Return the effect in units of the departure that the check must catch."""
+    if result.effect is None or result.departure is None or result.null_effect is None:
+        return 0.0
+    return abs(result.effect - result.null_effect) / max(abs(result.departure - result.null_effect), 1e-300)

@@ -1,0 +1,1 @@
+"""What a run wrote: the schema, and one pass over a record."""

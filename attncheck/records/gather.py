@@ -1,0 +1,332 @@
+"""One pass over a record, line by line: what a report needs of it in bounded memory.
+
+Whatever the number of lines, only counts and the most suspicious results of each check are kept. Nothing
+depends on the order of the lines, so that the number of workers does not show in the page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from attncheck.evidence.distances import Uniform
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.ledger import Entry, keyed_p_values
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.program.features import FEATURES, features_of
+from attncheck.records.bounded import Largest
+from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read_as, sensible
+
+#: Results that are kept of each check, the most suspicious ones.
+KEPT = 24
+_Number = TypeVar("_Number", int, float)
+# Distinct texts that are counted, and ids that are named.
+_DISTINCT = 500
+_NAMED = 20
+
+
+class _Id(msgspec.Struct, frozen=True, gc=False):
+    id: str
+
+
+class _Manifest(Manifest, frozen=True, tag="manifest", tag_field="type"):
+    """A manifest of which only the ids of planned results are decoded."""
+
+    # Narrower than the field that it replaces: nothing here reads more of a planned result than its id.
+    planned: list[_Id]  # type: ignore[assignment]
+
+
+@dataclasses.dataclass(order=True)
+class _Kept:
+    key: tuple[float, float, float, str]
+    result: Result = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass
+class Tally:
+    """What is kept of the results of one check.
+
+    Attributes
+    ----------
+    name, claim, kind : str
+    verdicts : Counter
+        How often each verdict was given.
+    reasons : Counter
+        Why results were not examined.
+    draws : dict of int to int
+        Draws of a look, by unit.
+    sizes : list of int
+        The smallest and the largest look; empty if none was taken.
+    gaps : list of float
+        The smallest and the largest detectable gap.
+    """
+
+    name: str
+    claim: str
+    kind: str
+    verdicts: Counter[str] = dataclasses.field(default_factory=Counter)
+    reasons: Counter[str] = dataclasses.field(default_factory=Counter)
+    draws: dict[int, int] = dataclasses.field(default_factory=dict)
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    gaps: list[float] = dataclasses.field(default_factory=list)
+    hint: str = ""
+    smallest: Result | None = None
+    _worst: Largest[_Kept] = dataclasses.field(default_factory=lambda: Largest(KEPT))
+
+    @property
+    def examined(self) -> int:
+        """How many results have a p-value."""
+        return self.verdicts.total() - self.verdicts[Verdict.NOT_EXAMINED]
+
+    @property
+    def worst(self) -> list[Result]:
+        """The kept examined results, the most suspicious first."""
+        return [kept.result for kept in self._worst.items]
+
+    def add(self, result: Result, unit: int) -> None:
+        """Count a result."""
+        self.verdicts[result.verdict] += 1
+        if not result.p_values:
+            _count(self.reasons, result.reason or "no reason was given")
+            return
+        self.draws[unit] = max(self.draws.get(unit, 0), result.size)
+        self.sizes = _range(self.sizes, result.size)
+        if result.gap is not None:
+            self.gaps = _range(self.gaps, result.gap)
+        self.hint = max(self.hint, result.hint)
+        if result.verdict == Verdict.VIOLATED:
+            self.smallest = min(self.smallest or result, result, key=extent)
+        self._worst.add(_Kept(suspicion(result), result))
+
+
+@dataclasses.dataclass
+class Space:
+    """Which layers were visited, and on which of them something was violated.
+
+    Attributes
+    ----------
+    values, violated_values : dict of str to Counter
+        How often each value of each field occurs over distinct layers, all of them and those with a violation.
+    shapes : Counter
+        How often each (width, seq_len, num_heads) occurs.
+    layers, violated : set of int
+        Keys of the layers.
+    """
+
+    values: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    violated_values: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    shapes: Counter[tuple[int, int, int]] = dataclasses.field(default_factory=Counter)
+    layers: set[int] = dataclasses.field(default_factory=set)
+    violated: set[int] = dataclasses.field(default_factory=set)
+
+    def add(self, layer: dict[str, Any], violated: bool) -> int:
+        """Count a layer once; return its key."""
+        key = _key(msgspec.json.encode(layer, order="sorted"))
+        if key not in self.layers:
+            self.layers.add(key)
+            _count_fields(self.values, _visited(layer))
+            shape = tuple(layer.get(name) for name in ("width", "seq_len", "num_heads"))
+            if all(isinstance(part, int) for part in shape):
+                _count(self.shapes, shape)
+        if violated and key not in self.violated:
+            self.violated.add(key)
+            _count_fields(self.violated_values, _visited(layer))
+        return key
+
+
+@dataclasses.dataclass
+class Gathered:
+    """What a report knows of a run.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : Manifest
+    closing : Closing or None
+        None if the run did not finish.
+    tallies : dict of str to Tally
+        By check, in the order of their names.
+    space : Space
+    claim_layers : dict of str to set of int
+        Keys of the layers on which a claim was examined.
+    reported : int
+        Results in the record.
+    missing, unplanned, duplicated : int
+        Planned results that are not in the record, and so on.
+    named : dict of str to list of str
+        The first ids of each of these three.
+    p_values : list of float
+        The keyed first-look p-values, one of each unit.
+    uniformity : Outcome or None
+        Their test.
+    theory : list of Theory
+        The statements of the theory, by id.
+    """
+
+    path: Path
+    manifest: Manifest
+    closing: Closing | None = None
+    tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)
+    space: Space = dataclasses.field(default_factory=Space)
+    claim_layers: dict[str, set[int]] = dataclasses.field(default_factory=dict)
+    reported: int = 0
+    missing: int = 0
+    unplanned: int = 0
+    duplicated: int = 0
+    named: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    p_values: list[float] = dataclasses.field(default_factory=list)
+    uniformity: Outcome | None = None
+    theory: list[Theory] = dataclasses.field(default_factory=list)
+
+    def count(self, verdict: str) -> int:
+        """Return how many results have a verdict."""
+        return sum(tally.verdicts[verdict] for tally in self.tallies.values())
+
+    @property
+    def examined(self) -> int:
+        """How many results have a p-value."""
+        return sum(tally.examined for tally in self.tallies.values())
+
+
+def gather(path: Path) -> Gathered:
+    """Read a record once.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read, or a line of it makes no sense.
+    """
+    lines = read_as(path, _Manifest | Result | Theory | Closing)
+    manifest: _Manifest = next(lines)
+    owed = {planned.id: False for planned in manifest.planned}
+    # The plan is the largest part of a long record, and `owed` holds what is needed of it.
+    manifest.planned.clear()
+    found = Gathered(path, manifest)
+    p_values = keyed_p_values(_entries(found, owed, lines), found.manifest.seed)
+    found.p_values = list(p_values.values())
+    found.uniformity = Uniform().test(found.p_values) if found.p_values else None
+    missing = [name for name, reported in owed.items() if not reported]
+    found.missing = len(missing)
+    found.named["missing"] = heapq.nsmallest(_NAMED, missing)
+    found.tallies = dict(sorted(found.tallies.items()))
+    found.theory.sort(key=lambda each: each.id)
+    return found
+
+
+def tallied(results: Iterable[Result]) -> dict[str, Tally]:
+    """Return what is kept of results that are at hand, by check."""
+    tallies: dict[str, Tally] = {}
+    for result in results:
+        _tally(tallies, result)
+    return tallies
+
+
+def suspicion(result: Result) -> tuple[float, float, float, str]:
+    """Return a key that is larger for more suspicious results; ties go by id."""
+    return (float(result.verdict == Verdict.VIOLATED), -result.combined, -result.p_values[0], result.id)
+
+
+def extent(result: Result) -> tuple[float, str]:
+    """Return a key that is smaller for smaller layers and programs; ties go by id."""
+    if "program" in result.layer:
+        return float(len(result.layer["program"].get("lines", []))), result.id
+    sizes = [result.layer.get(name) for name in ("width", "seq_len", "num_heads")]
+    return math.prod(size for size in sizes if isinstance(size, int | float)), result.id
+
+
+def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> Iterator[Entry]:
+    """Count the lines of a record as they pass, and yield what the ledger needs of each result."""
+    for number, line in enumerate(lines, 2):
+        if isinstance(line, Closing):
+            found.closing = line
+        if isinstance(line, Theory):
+            found.theory.append(line)
+            _account(found, owed, line.id)
+        if not isinstance(line, Result):
+            continue
+        with sensible(found.path, number):
+            fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
+            entry = Entry(*fields)
+        yield entry
+        _account(found, owed, line.id)
+        # A layer on which nothing was examined was not visited.
+        if line.p_values:
+            layer = found.space.add(line.layer, line.verdict == Verdict.VIOLATED)
+            found.claim_layers.setdefault(line.claim, set()).add(layer)
+        _tally(found.tallies, line)
+
+
+def _tally(tallies: dict[str, Tally], result: Result) -> None:
+    if result.check not in tallies:
+        tallies[result.check] = Tally(result.check, result.claim, result.kind)
+    tallies[result.check].add(result, _key(result.unit.encode()))
+
+
+def _account(found: Gathered, owed: dict[str, bool], name: str) -> None:
+    """Compare a reported id with the plan."""
+    found.reported += 1
+    if name not in owed:
+        found.unplanned += 1
+        _name(found.named.setdefault("unplanned", []), name)
+    elif owed[name]:
+        found.duplicated += 1
+        _name(found.named.setdefault("duplicated", []), name)
+    else:
+        owed[name] = True
+
+
+def _name(names: list[str], name: str) -> None:
+    """Keep the first names in sorted order."""
+    names.append(name)
+    names.sort()
+    del names[_NAMED:]
+
+
+def _count(counter: Counter[Any], value: Any) -> None:
+    if value in counter or len(counter) < _DISTINCT:
+        counter[value] += 1
+
+
+def _visited(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a layer, or of a program, is counted."""
+    if "program" not in layer:
+        return layer
+    try:
+        has = features_of(layer["program"])
+        widths = ", ".join(str(width) for width in layer["widths"])
+    except (KeyError, TypeError, AttributeError):
+        return {"program": "not known to this version"}
+    return {"program_widths": widths} | {f"program: {feature}": feature in has for feature in FEATURES}
+
+
+def _count_fields(counters: dict[str, Counter[str]], layer: dict[str, Any]) -> None:
+    """Count the values of a layer's fields, and what they say together."""
+    heads, groups = layer.get("num_heads"), layer.get("num_kv_heads")
+    together = {} if heads is None else {"more_than_one_head": heads != 1, "heads_in_groups": groups is not None}
+    for name, value in (layer | together).items():
+        _count(counters.setdefault(name, Counter()), _plain(value))
+
+
+def _range(seen: list[_Number], value: _Number) -> list[_Number]:
+    return [min(*seen, value), max(*seen, value)] if seen else [value, value]
+
+
+def _plain(value: Any) -> str:
+    """Return a layer's value as a person would write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "not set"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _key(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

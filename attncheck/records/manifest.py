@@ -1,0 +1,55 @@
+"""The first line of a record: where, when and with which versions a run was made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from attncheck._lib.arithmetic import in_use
+from attncheck._lib.version import __version__
+from attncheck.records.schema import SCHEMA, Manifest, Planned
+
+_VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
+
+
+def manifest_of(
+    *, seed: int, profile: str, false_alarm: float, level: float, subject: str, planned: Sequence[Planned]
+) -> Manifest:
+    """Return the manifest of a run that starts now, on this machine."""
+    return Manifest(
+        schema=SCHEMA,
+        versions=installed_versions(),
+        seed=seed,
+        profile=profile,
+        false_alarm=false_alarm,
+        level=level,
+        subject=subject,
+        planned=list(planned),
+        machine=this_machine(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def this_machine() -> dict[str, str]:
+    """Return what digits and times depend on beside versions, without naming the machine."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(os.cpu_count()),
+        "arithmetic": in_use(),
+    }
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of attncheck and of what its digits rest on."""
+    return {name: _version(name) for name in _VERSIONED}
+
+
+def _version(name: str) -> str:
+    try:
+        return __version__ if name == "attncheck" else importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,1 @@
+"""A run from its plan to its verdict, and the check of samples made elsewhere."""

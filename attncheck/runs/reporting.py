@@ -1,0 +1,76 @@
+"""A run while it goes on: results are written down as they come in, and concluded at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.evidence.ledger import Conclusion
+from attncheck.records.schema import Closing, Result, Theory, Writer, run_digest
+from attncheck.runs.run import Run
+from attncheck.runs.summary import summarize
+
+
+class RunReport:
+    """Takes results as they come in, in any order, writes them down at once, and concludes.
+
+    Where the record can no longer be written, the run goes on, its record ends there, and `failure` says why.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.failure = ""
+        self.results: list[Result] = []
+        self.theory: list[Theory] = []
+        self.conclusion: Conclusion | None = None
+        self._started = time.perf_counter()
+        if run.record is None:
+            refuse("record", None, "is missing", "pass the path that the record goes to")
+        self._writer = Writer(run.record)
+        self._writer.write(run.manifest())
+
+    def take(self, results: Sequence[Mapping[str, Any]]) -> None:
+        """Take the results of one unit."""
+        for fields in results:
+            result = msgspec.convert(fields, Result)
+            self.results.append(result)
+            self._write(result)
+
+    def take_theory(self, fields: Mapping[str, Any]) -> None:
+        """Take one statement of the theory."""
+        statement = msgspec.convert(fields, Theory)
+        self.theory.append(statement)
+        self._write(statement)
+
+    def finish(self) -> bool:
+        """Conclude, write the closing line, and return whether the run is consistent and written down."""
+        self.conclusion = self.run.conclude(self.results, self.theory)
+        closing = Closing(
+            digest=run_digest([*self.results, *self.theory]),
+            verdict=self.conclusion.verdict,
+            reasons=list(self.conclusion.reasons),
+            reported=len(self.results) + len(self.theory),
+            seconds=time.perf_counter() - self._started,
+        )
+        self._write(closing)
+        self._writer.close()
+        return self.conclusion.verdict == "consistent" and not self.failure
+
+    def summary(self, color: bool = False) -> str:
+        """Return the verdict and the table of properties, for a terminal."""
+        if self.conclusion is None:
+            return ""
+        text = summarize(self.run, self.results, self.conclusion, color, self.theory)
+        return f"{text}\n{self.failure}" if self.failure else text
+
+    def _write(self, line: Result | Theory | Closing) -> None:
+        if self.failure:
+            return
+        try:
+            self._writer.write(line)
+        except InputError as error:
+            self.failure = str(error)

@@ -1,0 +1,219 @@
+"""A run: what it examines, at which level, and what it comes to. Front ends (pytest, the command line) use this."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError, check_number, check_whole, refuse
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of, property_key
+from attncheck.diagnosis.differences import diagnose
+from attncheck.diagnosis.messages import explain
+from attncheck.diagnosis.shrink import illustration
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.ledger import Conclusion, conclude
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case
+from attncheck.looks.examples import draw_examples, program_anchors
+from attncheck.looks.profiles import Profile, profile_named
+from attncheck.looks.stand_ins import stand_in
+from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.records.manifest import manifest_of
+from attncheck.records.schema import Manifest, Planned, Result, Theory
+from attncheck.subject import DEFAULT_SUBJECT, Subject
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run examines and how; `settled` fixes its level once the units are known.
+
+    Attributes
+    ----------
+    subject : Subject
+    seed : int
+    profile : Profile
+    budget : Budget
+    record : Path or None
+        Where the record goes.
+    draws : int or None
+        With the thorough profile: about what the first looks of the whole run take.
+    unit_ids : tuple of str
+        The planned units; empty until `settled`.
+    theory_ids : tuple of str
+        The planned statements of the theory.
+    explains : bool
+        Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
+    """
+
+    subject: Subject
+    seed: int
+    profile: Profile
+    budget: Budget
+    record: Path | None = None
+    draws: int | None = None
+    unit_ids: tuple[str, ...] = ()
+    theory_ids: tuple[str, ...] = ()
+    explains: bool = True
+
+    @classmethod
+    def of(
+        cls, *, subject: Any, seed: Any, profile: str, false_alarm: Any, record: Path | None, draws: Any = None
+    ) -> Run:
+        """Build a run from what a person typed.
+
+        Raises
+        ------
+        InputError
+            Naming the option, its value and the remedy.
+        """
+        settled = profile_named(profile)
+        if draws is not None and settled.draws is None:
+            refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
+        most = settled.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
+        chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
+        return cls(
+            subject=Subject.of(subject or DEFAULT_SUBJECT),
+            seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
+            profile=settled,
+            budget=Budget(chance),
+            record=record,
+            draws=most,
+        )
+
+    def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
+        """Return the run with its planned units, which fix the level of a look, and statements of the theory."""
+        units, theory = tuple(dict.fromkeys(unit_ids)), tuple(dict.fromkeys(theory_ids))
+        return dataclasses.replace(self, unit_ids=units, theory_ids=theory)
+
+    @property
+    def level(self) -> float:
+        """The level of one look, from the budget and the number of planned results that looks decide on."""
+        return self.budget.level(len(self.planned))
+
+    @property
+    def planned(self) -> list[Planned]:
+        """Every result on the subject that the run owes."""
+        owed = []
+        for unit in self.unit_ids:
+            name, _, layer = unit.partition("@")
+            owed += [Planned(f"{check.name}@{layer}", unit, check.name) for check in checks_of(name)]
+        return owed
+
+    @property
+    def planned_theory(self) -> list[Planned]:
+        """Every statement of the theory that the run owes."""
+        return [Planned(each, each, each.partition("@")[0]) for each in self.theory_ids]
+
+    def header(self) -> str:
+        """Return one line on what is examined and how."""
+        return (
+            f"attncheck: subject {self.subject.name}, seed {self.seed}, profile {self.profile.name}, "
+            f"false-alarm budget {self.budget.false_alarm:g}"
+        )
+
+    def units(self, name: str, strategy: Any) -> list[Unit]:
+        """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
+
+        Layers that the subject does not support stay in the plan, as not examined, and others stand in for them.
+        """
+        profile = self.profile
+        if name in PROGRAM_PROPERTIES:
+            drawn = draw_examples(strategy, profile.program_examples, self.seed, property_key(name))
+            return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
+        layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, property_key(name))]
+        return self.units_on(name, [*layers, *self._stand_ins(layers)])
+
+    def _stand_ins(self, layers: Iterable[AttentionLayer]) -> Iterator[AttentionLayer]:
+        """Yield what is examined beside the layers that the subject does not support."""
+        with contextlib.suppress(InputError):  # a declaration that fails is told of with the first result
+            for layer in layers:
+                if self.subject.reason_unsupported(layer):
+                    instead = stand_in(layer, lambda each: not self.subject.reason_unsupported(each))
+                    yield from () if instead is None else (instead,)
+
+    def drawn(self, strategy: Any, key: str) -> list[Any]:
+        """Return the run's layers or stacks from a strategy for a test of its own, keyed by what they are for."""
+        return draw_examples(strategy, self.profile.drawn, self.seed, key)
+
+    def units_on(self, name: str, layers: Iterable[Case]) -> list[Unit]:
+        """Return the units of a property on given layers, each once."""
+        checks_of(name)
+        return [Unit(name, layer) for layer in dict.fromkeys(layers)]
+
+    def affordable(self, layer: Case) -> int:
+        """Return the draws that one look on `layer` may take.
+
+        A budget of draws is shared out evenly over the units, whatever a draw costs: what a limit on cost
+        leaves with the lowest power, the wide layers, gains the most.
+        """
+        share = 0 if self.draws is None else self.draws // max(1, len(self.unit_ids))
+        return max(share, self.profile.affordable(layer))
+
+    def examine(self, name: str, layer: Case) -> tuple[list[dict[str, Any]], str]:
+        """Examine a property on a layer; return its results as built-in types, and a message if violated."""
+        unit = Unit(name, layer)
+        cost = Cost(self.affordable(layer), self.level, self.profile.power)
+        with own_arithmetic():
+            results = run_unit(unit, self.subject, self.seed, cost)
+            if self.explains and violated(results):
+                results = self._explained(unit, results, cost)
+        return [msgspec.to_builtins(result) for result in results], explain(
+            results, self.record, subject=self.subject.name
+        )
+
+    def _explained(self, unit: Unit, results: Sequence[Result], cost: Cost) -> list[Result]:
+        """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""
+        worst = violated(results)[0]
+        smaller = illustration(unit, worst.check, self.subject, self.seed, cost)
+        diagnosis: list[str] = []
+        with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
+            diagnosis = diagnose(unit, self.subject, self.seed)
+        return [
+            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller)
+            if result.verdict == Verdict.VIOLATED
+            else result
+            for result in results
+        ]
+
+    def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
+        """Return what results and statements of the theory come to, against the plan."""
+        records = [msgspec.to_builtins(result) for result in results]
+        records += [
+            {"id": each.id, "unit": each.id, "verdict": each.verdict, "p_values": [], "looks": False} for each in theory
+        ]
+        planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
+        with own_arithmetic():
+            return conclude(planned, records, self.budget, self.seed)
+
+    def manifest(self) -> Manifest:
+        """Return the first line of the record."""
+        return manifest_of(
+            seed=self.seed,
+            profile=self.profile.name,
+            false_alarm=self.budget.false_alarm,
+            level=self.level,
+            subject=self.subject.name,
+            planned=[*self.planned, *self.planned_theory],
+        )
+
+
+def _count(text: str) -> int | float:
+    """Read a count as people write large ones, 1000000 or 1e6."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def _typed(value: Any, kind: Callable[[str], Any]) -> Any:
+    """Return what a person typed as a number where it is one; the check that follows refuses the rest."""
+    try:
+        # Python reads 1_0 as 10.
+        return kind(value) if isinstance(value, str) and "_" not in value else value
+    except ValueError:
+        return value

@@ -1,0 +1,194 @@
+"""Examine samples that cannot be drawn again: three disjoint blocks serve as the looks.
+
+Where a block is too small for a check, and its p-values are exact far into the tail, the whole file is one
+look at the check's share of the false-alarm budget. A violation found there stands; where the look would
+have missed the departure that the check states, finding nothing is no pass: the check is not examined, and
+says what it would have seen and how many draws it takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from attncheck._lib.streams import seed_sequence
+from attncheck._lib.words import gap_text
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.outputs import score_checks
+from attncheck.checks.registry import CHECKS
+from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.exchange import Repeats
+from attncheck.evidence.families import Association, Count, Family, Scale, Uniform
+from attncheck.evidence.family import DRAWS_CAP, Outcome
+from attncheck.evidence.looks import examine_blocks, per_look_power
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
+from attncheck.records.schema import Result
+from attncheck.runs.samples.files import Samples
+from attncheck.subject import Subject
+
+BLOCKS = 3
+_POWER = 0.99
+
+
+@dataclasses.dataclass(frozen=True)
+class FilePlan:
+    """Which checks are examined in three blocks, which in one look, and why the others are not."""
+
+    setting: Setting
+    block: int
+    level: float
+    single_level: float
+    in_blocks: tuple[Check, ...]
+    in_one: tuple[Check, ...]
+    excused: Mapping[Check, str]
+
+
+def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
+    """Return what a file of this size and content can be examined for, before looking at it."""
+    sample = samples.sample
+    setting = Setting(sample.layer, sample.exposed, sample.coordinates)
+    checks = (*CHECKS, *score_checks(sample.score_entries or ()))
+    budget = Budget(false_alarm)
+    level, single = budget.level(len(checks)), budget.looks_share / len(checks)
+    block, size = len(samples) // BLOCKS, len(samples)
+    in_blocks, in_one, excused = [], [], {}
+    for check in checks:
+        reason = check.reason_not_examined(setting)
+        if reason:
+            excused[check] = reason
+            continue
+        power = per_look_power(_POWER)
+        # Draws that occur twice may do so in different blocks.
+        anywhere = isinstance(check.family(setting), Repeats)
+        if block and not anywhere and check.look_size(setting, level, power, block) is not None:
+            in_blocks.append(check)
+        elif size >= check.draws_per_unit and _tail_exact(check.family(setting)):
+            in_one.append(check)
+        else:
+            excused[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
+    return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), excused)
+
+
+def _too_small(check: Check, needed: int | None, size: int) -> str:
+    takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
+    return f"{check.departure.text} takes {takes} draws, the file has {size:,}"
+
+
+def examine_samples(samples: Samples, *, seed: int = 0, false_alarm: float = 1e-6) -> list[Result]:
+    """Return one result per check, the registry's and those of single score entries.
+
+    Parameters
+    ----------
+    samples : Samples
+    seed : int
+        Keys the streams of the exact law's reference draws.
+    false_alarm : float
+        Chance that a right file has any violated result.
+    """
+    started = time.perf_counter()
+    planned = plan_file(samples, false_alarm)
+    seconds = 0.0
+    trails: dict[Check, tuple[Trail, Plan, Cost]] = {}
+    if planned.in_blocks:
+        plan, cost = _plan(planned, planned.in_blocks, planned.block, planned.level, per_look_power(_POWER))
+        found = examine_blocks(_evaluate(samples, plan, seed), [c.name for c in planned.in_blocks], planned.level)
+        trails |= {check: (found[check.name], plan, cost) for check in planned.in_blocks}
+    if planned.in_one:
+        plan, cost = _plan(planned, planned.in_one, len(samples), planned.single_level, _POWER)
+        once = _evaluate(samples, plan, seed)(1, 1, tuple(check.name for check in planned.in_one))
+        trails |= {check: (_single(once[check.name], plan.level), plan, cost) for check in planned.in_one}
+    seconds = time.perf_counter() - started
+    return [
+        _result(samples, check, trails.get(check), planned, seconds)
+        for check in (*planned.in_blocks, *planned.in_one, *planned.excused)
+    ]
+
+
+def _plan(file: FilePlan, checks: Sequence[Check], size: int, level: float, power: float) -> tuple[Plan, Cost]:
+    chunk = chunk_of(file.setting.layer, size)
+    return Plan(file.setting, chunk, level, power, dict.fromkeys(checks, size), {}), Cost(size, level, power)
+
+
+def _single(outcome: Outcome, level: float) -> Trail:
+    verdict = Verdict.VIOLATED if outcome.p_value < level else Verdict.CONSISTENT
+    return Trail((outcome,), verdict, level)
+
+
+def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
+    by_name = {check.name: check for check in plan.sizes}
+    layer = plan.setting.layer
+
+    def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        size = next(iter(plan.sizes.values()))
+        subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
+        reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
+        rng = np.random.default_rng(0)  # never used: a file has no randomness of its own
+        return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
+
+    return evaluate
+
+
+class _Reader:
+    """Hands out a file's draws in order, as a subject would its fresh ones."""
+
+    def __init__(self, samples: Samples, start: int) -> None:
+        self._samples = samples
+        self._next = start
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        part = slice(self._next, self._next + size)
+        self._next += size
+        sample: Sample = self._samples.sample
+        arrays: dict[str, Any] = {
+            name: getattr(sample, name)[part] for name in FIELDS if getattr(sample, name) is not None
+        }
+        if sample.score_entries:
+            arrays["score_entries"] = {entry: column[part] for entry, column in sample.score_entries.items()}
+        return arrays
+
+
+def _tail_exact(family: Family) -> bool:
+    """Return whether p-values are exact, or too large, however far out."""
+    return isinstance(family, Scale | Association | Count | Uniform | Repeats)
+
+
+def _result(
+    samples: Samples, check: Check, trail: tuple[Trail, Plan, Cost] | None, file: FilePlan, seconds: float
+) -> Result:
+    unit = Unit(check.property_name, file.setting.layer)
+    if trail is None:
+        return excused_result(unit, check, Cost(len(samples), file.level, _POWER), file.excused[check])
+    result = examined_result(unit, check, trail[2], trail[1], trail[0], seconds)
+    if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
+        needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
+        reason = f"{_too_small(check, needed, len(samples))}; it could have shown {gap_text(result.gap)}"
+        return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
+    if result.verdict == Verdict.INCONCLUSIVE:
+        return msgspec.structs.replace(result, reason=_to_settle(check, trail[0], file))
+    return result
+
+
+def _powerless(check: Check, file: FilePlan, size: int) -> bool:
+    """Return whether one look at the whole file could have missed the departure that the check states."""
+    return check.look_size(file.setting, file.single_level, _POWER, size) is None
+
+
+def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:
+    """Return how many draws would settle a check whose blocks disagree, at the effect that they show."""
+    seen = float(np.mean([outcome.effect for outcome in trail.outcomes]))
+    try:
+        needed = check.family(file.setting).size(seen, file.level, per_look_power(_POWER))
+    except ValueError:
+        needed = None
+    if needed is None:
+        return "the blocks disagree, and the effect that they show is too small to settle"
+    draws = BLOCKS * needed * check.draws_per_unit
+    return f"the blocks disagree; at the effect that they show {draws:,} draws would settle it"

@@ -1,0 +1,195 @@
+"""Read samples of a layer from .npz, .npy and .csv files, and say what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import difflib
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.checks.sample import FIELDS, FILE_FIELDS, LARGEST, Sample
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+
+FloatArray = NDArray[np.float64]
+Entry = tuple[int, int, int]
+
+_OUTPUT_COLUMN = re.compile(r"y_?(\d+)$")
+# How .npy files start.
+_NPY = b"\x93NUMPY"
+_SCORE_COLUMN = re.compile(r"p_?(\d+)_(\d+)_(\d+)$")
+# How arrays are called in the errors of what a subject returns, which has no file.
+_RETURNED = re.compile(r"subject\['(\w+)'\]")
+_MEND = "mend the simulator, or what wrote the file"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples:
+    """Draws of a layer from a file.
+
+    Attributes
+    ----------
+    sample : Sample
+        What the file holds of the fields that a subject may expose.
+    source : str
+        The file's name.
+    """
+
+    sample: Sample
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+
+def read_samples(path: Path, layer: AttentionLayer) -> Samples:
+    """Read draws of `layer`.
+
+    A .npz file holds ``outputs`` (N, s) or (N, s, k) and optionally ``scores`` (N, H, s, s), ``inputs`` like
+    the outputs, and Gram matrices; see `attncheck.Draws`. A .npy file holds outputs alone. A .csv file has
+    a header with columns ``y1`` … ``ys`` and optionally scores of single entries, ``p1_1_2`` for head 1,
+    row 1, column 2; without a header its columns are the outputs.
+
+    Raises
+    ------
+    InputError
+        Naming the file, the array or column, what is wrong, and the remedy.
+    """
+    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        refuse("samples", str(path), "is not of a known kind", "pass a file that ends in .npz, .npy or .csv")
+    try:
+        arrays, entries = reader(path, layer)
+    except OSError as error:
+        raise InputError(f"samples={path}: cannot be read ({error.strerror or error}); check the path") from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"samples={path}: is damaged ({_first_line(error)}); write the file again") from None
+    for name in ("outputs", "inputs"):
+        if name in arrays:
+            _check_array(path, name, arrays[name])
+    shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
+    size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
+    try:
+        shaped["score_entries"] = entries or None
+        return Samples(Sample.from_mapping(layer, shaped, size, FILE_FIELDS), path.name)
+    except InputError as error:
+        said = _RETURNED.sub(r"\1", str(error)).replace("mend the simulator", _MEND)
+        raise InputError(f"samples={path}: {said}") from None
+
+
+def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
+    """Refuse an array without draws, or with numbers that are none, in the words of its own shape."""
+    if array.shape[:1] == (0,):
+        refuse(f"samples={path}: {name}.shape", array.shape, "holds no draws", "write one row per draw")
+    if array.dtype.kind == "f" and (where := _first_bad(array)):
+        entry = "draw {}, position {}".format(*(k + 1 for k in where[:2])) if array.ndim > 1 else f"draw {where[0] + 1}"
+        _refuse_number(f"samples={path}: {name}{list(where)} ({entry})", float(array[where]))
+
+
+def _first_bad(array: NDArray[Any]) -> tuple[int, ...]:
+    """Return where the first number is that is not finite, or too large; empty if there is none."""
+    with np.errstate(over="ignore"):  # a long double beyond float64 is infinite
+        bad = ~(np.abs(array.astype(np.float64, copy=False)) <= LARGEST)
+    return tuple(int(k) for k in np.argwhere(bad)[0]) if bad.any() else ()
+
+
+def _refuse_number(where: str, number: float) -> NoReturn:
+    refuse(where, number, f"is beyond {LARGEST:g}" if np.isfinite(number) else "is not finite", _MEND)
+
+
+def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return (N, s) outputs and inputs as one neuron each, (N, s, 1)."""
+    return array[..., None] if name in ("outputs", "inputs") and array.ndim == 2 else array
+
+
+def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+    if not zipfile.is_zipfile(path) and not path.read_bytes()[:6] == _NPY:
+        raise InputError(f"samples={path}: is no .npz archive, or was cut short; write it with numpy.savez")
+    with np.load(path, allow_pickle=False) as archive:
+        if not hasattr(archive, "files"):
+            refuse("samples", str(path), "is one array, not an archive", "rename it to end in .npy")
+        unknown = [name for name in archive.files if name not in FIELDS]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], FIELDS, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(FIELDS)
+            refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
+        return {name: archive[name] for name in archive.files}, {}
+
+
+def _read_npy(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+    if path.read_bytes()[:6] != _NPY:
+        raise InputError(f"samples={path}: is no .npy file; write it with numpy.save")
+    array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        refuse("samples", str(path), "is an archive, not one array", "rename it to end in .npz")
+    return {"outputs": array}, {}
+
+
+def _read_csv(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        header = next(csv.reader(file), None)
+    if header is None:
+        refuse("samples", str(path), "is empty", "write one row per draw")
+    named = not all(_is_number(cell) for cell in header)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+        table = np.loadtxt(path, delimiter=",", skiprows=int(named), ndmin=2, encoding="utf-8-sig")
+    if not table.size:
+        refuse("samples", str(path), "has no rows below its header", "write one row per draw")
+    names = [cell.strip() for cell in header] if named else [str(1 + k) for k in range(table.shape[1])]
+    if len(names) != table.shape[1]:
+        refuse("samples", len(names), f"header cells for {table.shape[1]} columns", "name every column once")
+    found = _named_columns(names, table, layer) if named else ({"outputs": table}, {})
+    if where := _first_bad(table):
+        row = f"row {where[0] + 1}{' below the header' * named}"
+        _refuse_number(f"samples={path}: {row}, column {names[where[1]]}", float(table[where]))
+    return found
+
+
+def _named_columns(
+    names: list[str], table: FloatArray, layer: AttentionLayer
+) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+    outputs: dict[int, FloatArray] = {}
+    entries: dict[Entry, FloatArray] = {}
+    for name, column in zip(names, table.T, strict=True):
+        if match := _OUTPUT_COLUMN.match(name):
+            outputs[int(match[1])] = column
+        elif match := _SCORE_COLUMN.match(name):
+            entries[_entry(name, match, layer)] = column
+        else:
+            refuse("column", name, "is not known", "name outputs y1, y2, … and scores p1_1_2 (head, row, column)")
+    if sorted(outputs) != list(range(1, layer.seq_len + 1)) or len(outputs) + len(entries) != len(names):
+        refuse("columns", names, "are not each output once", f"name them y1 to y{layer.seq_len}")
+    return {"outputs": np.stack([outputs[i] for i in sorted(outputs)], axis=1)}, entries
+
+
+def _entry(name: str, match: re.Match[str], layer: AttentionLayer) -> Entry:
+    head, i, j = (int(part) - 1 for part in match.groups())
+    inside = 0 <= head < layer.num_heads and 0 <= i < layer.seq_len and 0 <= j < layer.seq_len
+    if not inside or not visible(layer)[i, j]:
+        problem = "is no visible score of the layer"
+        refuse("column", name, problem, f"heads go to {layer.num_heads}, positions to {layer.seq_len}")
+    return head, i, j
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,1 @@
+"""What is computed: limits, rates, and the conjecture for stacks."""

@@ -1,0 +1,60 @@
+"""`limit`: the infinite-width law of a layer, of a program's lines, or what is conjectured for a stack."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.program import Program
+from attncheck.layers.stack import AttentionStack
+from attncheck.theory.limits.law import LimitLaw
+from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
+from attncheck.theory.stacks.law import StackLaw
+
+
+@overload
+def limit(layer: AttentionLayer) -> LimitLaw: ...
+
+
+@overload
+def limit(layer: Program) -> ProgramLimit: ...
+
+
+@overload
+def limit(layer: AttentionStack) -> StackLaw: ...
+
+
+def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | ProgramLimit | StackLaw:
+    """Return the infinite-width limit law of a layer's outputs, or the limit variables of a program.
+
+    Parameters
+    ----------
+    layer : AttentionLayer, Program or AttentionStack
+        The law of a stack of two layers or more is a conjecture. With a `head_dim`, the limit is that of width
+        and head_dim both going to infinity. Heads of a group that share W^K and W^V have the same limit as
+        separate heads.
+
+    Returns
+    -------
+    LimitLaw, ProgramLimit or StackLaw
+
+    Raises
+    ------
+    InputError
+        If `layer` is none of these, or a program without a limit (see `Program.coverage`).
+
+    Examples
+    --------
+    >>> law = limit(AttentionLayer(width=64, seq_len=4, num_heads=2))
+    >>> law.covariance()[0, 0].round(3), round(law.excess_kurtosis(), 3)
+    (np.float64(0.392), 0.122)
+    """
+    if isinstance(layer, Program):
+        return limit_of_program(layer)
+    if isinstance(layer, AttentionStack):
+        return StackLaw(layer)
+    if not isinstance(layer, AttentionLayer):
+        remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+        refuse("layer", layer, "is not an AttentionLayer", remedy)
+    return LimitLaw(layer)

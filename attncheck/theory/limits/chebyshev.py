@@ -1,0 +1,59 @@
+"""Interpolation between Chebyshev nodes of an interval."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attncheck.layers.kernel import FloatArray
+
+# Intervals shorter than this, relatively, are points.
+_SHORTEST = 1e-9
+
+
+def node_count(length: float, scale: float, wanted: int) -> int:
+    """Return the number of nodes that is wanted of an interval, and one where it is a point on the scale."""
+    return 1 if length <= _SHORTEST * scale else wanted
+
+
+def nodes(between: tuple[float, float], count: int) -> FloatArray:
+    """Return Chebyshev nodes of an interval."""
+    low, high = between
+    if count == 1:
+        return np.array([0.5 * (low + high)])
+    return np.asarray(0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(count) + 0.5) / count))
+
+
+def between_nodes(between: tuple[float, float], count: int) -> FloatArray:
+    """Return the ends of an interval and the points halfway, in angle, between so many of its Chebyshev nodes."""
+    low, high = between
+    if count == 1:
+        return nodes(between, 1)
+    return np.asarray(0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * np.arange(count + 1) / count))
+
+
+def to_coefficients(count: int) -> FloatArray:
+    """Return the matrix that maps values at Chebyshev nodes to coefficients of Chebyshev polynomials."""
+    angles = np.pi * (np.arange(count) + 0.5) / count
+    matrix = 2.0 / count * np.cos(np.outer(np.arange(count), angles))
+    matrix[0] *= 0.5
+    return np.asarray(matrix)
+
+
+def left_out(sizes: FloatArray) -> float:
+    """Return a bound on what the sizes of coefficients, (count,), leave out: a geometric tail, and that again aliased.
+
+    Two coefficients at a time, as one alone may be small by chance or by symmetry; each two are taken to be no less
+    than a quarter of the two before.
+    """
+    if len(sizes) == 1:
+        return 0.0
+    last, before = float(sizes[-2:].sum()), float(sizes[-4:-2].sum())
+    ratio = min(max(0.25, last / before if before > 0 else 0.0), 0.9)
+    return 2.0 * last * ratio / (1.0 - ratio)
+
+
+def polynomials(between: tuple[float, float], at: float, count: int) -> FloatArray:
+    """Return the values of the Chebyshev polynomials of an interval at a point."""
+    low, high = between
+    place = 0.0 if count == 1 else np.clip((2 * at - low - high) / (high - low), -1.0, 1.0)
+    return np.asarray(np.cos(np.arange(count) * np.arccos(place)))

@@ -1,0 +1,221 @@
+"""Covariance of the outputs across positions: S given the scores, and its mean."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.theory.limits.heads import softmax_means
+from attncheck.theory.limits.mixture import check_numbers
+from attncheck.theory.limits.rows import REPLICATES, mean_scores, score_std, scrambled_normals
+
+# Score entries of one scrambling, and of a block of it.
+_ENTRIES = 2**20
+_MOST_POINTS = 2**14
+_FEWEST_POINTS = 2**4
+_BLOCK = 2**20
+# Relative rounding of sums of products.
+_ROUNDING = 1e-14
+# The largest entry of a kernel, unless it is 0: products of three kernels and of four stds are then no overflow.
+_SMALLEST, _LARGEST = 1e-30, 1e30
+
+
+def output_factor(layer: AttentionLayer) -> float:
+    """Return what multiplies Σ_a A_a K A_aᵀ: (σ_V σ_O)², over H with head scaling."""
+    return (layer.value_std * layer.output_std * layer.head_factor) ** 2
+
+
+def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: FloatArray) -> FloatArray:
+    """Return S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ of Example 1 for scores of shape (..., H, s, s)."""
+    projected = attention_weights(layer, scores) @ psd_root(kernel)
+    grams = projected @ projected.swapaxes(-1, -2)
+    return np.asarray(output_factor(layer) * grams.sum(axis=-3))
+
+
+def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return E[S] and what each entry may be wrong by.
+
+    Heads are independent and alike, so that E[S] is that of one head but for the head scaling. Linear and ReLU
+    attention have closed forms; softmax is integrated with control variates, and sigmoid by points alone.
+
+    Returns
+    -------
+    mean, error : ndarray, shape (s, s)
+    """
+    factor = output_factor(layer) * layer.num_heads
+    mean, error = _one_head(layer, kernel, seed)
+    return factor * mean, factor * error
+
+
+def infinite_heads_kernel(
+    layer: AttentionLayer | None = None,
+    *,
+    kernel: ArrayLike | None = None,
+    score_std: float = 1.0,
+    value_std: float = 1.0,
+    attention_map: str = "softmax",
+    mask: str = "none",
+    scramble: int = 0,
+) -> Kernel:
+    """Return the covariance of the outputs with infinitely many heads, where they are Gaussian.
+
+    κ_ik = σ_V²σ_O² Σ_jl E[A_ij A_kl] K_jl, A the attention weights of scores G with
+    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, with scores divided by √n). With H heads it is the
+    mean of the random covariance S given the scores.
+
+    Parameters
+    ----------
+    layer : AttentionLayer, optional
+        Says everything; its number of heads is ignored.
+    kernel : array_like, shape (s, s), optional
+        K in place of a layer: any positive semi-definite matrix whose largest entry is 0, or from 1e-30 to 1e30.
+    score_std, value_std : float
+        σ_Qσ_K and σ_Vσ_O, with `kernel`; from 1e-6 to 1e6.
+    attention_map : {"softmax", "linear", "relu", "sigmoid"}
+        With `kernel`.
+    mask : {"none", "causal"}
+        With `kernel`.
+    scramble : int
+        Seed of the integration points; the same seed gives the same digits.
+
+    Returns
+    -------
+    Kernel
+        `error` is that of the worst entry: rounding for linear and ReLU attention, else four standard errors.
+
+    Raises
+    ------
+    InputError
+        Unless there is a layer or a kernel, for a kernel that is no covariance matrix or is masked, for numbers out
+        of range, or without head scaling, where there is no limit.
+
+    Examples
+    --------
+    >>> infinite_heads_kernel(AttentionLayer(width=64, seq_len=2)).matrix.round(4)
+    array([[0.6368, 0.5   ],
+           [0.5   , 0.6368]])
+    >>> infinite_heads_kernel(kernel=[[2.0, 1.0], [1.0, 1.0]], attention_map="linear").matrix
+    array([[14.,  7.],
+           [ 7.,  7.]])
+    """
+    seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
+    if layer is None and kernel is None:
+        refuse("layer", layer, "is missing, and so is kernel", "pass one of them")
+    if layer is not None and kernel is not None:
+        refuse("layer", layer, "is given beside a kernel", "pass one of them")
+    stds = {
+        "query_std": check_number("score_std", score_std, "pass σ_Q σ_K", minimum=1e-6, maximum=1e6),
+        "output_std": check_number("value_std", value_std, "pass σ_V σ_O", minimum=1e-6, maximum=1e6),
+    }
+    if kernel is not None:
+        matrix = _check_kernel(kernel)
+        fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
+        layer = AttentionLayer.from_dict({**fields, **stds})
+    else:
+        if not isinstance(layer, AttentionLayer):
+            remedy = "pass attncheck.AttentionLayer(width=...), or a matrix as kernel="
+            refuse("layer", layer, "is not an AttentionLayer", remedy)
+        given = (score_std, value_std, attention_map, mask)
+        if given != (1.0, 1.0, "softmax", "none"):
+            refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")
+        if not layer.head_scaling:
+            refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
+        matrix = input_kernel(layer).matrix
+    mean, error = mean_covariance(layer, matrix, seed)
+    mean.setflags(write=False)
+    return Kernel(mean, float(error.max()))
+
+
+def _check_kernel(kernel: ArrayLike) -> FloatArray:
+    matrix = check_numbers("kernel", kernel, "pass a square array")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        refuse("kernel.shape", matrix.shape, "is not square", "pass a covariance matrix of the positions")
+    largest = float(np.abs(matrix).max())
+    if np.isfinite(largest) and largest and not _SMALLEST <= largest <= _LARGEST:
+        problem = f"has the largest entry {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
+        refuse("kernel", kernel, problem, "divide it, and multiply score_std by as much and value_std by its root")
+    psd_root(matrix, field="kernel")
+    if np.abs(matrix - matrix.T).max() > 1e-12 * largest:
+        refuse("kernel", kernel, "is not symmetric", "pass a covariance matrix")
+    return 0.5 * (matrix + matrix.T)
+
+
+def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return E[A K Aᵀ] and its error."""
+    std, s = score_std(layer), layer.seq_len
+    if not kernel.any():
+        return np.zeros((s, s)), np.zeros((s, s))
+    if std == 0:
+        weights = attention_weights(layer, mean_scores(layer, kernel))
+        mean = weights @ kernel @ weights.T
+        return mean, _ROUNDING * np.abs(mean)
+    if layer.attention_map == "softmax":
+        return softmax_means(kernel, std, layer.mask == "causal", seed)
+    if layer.attention_map == "sigmoid":
+        replicates = _by_points(layer, kernel, seed)
+        return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+    seen = visible(layer)
+    own = std**2 * np.diagonal(kernel)
+    mean = np.empty((s, s))
+    for i, k in itertools.combinations_with_replacement(range(s), 2):
+        shown, covariances = np.outer(seen[i], seen[k]), std**2 * kernel[i, k] * kernel
+        if layer.attention_map == "relu":
+            variances = own[i] * np.diagonal(kernel)[:, None], own[k] * np.diagonal(kernel)[None, :]
+            covariances = nonlinearity.relu().dual(*variances, covariances)[0] / s**2
+        mean[i, k] = mean[k, i] = (covariances * kernel)[shown].sum()
+    scale = np.sqrt(np.outer(np.diagonal(mean), np.diagonal(mean)))
+    return mean, _ROUNDING * s * scale
+
+
+def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArray:
+    """Return E[A K Aᵀ], once for each independent scrambling, (REPLICATES, s, s)."""
+    # Of the correlations: of the kernel itself the root leaves out positions that are far smaller than the largest.
+    stds = np.sqrt(np.diagonal(kernel))
+    scale = np.where(stds > 0, stds, 1.0)
+    root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
+    std, s = score_std(layer), layer.seq_len
+
+    def mean_of(scores: FloatArray) -> FloatArray:
+        projected = attention_weights(layer, scores) @ root
+        # Σ over points and directions of products of two positions, as one matrix product.
+        flat = projected.swapaxes(0, 1).reshape(s, -1)
+        return np.asarray(flat @ flat.T / len(scores))
+
+    def replicate(stream: np.random.SeedSequence) -> FloatArray:
+        rng, rank = np.random.default_rng(stream), root.shape[1]
+        normals = scrambled_normals(rank * rank, _count(s), rng).reshape(-1, rank, rank)
+        step = max(1, _BLOCK // (s * s))
+        blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
+        return np.asarray(sum(len(block) * mean_of(std * (root @ block @ root.T)) for block in blocks) / len(normals))
+
+    # A key of its own, so that these points are not those of a row.
+    streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
+    means = np.stack([replicate(stream) for stream in streams])
+    return _symmetrised(means) if layer.mask == "none" and _exchangeable(kernel) else means
+
+
+def _exchangeable(kernel: FloatArray) -> bool:
+    """Say whether every pair of positions has the same moments."""
+    s = len(kernel)
+    own, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
+    return bool(np.ptp(own) == 0 and (s == 1 or np.ptp(pair) == 0))
+
+
+def _symmetrised(matrices: FloatArray) -> FloatArray:
+    """Average over permutations of the positions, which takes out much of the integration error."""
+    s = matrices.shape[-1]
+    own = np.trace(matrices, axis1=-2, axis2=-1) / s
+    pair = (matrices.sum(axis=(-2, -1)) - s * own) / max(1, s * (s - 1))
+    return np.asarray(np.where(np.eye(s, dtype=bool), own[:, None, None], pair[:, None, None]))
+
+
+def _count(seq_len: int) -> int:
+    """Return a power of two: points of one scrambling for sequences of this length."""
+    return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

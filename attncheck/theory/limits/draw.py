@@ -1,0 +1,48 @@
+"""Draws from the limit of a layer: scores, and what is normal given them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
+from attncheck.simulators.draws import Draws
+from attncheck.theory.limits import rows
+
+
+def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
+    """Draw from the limit: scores p°, values ṽ, outputs Σ_a A_a ṽ^a/√H, and inputs Z^{x^i}.
+
+    Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl and Cov(ṽ^{a,j}, ṽ^{b,k}) =
+    δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    size : int
+        Number of draws.
+    coordinates : int
+        Neurons of outputs and inputs.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Draws
+        `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
+        (size, num_heads, seq_len, seq_len); no Gram matrices.
+    """
+    root = psd_root(input_kernel(layer).matrix)
+    rank, per_head = root.shape[1], (size, layer.num_heads)
+    std = rows.score_std(layer)
+    if std > 0:
+        scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
+    else:
+        scores = np.tile(rows.mean_scores(layer, input_kernel(layer).matrix), (*per_head, 1, 1))
+    values = root @ rng.standard_normal((*per_head, rank, coordinates))
+    outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
+    outputs *= layer.value_std * layer.output_std * layer.head_factor
+    input_root = psd_root(input_covariance(layer))
+    hidden = input_root @ rng.standard_normal((size, input_root.shape[1], coordinates))
+    return Draws(outputs=outputs, scores=scores, inputs=nonlinearity.from_layer(layer)(hidden))

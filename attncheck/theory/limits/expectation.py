@@ -1,0 +1,106 @@
+"""E f(Z) of a Gaussian vector Z by quadrature, with an estimate of its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from scipy.stats import qmc
+
+from attncheck._lib.streams import stream
+from attncheck.layers.kernel import psd_root
+from attncheck.layers.nonlinearity.quadrature import RANKS, trapezoidal
+
+FloatArray = NDArray[np.float64]
+Function = Callable[[FloatArray], FloatArray]
+
+# Random shifts of a Sobol sequence, and the points of each, as a power of two.
+_SHIFTS, _POINTS = 16, 14
+# For many integrals on the same points: points per direction, how far they reach, and Sobol points.
+_GRID, _REACH, _SHARED_POINTS = 41, 7.0, 11
+
+
+def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
+    """Return E f(Z) for Z ~ N(mean, covariance), and an estimate of the error.
+
+    Parameters
+    ----------
+    function : callable
+        Maps (m, points) to (points,).
+    mean : ndarray, shape (m,)
+    covariance : ndarray, shape (m, m)
+        May be singular: only the directions that exist are integrated over.
+
+    Returns
+    -------
+    value, error : float
+        By the trapezoidal rule in one or two directions, which converges geometrically for smooth functions
+        and as the square of the step across kinks; beyond by shifted Sobol sequences, with six standard errors.
+
+    Examples
+    --------
+    >>> value, error = expectation(lambda z: z[0] ** 2 * z[1] ** 2, np.zeros(2), np.array([[1.0, 0.5], [0.5, 1.0]]))
+    >>> round(value, 10), error < 1e-9
+    (1.5, True)
+    """
+    root = psd_root(covariance) if len(mean) else np.zeros((0, 0))
+    rank = root.shape[1]
+
+    def at(z: FloatArray) -> FloatArray:
+        return function(mean[:, None] + root @ z)
+
+    if rank == 0:
+        return float(at(np.zeros((0, 1)))[0]), 0.0
+    return trapezoidal(at, rank) if rank in RANKS else _sobol(at, rank)
+
+
+def normal_points(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return points and weights that integrate against N(0, covariance), for many integrals at once.
+
+    A grid in up to two directions; beyond, Sobol points that are mended to have mean 0 and the covariance itself,
+    so that squares of linear functions are integrated without error.
+
+    Parameters
+    ----------
+    covariance : ndarray, shape (m, m)
+
+    Returns
+    -------
+    points : ndarray, shape (m, p)
+    weights : ndarray, shape (p,)
+
+    Examples
+    --------
+    >>> points, weights = normal_points(np.eye(3))
+    >>> bool(abs((points[0] + points[2]) ** 2 @ weights - 2.0) < 1e-12)
+    True
+    """
+    root = psd_root(covariance) if len(covariance) else np.zeros((0, 0))
+    rank = root.shape[1]
+    if rank > 2:
+        points = _sobol_points(rank, 0, _SHARED_POINTS)
+        points -= points.mean(axis=1, keepdims=True)
+        mended = np.linalg.solve(np.linalg.cholesky(points @ points.T / points.shape[1]), points)
+        return root @ mended, np.full(points.shape[1], 1.0 / points.shape[1])
+    nodes = np.linspace(-_REACH, _REACH, _GRID)
+    weights = np.exp(-0.5 * nodes**2) / np.exp(-0.5 * nodes**2).sum()
+    grid = np.meshgrid(*[nodes] * rank, indexing="ij")
+    shares = np.meshgrid(*[weights] * rank, indexing="ij")
+    count = _GRID**rank
+    flat = np.reshape(grid, (rank, count))
+    return root @ flat, np.prod(np.reshape(shares, (rank, count)), axis=0)
+
+
+def _sobol(function: Function, rank: int) -> tuple[float, float]:
+    means = [float(function(_sobol_points(rank, shift, _POINTS)).mean()) for shift in range(_SHIFTS)]
+    return float(np.mean(means)), 6.0 * float(np.std(means, ddof=1)) / _SHIFTS**0.5
+
+
+def _sobol_points(rank: int, shift: int, power: int) -> FloatArray:
+    """Return 2^power normal points of a Sobol sequence under a random shift, (rank, points)."""
+    engine = qmc.Sobol(rank, scramble=True, rng=stream(0, "expectation", rank, shift))
+    # A scrambled point may be 0 to the last digit.
+    points = np.clip(engine.random_base2(power), 2.0**-54, 1 - 2.0**-53)
+    return np.asarray(special.ndtri(points).T)

@@ -1,0 +1,262 @@
+"""The mean of S over the scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
+
+For softmax it is integrated by Sobol points with control variates; many pairs that see all, with moderate scores,
+by `attncheck.theory.limits.one_row`, and all else here. A pair of rows of scores enters only through
+what the two rows see, their variances and their correlation, so that many pairs share an integral, and pairs that
+do not are interpolated between Chebyshev nodes where that takes fewer integrals.
+
+Scores are centred over what a row sees, which softmax does not notice. For a power t let d = Σ_j e^{t u_j} and
+e = Σ_l e^{t x_l} for two rows u, x, and b = Σ_jl e^{t u_j + t x_l} K_jl. At t = 1 the integrand is b/(d e), and the
+means of b d^m e^n are closed, as all means of exponentials of Gaussian variables are. They are the controls, with
+squares of the scores, and at powers below one, where they fluctuate less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck.theory.limits.controls import exponential_means, less_known, regress
+from attncheck.theory.limits.one_row import OneRow
+from attncheck.theory.limits.row_pairs import Grid, RowPair, few_directions, largest_score
+from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
+
+# Standard errors that an error estimate spans: 99.5% of Student's law with 7 degrees of freedom.
+_SPAN = 4.0
+# Powers of the exponentials among the controls, for scores of standard deviation up to one.
+_POWERS = (1 / 4, 1 / 2)
+# What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
+_COST = 1.5e9
+_FEWEST, _MOST = 2**7, 2**14
+# Numbers of a block of points, and points of one: what processors keep near.
+_BLOCK, _NEAR = 2**23, 2**11
+# Products that the means of the costliest controls may take.
+_PRODUCTS = 4e8
+_DIGITS = 12
+
+
+def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return Σ_jl E[A_ij A_kl] K_jl for A the softmax of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl.
+
+    Parameters
+    ----------
+    kernel : ndarray, shape (s, s)
+        K, positive semi-definite.
+    score_std : float
+        σ_Q σ_K, positive.
+    causal : bool
+        Whether row i sees the first i + 1 positions only.
+    seed : int
+        Of the scramblings.
+
+    Returns
+    -------
+    means, errors : ndarray, shape (s, s)
+        The errors are four standard errors between scramblings, and what interpolation may be wrong by.
+    """
+    pairs = _pairs(kernel, score_std, causal)
+    own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
+    both = [pair for pair in dict.fromkeys(pairs.values()) if pair not in own]
+    values, off = _values_of(kernel, own, both, causal, seed)
+    of_pairs = np.stack([values[pair] for pair in pairs.values()])
+    interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
+    spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
+    means, errors = np.empty(kernel.shape), np.empty(kernel.shape)
+    for (i, k), mean, error in zip(pairs, of_pairs.mean(axis=1), spread + interpolation, strict=True):
+        means[i, k] = means[k, i] = mean
+        errors[i, k] = errors[k, i] = error
+    return means, errors
+
+
+def _values_of(
+    kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int
+) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
+    """Return the integral of each pair in each scrambling, and what interpolation may be wrong by."""
+    one_row = None if causal else OneRow.around(kernel, own + both)
+    if one_row is not None:
+        found, errors = one_row.interpolate(own + both, seed)
+        return dict(zip(own + both, found, strict=True)), dict(zip(own + both, errors.tolist(), strict=True))
+    # Rows with themselves vary most and cost least: they have points of their own.
+    values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
+    off = dict.fromkeys(values, 0.0)
+    grid = None if causal or not both else Grid.around(both, largest_score(kernel))
+    if grid is None:
+        values.update(zip(both, _integrate(kernel, both, [seed, 1]), strict=True))
+    else:
+        interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1]), both)
+        values.update(zip(both, interpolated, strict=True))
+        off.update(dict.fromkeys(both, error))
+    return values, off
+
+
+def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int, int], RowPair]:
+    """Return what the integral of each pair of positions depends on, rounded so that equal ones are found."""
+    s, own = len(kernel), np.diagonal(kernel)
+    scale = np.sqrt(np.outer(own, own))
+    corr = np.clip(np.divide(kernel, scale, out=np.zeros_like(kernel), where=scale > 0), -1.0, 1.0).round(_DIGITS)
+    variances = [float(f"{score_std**2 * value:.{_DIGITS}g}") for value in own]
+    pairs = {}
+    for i, k in itertools.combinations_with_replacement(range(s), 2):
+        seen = (i + 1, k + 1) if causal else (s, s)
+        first, second = (i, k) if causal or variances[i] <= variances[k] else (k, i)
+        pairs[i, k] = RowPair(*seen, variances[first], variances[second], 1.0 if i == k else float(corr[i, k]))
+    return pairs
+
+
+def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int]) -> FloatArray:
+    """Return E[αᵀKα'] for the softmax weights α, α' of each pair of rows, (pairs, REPLICATES)."""
+    if not pairs:
+        return np.empty((0, REPLICATES))
+    rule = _Rule.of(kernel, pairs)
+    streams = np.random.SeedSequence([*key, len(kernel)]).spawn(REPLICATES)
+    moments = np.stack([rule.moments(np.random.default_rng(stream)) for stream in streams])
+    if few_directions(kernel, max(pair.var_x for pair in pairs) ** 0.5):
+        return np.asarray(moments[:, :, 0, -1].T)
+    return np.stack([regress(moments[:, p]) for p in range(len(pairs))])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rule:
+    """How pairs of rows are integrated: the points, and which controls there are."""
+
+    kernel: FloatArray
+    pairs: Sequence[RowPair]
+    powers: tuple[float, ...]
+    squares: bool
+    points: int
+
+    @classmethod
+    def of(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> _Rule:
+        """Return a rule that takes a second or two, whatever the number of pairs."""
+        s = len(kernel)
+        largest = max(pair.var_x for pair in pairs) ** 0.5 * largest_score(kernel)
+        powers = tuple(power / max(1.0, largest) for power in _POWERS)
+        squares = sum((pair.seen_u * pair.seen_x) ** 2 for pair in pairs) * 6 <= _PRODUCTS
+        cost = _rows(pairs) * s * (60 + 0.7 * s) + len(pairs) * (800 + 4 * s)
+        wanted = _COST / (REPLICATES * cost)
+        points = int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
+        return cls(kernel, pairs, powers, squares, points)
+
+    @functools.cached_property
+    def kernel_root(self) -> FloatArray:
+        """F with F Fᵀ = K."""
+        return psd_root(self.kernel)
+
+    @functools.cached_property
+    def _roots(self) -> dict[int, FloatArray]:
+        return {}
+
+    def root(self, seen: int) -> FloatArray:
+        """Return what normals are multiplied by for a row of variance one, centred over what it sees: (seen, r)."""
+        if seen not in self._roots:
+            s = len(self.kernel)
+            if all(pair.seen_u == pair.seen_x == s for pair in self.pairs):
+                centring = np.eye(s) - 1.0 / s
+                # One direction less than the kernel has, the largest first.
+                self._roots[seen] = (
+                    psd_root(_symmetric(centring @ self.kernel @ centring)) if s > 1 else np.zeros((1, 0))
+                )
+            else:
+                root = self.kernel_root[:seen]
+                self._roots[seen] = root - root.mean(axis=0)
+        return self._roots[seen]
+
+    def moments(self, rng: np.random.Generator) -> FloatArray:
+        """Return means of products of (1, controls, integrand) over one scrambling, for each pair."""
+        rank = self.root(self.pairs[0].seen_u).shape[1]
+        normals = scrambled_normals(2 * rank, self.points, rng) if rank else np.zeros((1, 0))
+        step = min(_NEAR, max(1, _BLOCK // (8 * _rows(self.pairs) * len(self.kernel))))
+        known = [self.control_means(pair) for pair in self.pairs]
+        total: FloatArray | float = 0.0
+        for start in range(0, len(normals), step):
+            total = total + np.stack(list(self._block(normals[start : start + step], known)))
+        return np.asarray(total / len(normals))
+
+    def _block(self, normals: FloatArray, known: Sequence[FloatArray]) -> Iterator[FloatArray]:
+        rank = normals.shape[1] // 2
+        one, other = normals[:, :rank], normals[:, rank:]
+        firsts = {row: self._row(*row, one) for row in dict.fromkeys(pair.first for pair in self.pairs)}
+        seconds = {
+            (seen, var, corr): firsts[seen, var]
+            if corr == 1.0 and (seen, var) in firsts
+            else self._row(seen, var, corr * one + (1.0 - corr**2) ** 0.5 * other)
+            for seen, var, corr in dict.fromkeys(pair.second for pair in self.pairs)
+        }
+        for pair, means in zip(self.pairs, known, strict=True):
+            first, second = firsts[pair.first], seconds[pair.second]
+            # Antithetic: the scores with both signs.
+            values = 0.5 * (self._values(first[0], second[0]) + self._values(first[1], second[1]))
+            columns = np.concatenate([np.ones((1, len(normals))), less_known(values[:-1], means), values[-1:]])
+            yield columns @ columns.T
+
+    def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_Row, _Row]:
+        """Return what is needed of a row and of the row with the other sign."""
+        scores = var**0.5 * (normals @ self.root(seen).T)
+        root = self.kernel_root[:seen]
+        projected, lengths = scores @ root, np.einsum("ps,ps->p", scores, scores)
+        small = np.exp(self.powers[0] * scores)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+
+        def of(sign: float, first: FloatArray, weights: FloatArray) -> _Row:
+            # The second power is twice the first.
+            exponentials = (first, first * first)
+            total = weights.sum(axis=1)
+            return _Row(
+                (weights @ root) / total[:, None],
+                sign * projected,
+                lengths,
+                [each @ root for each in exponentials],
+                [each.sum(axis=1) for each in exponentials],
+            )
+
+        negative = np.exp(scores.min(axis=1, keepdims=True) - scores)
+        return of(1.0, small, weights), of(-1.0, 1.0 / small, negative)
+
+    def _values(self, first: _Row, second: _Row) -> FloatArray:
+        """Return the controls and, last, the integrand, (2 + m - 1, points)."""
+        values = [np.einsum("pr,pr->p", first.scores, second.scores), first.lengths, second.lengths]
+        for t in range(len(self.powers)):
+            b = np.einsum("pr,pr->p", first.exponentials[t], second.exponentials[t])
+            d, e = first.sums[t], second.sums[t]
+            bd, be = b * d, b * e
+            values += [b, d, e, d * e, d * d, e * e, bd, be]
+            if self.squares:
+                values += [bd * e, bd * d, be * e]
+        values.append(np.einsum("pr,pr->p", first.weights, second.weights))
+        return np.stack(values)
+
+    def control_means(self, pair: RowPair) -> FloatArray:
+        """Return the exact means of the controls, in the order of `_values`."""
+        of_u, of_x = pair.var_u**0.5 * self.root(pair.seen_u), pair.var_x**0.5 * self.root(pair.seen_x)
+        kernel = self.kernel[: pair.seen_u, : pair.seen_x]
+        u, x, cross = of_u @ of_u.T, of_x @ of_x.T, pair.corr * (of_u @ of_x.T)
+        means = [float((kernel * cross).sum()), float(np.trace(u)), float(np.trace(x))]
+        for power in self.powers:
+            means += exponential_means(kernel, power**2 * u, power**2 * x, power**2 * cross, self.squares)
+        return np.array(means)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Row:
+    """A row of scores at the points: projections on a root of the kernel, (points, r), and sums, (points,)."""
+
+    weights: FloatArray
+    scores: FloatArray
+    lengths: FloatArray
+    exponentials: list[FloatArray]
+    sums: list[FloatArray]
+
+
+def _rows(pairs: Sequence[RowPair]) -> int:
+    """Return how many rows of scores the pairs are made from."""
+    firsts = {pair.first for pair in pairs}
+    return len(firsts) + len({pair.second for pair in pairs if not (pair.corr == 1.0 and pair.second[:2] in firsts)})
+
+
+def _symmetric(matrix: FloatArray) -> FloatArray:
+    return np.asarray(0.5 * (matrix + matrix.T))

@@ -1,0 +1,343 @@
+"""The limit law of an attention layer: a random covariance, and normals given it (Theorem 1, Example 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.memory import check_memory
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.theory.limits import covariance, rows
+from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
+
+# Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
+_ERRORS = 4.0
+# What condensing the law of the variance to a few hundred points costs at most, relative to the value.
+_CONDENSING = 1e-8
+# Entries of a block of sampled scores.
+_BLOCK = 2**18
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitLaw:
+    """The hierarchical law of (y^1, …, y^s) at infinite width.
+
+    Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is
+    Gaussian with Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1 and Example 1 of the
+    paper). One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling
+    the scores vanish and y is Gaussian; with tied queries and keys they are σ_Qσ_K K, and y is Gaussian too.
+
+    The law of v is integrated over scrambled Sobol points, so results are the same digits each time;
+    `scramble` gives other points. Every ``…_error`` is four standard errors of what independent
+    scramblings give. Tails keep their relative accuracy to twelve standard deviations. What was
+    integrated is kept with the object.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    scramble : int
+        Seed of the scramblings.
+
+    Examples
+    --------
+    Linear attention with two positions and one head has Laplace outputs:
+
+    >>> law = limit(AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map="linear"))
+    >>> law.cdf([-1.0, 0.0, 1.0]).round(4)
+    array([0.1839, 0.5   , 0.8161])
+    """
+
+    layer: AttentionLayer
+    scramble: int = 0
+    _heads: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _pooled: dict[int, ScaleMixture] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _replicates: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        """K_jk = E[Z^{x^j} Z^{x^k}] of the inputs."""
+        return input_kernel(self.layer)
+
+    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position ≤ t) = E Φ(t/√v).
+
+        Parameters
+        ----------
+        t : array_like
+            Any shape; infinite entries are allowed.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `t`
+
+        Raises
+        ------
+        InputError
+            If `t` holds NaN or is not numeric, or there is no such position.
+        """
+        t = check_points(t)
+        tail = self.mixture(position).upper_tail(np.abs(t))
+        return np.where(t < 0, tail, 1 - tail)[()]
+
+    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
+        t = check_points(t)
+        tail = self.mixture(position).upper_tail(np.abs(t))
+        return np.where(t < 0, 1 - tail, tail)[()]
+
+    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the density of y^position at `t`; as `cdf` otherwise.
+
+        Where y is 0 with positive probability (see `atom`) it is the density of the rest, which
+        integrates to 1 - atom. At t = 0 it is infinite for attention_map="relu" and for linear
+        attention with a single score (one head, kernel of rank one): E[v^{-1/2}] is.
+        """
+        t = check_points(t)
+        value = self.mixture(position).density(np.abs(t))
+        return np.where((t == 0) & self._singular(position), np.inf, value)[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+
+        From 1e-300 to 1 - 1e-16 the smaller one of cdf and sf at t is that of q and 1 - q to 1e-11 of its size. How
+        far `cdf` itself is off, `cdf_error` says.
+
+        Parameters
+        ----------
+        q : array_like
+            Any shape, entries from 0 to 1; at these two it is infinite.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `q`
+
+        Raises
+        ------
+        InputError
+            If `q` holds NaN or what is no chance, or there is no such position.
+
+        Examples
+        --------
+        >>> law = limit(AttentionLayer(width=64))
+        >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
+        ([0.025, 0.5], np.float64(inf))
+        """
+        return self.mixture(position).quantile(check_chances(q))[()]
+
+    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
+        size = np.abs(check_points(t))
+        tails = np.stack([law.upper_tail(size) for law in self._replicated(position)])
+        return _error(tails)[()]
+
+    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `pdf`, in the shape of `t`; 0 where it is infinite."""
+        t = check_points(t)
+        values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
+        return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
+
+    def atom(self, position: int = 0) -> float:
+        """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
+        return self.mixture(position).atom
+
+    def variance(self, position: int = 0) -> float:
+        """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
+        return self.mixture(position).mean()
+
+    def excess_kurtosis(self, position: int = 0) -> float:
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        exact = self._exact(self._check_position(position))
+        if exact:
+            return 3 * exact.variance() / exact.mean() ** 2
+        head = pool(self._head_laws(position))
+        if head.atom == 1:
+            return 0.0
+        return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
+
+    def covariance(self) -> FloatArray:
+        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, the kernel of any number of heads."""
+        return self._mean_covariance[0].copy()
+
+    def covariance_error(self) -> FloatArray:
+        """Return error estimates of `covariance`, shape (seq_len, seq_len)."""
+        return self._mean_covariance[1].copy()
+
+    def score_covariance(self) -> FloatArray:
+        """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
+
+        Returns
+        -------
+        ndarray, shape (seq_len², seq_len²)
+            Zero with "1/n" scaling, where scores are constant in the limit.
+
+        Raises
+        ------
+        InputError
+            For sequences of which it takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        """
+        s = self.layer.seq_len
+        check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
+        kernel = self.kernel.matrix
+        return np.asarray(rows.score_std(self.layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
+
+    def conditional_covariance(self, scores: ArrayLike) -> FloatArray:
+        """Return S(p), the covariance of (y^1, …, y^s) given the scores.
+
+        Parameters
+        ----------
+        scores : array_like, shape (..., num_heads, seq_len, seq_len)
+            After scaling, before masking.
+
+        Returns
+        -------
+        ndarray, shape (..., seq_len, seq_len)
+
+        Raises
+        ------
+        InputError
+            If the last three axes do not fit the layer, or an entry is not finite.
+        """
+        layer = self.layer
+        shape = (layer.num_heads, layer.seq_len, layer.seq_len)
+        given = _check_scores(scores, shape, "(..., num_heads, seq_len, seq_len)")
+        return covariance.conditional_covariance(layer, self.kernel.matrix, given)
+
+    def conditional_variance(self, scores: ArrayLike, position: int = 0) -> FloatArray:
+        """Return v = S_ii(p) from the one row of scores per head that it depends on.
+
+        Parameters
+        ----------
+        scores : array_like, shape (..., num_heads, seq_len)
+            Rows `position` of the scores.
+        position : int
+
+        Returns
+        -------
+        ndarray, shape (...)
+
+        Raises
+        ------
+        InputError
+            As `conditional_covariance`, or if there is no such position.
+        """
+        layer, seen = self.layer, visible(self.layer)[self._check_position(position)]
+        given = _check_scores(scores, (layer.num_heads, layer.seq_len), "(..., num_heads, seq_len)")
+        each = rows.row_variance(layer, psd_root(self.kernel.matrix), given, seen)
+        return np.asarray(covariance.output_factor(layer) * each.sum(axis=-1))[()]
+
+    def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
+        """Draw outputs; the coordinates of one draw share its scores and are independent given them.
+
+        Parameters
+        ----------
+        size : int
+            Number of independent draws.
+        seed : int
+            The same seed gives the same digits.
+        coordinates : int
+            Neurons per draw.
+
+        Returns
+        -------
+        ndarray, shape (size, seq_len, coordinates)
+
+        Raises
+        ------
+        InputError
+            If `size` or `coordinates` is below 1, `seed` is negative, or memory does not hold the draws.
+        """
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
+        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
+        rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+        layer = self.layer
+        block = max(1, _BLOCK // (layer.num_heads * layer.seq_len * (layer.seq_len + coordinates)))
+        try:
+            result = np.empty((size, layer.seq_len, coordinates))
+        except (MemoryError, ValueError):
+            refuse("size", size, "is more draws than memory holds at once", "draw fewer, or several parts")
+        for start in range(0, size, block):
+            part = result[start : start + block]
+            part[...] = draw_limit(layer, len(part), coordinates, rng).outputs
+        return result
+
+    @functools.cached_property
+    def _mean_covariance(self) -> tuple[FloatArray, FloatArray]:
+        return covariance.mean_covariance(self.layer, self.kernel.matrix, self.scramble)
+
+    def _check_position(self, position: Any) -> int:
+        return check_position("position", position, self.layer.seq_len)
+
+    def _head_laws(self, position: int) -> tuple[ScaleMixture, ...]:
+        position = self._check_position(position)
+        if position not in self._heads:
+            self._heads[position] = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble)
+        return self._heads[position]
+
+    def mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
+        position = self._check_position(position)
+        if position not in self._pooled:
+            self._pooled[position] = self._exact(position) or self._sum_heads(pool(self._head_laws(position)))
+        return self._pooled[position]
+
+    def _exact(self, position: int) -> ScaleMixture | None:
+        """Return the law of v where it is a multiple of χ²."""
+        found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
+        return None if found is None else found.scaled(covariance.output_factor(self.layer))
+
+    def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
+        """Return the law of v at `position` from each scrambling."""
+        position = self._check_position(position)
+        if position not in self._replicates:
+            exact = self._exact(position)
+            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in self._head_laws(position))
+        return self._replicates[position]
+
+    def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:
+        return head.times(self.layer.num_heads).scaled(covariance.output_factor(self.layer))
+
+    def _singular(self, position: int) -> bool:
+        """Say whether the density at 0 is infinite: v is p² for one score p with positive chance."""
+        if rows.score_std(self.layer) == 0:
+            return False
+        if self.layer.attention_map == "linear":
+            root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))
+            return bool(self.layer.num_heads * root.shape[1] == 1)
+        return self.layer.attention_map == "relu"
+
+
+def _error(replicates: FloatArray) -> FloatArray:
+    """Return the error estimate of the mean over the first axis."""
+    standard = replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
+    return np.asarray(_ERRORS * standard + _CONDENSING * np.abs(replicates.mean(axis=0)))
+
+
+def _check_scores(scores: ArrayLike, shape: tuple[int, ...], axes: str) -> FloatArray:
+    try:
+        given = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError):
+        refuse("scores", scores, "must be numbers", f"pass an array of shape {axes}")
+    if given.shape[-len(shape) :] != shape:
+        refuse("scores.shape", given.shape, f"must end with {shape}", f"pass an array of shape {axes}")
+    if not np.all(np.isfinite(given)):
+        refuse("scores", scores, "must be finite", "remove NaN and infinite entries")
+    return given

@@ -1,0 +1,355 @@
+"""The mean of S over moderate scores, E[αᵀKα'] for softmax weights of rows u, x of correlation c, from one row.
+
+The mean is a power series g in c. Weights are the gradient of log Σ_j e^{u_j}, so that d/dc takes one gradient more of
+each: with σ, σ' the rows' standard deviations, g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], κ the
+cumulants of one position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 the rows are
+independent and the means of cumulants suffice; at c = ±1 they are multiples of one row, and the contraction is
+Σ_jk α_j α'_k M_jkⁿ⁺¹ for n = 1, 2 with M the kernel centred by the weights. So values and two derivatives at -1, 0
+and 1 are integrals over one row, and fix a polynomial of degree eight: up to standard deviation one it is off by
+some 10⁻⁷, as g⁽⁹⁾/9! is small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck.theory.limits import chebyshev
+from attncheck.theory.limits.controls import exponential_means, less_known, regress
+from attncheck.theory.limits.row_pairs import RowPair, few_directions, largest_score
+from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
+
+# Scores of larger variance ask for more derivatives.
+_LARGEST = 2.0
+# Pairs of powers of the exponentials among the controls, for scores of standard deviation up to one.
+_POWERS = ((0.25, 0.25), (0.25, -0.25), (0.5, 0.5), (0.5, -0.5), (0.75, 0.75))
+# Which of `exponential_means` the linear controls take: those with the weighted sum.
+_LINEAR = (0, 6, 7, 8, 9, 10)
+# What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
+_COST, _FEWEST, _MOST = 2.6e9, 2**8, 2**14
+# Points of a block, and the share of blocks that third moments take.
+_BLOCK, _SHARE = 2**8, 4
+# Values at correlation one vary most and cost least: so many times the points.
+_FINER = 2
+# Numbers of third moments, beyond which they cost more than they give.
+_THIRD = 2**18
+_ORDERS = 3
+# What interpolation is wrong by at few points, so many times, bounds what it is wrong by.
+_SAFETY = 2.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Row:
+    """Weights at the points, (points, s), and those times the powers K, K² and K³ of the kernel's entries."""
+
+    weights: FloatArray
+    moments: tuple[FloatArray, FloatArray, FloatArray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneRow:
+    """Integrals over one row, for the pairs of Chebyshev nodes in the standard deviations.
+
+    Attributes
+    ----------
+    kernel : ndarray, shape (s, s)
+    stds : ndarray, shape (m,)
+        Nodes.
+    std_range : tuple of float
+    """
+
+    kernel: FloatArray
+    stds: FloatArray
+    std_range: tuple[float, float]
+
+    @classmethod
+    def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
+        """Return the integrals that serve pairs that see all; None for large scores, few pairs or long sequences."""
+        stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
+        between = (float(stds.min()), float(stds.max()))
+        largest, length = largest_score(kernel), between[1] - between[0]
+        if (between[1] * largest) ** 2 > _LARGEST or len(kernel) ** 3 > _THIRD:
+            return None
+        m = chebyshev.node_count(length, between[1], 3 + int(np.ceil(2 * length * largest)))
+        return None if m * (m + 1) >= len(pairs) else cls(kernel, chebyshev.nodes(between, m), between)
+
+    def interpolate(self, pairs: Sequence[RowPair], seed: int) -> tuple[FloatArray, FloatArray]:
+        """Return the integrals of pairs, (pairs, REPLICATES), and what interpolation may be wrong by, (pairs,)."""
+        m = len(self.stds)
+        coefficients = self._coefficients(self._integrate(seed))
+        first = np.stack([chebyshev.polynomials(self.std_range, pair.var_u**0.5, m) for pair in pairs])
+        second = np.stack([chebyshev.polynomials(self.std_range, pair.var_x**0.5, m) for pair in pairs])
+        corrs = np.array([pair.corr for pair in pairs])
+        weights, fewer = _hermite(corrs, 3), _hermite(corrs, 2)
+        result = np.einsum("pa,pb,pd,abdr->pr", first, second, weights, coefficients, optimize=True)
+        mean = coefficients.mean(axis=-1)
+        # A polynomial without the second derivatives at ±1.
+        dropped = np.einsum("pa,pb,pd,abd->p", first, second, weights - fewer, mean, optimize=True)
+        between = _SAFETY * np.abs(weights @ self._between(seed).T).max(axis=1)
+        return np.asarray(result), np.abs(dropped) + between
+
+    def _coefficients(self, values: FloatArray) -> FloatArray:
+        """Return coefficients of Chebyshev polynomials in both standard deviations, (m, m, 9, ...)."""
+        m = len(self.stds)
+        table = np.empty((m, m, *values.shape[1:]))
+        for (a, b), each in zip(self._couples, values, strict=True):
+            table[a, b] = table[b, a] = each
+        to_std = chebyshev.to_coefficients(m)
+        return np.asarray(np.einsum("am,bk,mk...->ab...", to_std, to_std, table, optimize=True))
+
+    def _between(self, seed: int) -> FloatArray:
+        """Return what interpolation is wrong by at few points, where that is most: between the nodes, (couples, 9).
+
+        On the same points it is free of their noise, which is larger.
+        """
+        m = len(self.stds)
+        if m == 1:
+            return np.zeros((1, 3 * _ORDERS))
+        root = psd_root(self._centred)
+        scores = scrambled_normals(root.shape[1], _FEWEST, np.random.default_rng([seed, 3])) @ root.T
+        fine = dataclasses.replace(self, stds=chebyshev.between_nodes(self.std_range, m))
+        at = np.stack([chebyshev.polynomials(self.std_range, std, m) for std in fine.stds])
+        first, second = np.array(fine._couples).T
+        coefficients = self._coefficients(self._plain(scores))
+        found = np.einsum("pa,pb,abd->pd", at[first], at[second], coefficients, optimize=True)
+        return np.asarray(found - fine._plain(scores))
+
+    @functools.cached_property
+    def _couples(self) -> list[tuple[int, int]]:
+        return list(itertools.combinations_with_replacement(range(len(self.stds)), 2))
+
+    @functools.cached_property
+    def _centred(self) -> FloatArray:
+        """The covariance of a row of variance one, less its mean."""
+        centring = np.eye(len(self.kernel)) - 1.0 / len(self.kernel)
+        centred = centring @ self.kernel @ centring
+        return np.asarray(0.5 * (centred + centred.T))
+
+    def _points(self) -> int:
+        s, m = len(self.kernel), len(self.stds)
+        cost = s * (500 + 60 * m + 35 * m * (m + 1)) + m * s**2 * (2 + s / 20 / _SHARE)
+        wanted = _COST / (REPLICATES * cost)
+        return int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
+
+    def _integrate(self, seed: int) -> FloatArray:
+        """Return derivatives 0, 1, 2 at -1, 0, 1 for each couple of nodes, (couples, 9, REPLICATES)."""
+        root, count = psd_root(self._centred), self._points()
+        streams = np.random.SeedSequence([seed, 2]).spawn(1 + REPLICATES)
+        scores = (
+            scrambled_normals(root.shape[1], _FINER * count, np.random.default_rng(each)) @ root.T for each in streams
+        )
+        pilot = self._cumulants(next(scores)[:count])
+        line = self.kernel @ pilot[0][0]
+        known = self._control_means(line)
+        found, most, ends = [], [], []
+        for each in scores:
+            found.append(self._cumulants(each[:count]))
+            most.append(self._moments(each[:count], pilot, known))
+            ends.append(self._moments_at_one(each, line, known))
+        targets = _regressed(np.stack(most), len(known)).reshape(-1, 8, REPLICATES)
+        targets[:, 3] = _regressed(np.stack(ends), len(known))
+        values = np.empty((len(self._couples), 3 * _ORDERS, REPLICATES))
+        for (a, b), own, into in zip(self._couples, targets, values, strict=True):
+            into[:3], into[6:] = own[:3], own[3:6]
+            for r, cumulants in enumerate(found):
+                errors = [(cumulants[k][n] - pilot[k][n]) for n in (0, 1) for k in (a, b)]
+                into[3, r] = own[6, r] + self._contract(errors[0], errors[1])
+                into[4, r] = own[7, r] + self._contract(errors[2], errors[3])
+                into[5, r] = self._contract(cumulants[a][2], cumulants[b][2])
+        return values * self._of_orders[:, :, None]
+
+    def _plain(self, scores: FloatArray) -> FloatArray:
+        """Return the derivatives for each couple of nodes at these points, without controls, (couples, 9)."""
+        cumulants, rows = self._cumulants(scores), self._rows(scores)
+        values = np.empty((len(self._couples), 3 * _ORDERS))
+        for (a, b), into in zip(self._couples, values, strict=True):
+            ends = self._at_ends(rows[a], rows[b]).mean(axis=1)
+            into[:3], into[6:] = ends[:3], ends[3:]
+            into[3:6] = [self._contract(u, x) for u, x in zip(cumulants[a], cumulants[b], strict=True)]
+        return values * self._of_orders
+
+    @functools.cached_property
+    def _of_orders(self) -> FloatArray:
+        """What derivatives in the correlation are multiplied by, (couples, 9)."""
+        products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
+        return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
+
+    def _contract(self, first: FloatArray, second: FloatArray) -> float:
+        """Return the inner product of two tensors, each index by the kernel."""
+        for _ in range(first.ndim):
+            first = np.tensordot(first, self.kernel, axes=(0, 0))
+        return float((first * second).sum())
+
+    def _cumulants(self, scores: FloatArray) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
+        """Return the means of the weights' cumulants at each node, the third from a share of the points."""
+        share, result = len(scores) // _SHARE, []
+        for std in self.stds:
+            weights = np.concatenate([_softmax(std * scores), _softmax(-std * scores)])
+            mean, second = weights.mean(axis=0), weights.T @ weights / len(weights)
+            some = np.concatenate([weights[:share], weights[len(scores) : len(scores) + share]])
+            result.append((mean, np.diag(mean) - second, _third_cumulant(some)))
+        return result
+
+    def _moments(self, scores: FloatArray, pilot: Sequence[tuple[FloatArray, ...]], known: FloatArray) -> FloatArray:
+        """Return means of products of (1, controls, targets) over one scrambling."""
+        m, kernel = len(self.stds), self.kernel
+        of_means = [kernel @ each[0] for each in pilot]
+        of_seconds = [kernel @ each[1] @ kernel for each in pilot]
+        total: FloatArray | float = 0.0
+        for start in range(0, len(scores), _BLOCK):
+            block = scores[start : start + _BLOCK]
+            rows = self._rows(block)
+            # Antithetic: the scores with both signs.
+            lines = [[0.5 * sum(each.weights @ of_means[a] for each in rows[b]) for b in range(m)] for a in range(m)]
+            forms = [[0.5 * sum(_form(of_seconds[a], row) for row in rows[b]) for b in range(m)] for a in range(m)]
+            columns = [np.ones((1, len(block))), less_known(self._controls(block, of_means[0]), known)]
+            for a, b in self._couples:
+                columns.append(self._at_ends(rows[a], rows[b]))
+                columns.append((lines[a][b] + lines[b][a] - pilot[a][0] @ of_means[b])[None])
+                columns.append((forms[a][b] + forms[b][a] - (of_seconds[a] * pilot[b][1]).sum())[None])
+            of_block = np.concatenate(columns)
+            total = total + of_block @ of_block.T
+        return np.asarray(total / len(scores))
+
+    def _moments_at_one(self, scores: FloatArray, line: FloatArray, known: FloatArray) -> FloatArray:
+        """Return means of products of (1, controls, values at correlation one)."""
+        total: FloatArray | float = 0.0
+        for start in range(0, len(scores), _BLOCK):
+            block = scores[start : start + _BLOCK]
+            values: FloatArray | float = 0.0
+            for sign in (1.0, -1.0):
+                weights = [_softmax(sign * std * block) for std in self.stds]
+                seen = [each @ self.kernel for each in weights]
+                products = [np.einsum("ps,ps->p", weights[a], seen[b]) for a, b in self._couples]
+                values = values + 0.5 * np.stack(products)
+            controls = less_known(self._controls(block, line), known)
+            columns = np.concatenate([np.ones((1, len(block))), controls, np.asarray(values)])
+            total = total + columns @ columns.T
+        return np.asarray(total / len(scores))
+
+    def _at_ends(self, first: list[_Row], second: list[_Row]) -> FloatArray:
+        """Return derivatives 0, 1, 2 at -1 and 1, (6, points), of rows that are given with both signs."""
+        found = []
+        for other in (second[::-1], second):
+            both = [_derivatives(self.kernel, u, x) for u, x in zip(first, other, strict=True)]
+            found.append(0.5 * (both[0] + both[1]))
+        return np.concatenate(found)
+
+    def _rows(self, scores: FloatArray) -> list[list[_Row]]:
+        """Return the rows at each node, with both signs."""
+        return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
+
+    def _row(self, scores: FloatArray) -> _Row:
+        weights = _softmax(scores)
+        kernel = self.kernel
+        return _Row(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
+
+    @property
+    def _powers(self) -> list[tuple[float, float]]:
+        """The controls' powers of exponentials of a row of variance one; none for scores of few directions."""
+        top, of_one = self.std_range[1], largest_score(self.kernel)
+        if few_directions(self.kernel, top):
+            return []
+        scale = top / max(1.0, top * of_one)
+        return [(scale * first, scale * second) for first, second in _POWERS]
+
+    def _controls(self, scores: FloatArray, line: FloatArray) -> FloatArray:
+        """Return the controls over rows with both signs, in the order of `_control_means`, (controls, points)."""
+        total: FloatArray | float = 0.0
+        exponentials = {power: np.exp(power * scores) for pair in self._powers for power in pair}
+        exponentials.update({-power: 1.0 / each for power, each in exponentials.items()})
+        for sign in (1.0, -1.0):
+            values = []
+            for first, second in self._powers:
+                u, x = exponentials[sign * first], exponentials[sign * second]
+                d, e = u.sum(axis=1), x.sum(axis=1)
+                b, v = np.einsum("ps,ps->p", u @ self.kernel, x), (u @ line) * e
+                values += [b, d, e, d * e, d * d, e * e, b * d, b * e, b * d * e, b * d * d, b * e * e]
+                values += [v, v * d, v * e, v * d * e, v * d * d, v * e * e]
+            total = total + 0.5 * np.reshape(values, (-1, len(scores)))
+        return np.asarray(total)
+
+    def _control_means(self, line: FloatArray) -> FloatArray:
+        """Return the exact means of the controls."""
+        means, linear = [], np.outer(line, np.ones(len(line)))
+        for first, second in self._powers:
+            moments = first**2 * self._centred, second**2 * self._centred, first * second * self._centred
+            means += exponential_means(self.kernel, *moments, squares=True)
+            of_line = exponential_means(linear, *moments, squares=True)
+            means += [of_line[k] for k in _LINEAR]
+        return np.array(means)
+
+
+def _regressed(moments: FloatArray, controls: int) -> FloatArray:
+    """Return each target's means by the controls, (targets, REPLICATES)."""
+    kept = list(range(1 + controls))
+    columns = [[*kept, target] for target in range(len(kept), moments.shape[1])]
+    return np.stack([regress(moments[:, each][:, :, each]) for each in columns])
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    # Scores are moderate here.
+    weights = np.exp(scores)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _form(matrix: FloatArray, row: _Row) -> FloatArray:
+    """Return the inner product of a matrix with diag(α) - ααᵀ."""
+    weights = row.weights
+    return np.asarray(weights @ np.diagonal(matrix) - np.einsum("ps,ps->p", weights @ matrix, weights))
+
+
+def _third_cumulant(weights: FloatArray) -> FloatArray:
+    """Return the mean third central moment of a position drawn by the weights, (s, s, s)."""
+    s = weights.shape[1]
+    total = np.zeros((s, s * s))
+    for start in range(0, len(weights), _BLOCK):
+        block = weights[start : start + _BLOCK]
+        total += block.T @ (block[:, :, None] * block[:, None, :]).reshape(len(block), s * s)
+    result = 2.0 * total.reshape(s, s, s) / len(weights)
+    second, at = weights.T @ weights / len(weights), np.arange(s)
+    result[at, at, :] -= second
+    result[at, :, at] -= second
+    result[:, at, at] -= second
+    result[at, at, at] += weights.mean(axis=0)
+    return np.asarray(result)
+
+
+def _derivatives(kernel: FloatArray, u: _Row, x: _Row) -> FloatArray:
+    """Return αᵀKα' and Σ α_j α'_k M_jkⁿ, n = 2, 3, where M_jk = K_jk - (Kα')_j - (Kα)_k + αᵀKα', (3, points)."""
+
+    def mean(weights: FloatArray, of: FloatArray) -> FloatArray:
+        return np.asarray(np.einsum("ps,ps->p", weights, of))
+
+    a, b = u.weights, x.weights
+    value = mean(a, x.moments[0])
+    q, p = x.moments[0] - value[:, None], u.moments[0] - value[:, None]
+    aq, bp = a * q, b * p
+    square, qq, pp = mean(a, x.moments[1]), mean(aq, q), mean(bp, p)
+    second = square - value**2 - qq - pp
+    # M = (K - value) - q - p, in powers of which the means of q and p vanish.
+    cubes = mean(a, x.moments[2]) - 3.0 * value * square + 2.0 * value**3 - mean(aq * q, q) - mean(bp * p, p)
+    squares_q = mean(aq, x.moments[1]) - 2.0 * value * qq
+    squares_p = mean(bp, u.moments[1]) - 2.0 * value * pp
+    crossed = mean(aq * q, x.moments[0] - value[:, None]) + mean(bp * p, u.moments[0] - value[:, None])
+    third = cubes - 3.0 * (squares_q + squares_p) + 3.0 * crossed + 6.0 * mean(aq @ kernel, bp)
+    return np.stack([value, second, third])
+
+
+def _hermite(at: FloatArray, at_ends: int) -> FloatArray:
+    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the polynomial that has the first of them."""
+    kept = [3 * place + n for place in range(3) for n in range(_ORDERS if place == 1 else at_ends)]
+    powers = np.arange(len(kept))
+    conditions = []
+    for row in kept:
+        place, order = row // 3 - 1.0, row % 3
+        falling = np.prod([powers - k for k in range(order)], axis=0) if order else np.ones(len(kept))
+        conditions.append(falling * place ** np.maximum(powers - order, 0))
+    weights = np.zeros((len(at), 3 * _ORDERS))
+    weights[:, kept] = at[:, None] ** powers @ np.linalg.inv(np.array(conditions))
+    return weights

@@ -1,0 +1,361 @@
+"""The limit of a program by Definition 1: jointly Gaussian vectors, independent jointly Gaussian scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import check_draws, check_whole, refuse
+from attncheck.layers.kernel import psd_root
+from attncheck.layers.nonlinearity import Nonlinearity
+from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.layers.program.extent import results_of
+from attncheck.simulators.draws import ProgramDraws
+from attncheck.theory.limits.expectation import expectation, normal_points
+
+FloatArray = NDArray[np.float64]
+# Entries that are worked on at a time.
+_ENTRIES = 2**21
+# Coefficients of a linear combination of Gaussian lines.
+_Linear = dict[Node, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramLimit:
+    """The limit variables of a program's lines: Z^h of its vectors, p° of its scores.
+
+    Attributes
+    ----------
+    program : Program
+    lines : tuple of Node
+        The Gaussian lines, initial vectors and MatMul outputs, in the program's order.
+    mean : ndarray, shape (m,)
+        E Z of the Gaussian lines.
+    covariance : ndarray, shape (m, m)
+        Their covariance: Definition 1 (i), (ii).
+    scores : tuple of Score
+        The program's scores, in order.
+    score_covariance : ndarray, shape (r, r)
+        Cov(p°_i, p°_k): Definition 1 (iv). The scores are independent of every Z.
+    error : float
+        A bound on the error of every second moment E[Z^x Z^x'] that entered; 0 where all are exact. Where
+        it comes from quadrature it is an estimate.
+
+    Examples
+    --------
+    >>> from attncheck.layers.nonlinearity import relu
+    >>> program = Program()
+    >>> W, Q, K = (program.weight(name) for name in "WQK")
+    >>> x = program.nonlin(relu(), program.matmul(W, program.initial("h")))
+    >>> p = program.score(program.matmul(Q, x), program.matmul(K, x))
+    >>> limit_of_program(program).score_covariance.round(12)
+    array([[0.25]])
+    """
+
+    program: Program
+    lines: tuple[Node, ...]
+    mean: FloatArray
+    covariance: FloatArray
+    scores: tuple[Score, ...]
+    score_covariance: FloatArray
+    error: float
+    _moments: _Moments = dataclasses.field(repr=False)
+
+    def second(self, one: Node, other: Node) -> float:
+        """Return E[Z^x Z^x'] of two vectors that no score enters: what (1/n) Σ x_α x'_α tends to (Fact 1)."""
+        for node in (one, other):
+            if _enters(node, Score):
+                refuse("vector", node.name, "depends on scores", "use conditional_square for such lines")
+        return self._moments.second(one, other)
+
+    def conditional_square(self, node: Node, scores: FloatArray) -> FloatArray:
+        """Return E[(Z^h)² | p°] for given scores: what (1/n) Σ h_α² tends to (Theorem 1), for all draws at once.
+
+        Parameters
+        ----------
+        node : Node
+            A line of the program.
+        scores : ndarray, shape (size, r)
+            Values of p°.
+
+        Returns
+        -------
+        ndarray, shape (size,)
+            By a quadrature over the Gaussian lines that is exact to about 1e-9 for smooth functions of up to
+            two of them, and to about 1e-3 of the value beyond.
+        """
+        bases = bases_of([node])
+        place = [self.lines.index(each) for each in bases]
+        points, weights = normal_points(self.covariance[np.ix_(place, place)])
+        known = {each: (self.mean[k] + z)[None] for each, k, z in zip(bases, place, points, strict=True)}
+        step = max(1, _ENTRIES // max(1, len(weights) * max(1, len(self.program.nodes))))
+        parts = []
+        for start in range(0, len(scores), step):
+            columns = scores[start : start + step].T
+            given: dict[Node, FloatArray] = dict(zip(self.scores, columns, strict=True))
+            spread = {each: np.broadcast_to(z, (columns.shape[1], z.shape[1])) for each, z in known.items()}
+            parts.append(value_of(node, spread, given) ** 2 @ weights)
+        return np.concatenate(parts)
+
+    def draw(self, size: int, coordinates: int, rng: np.random.Generator) -> ProgramDraws:
+        """Draw the program's results and scores from the limit (Corollary 2).
+
+        Parameters
+        ----------
+        size : int
+            Number of draws.
+        coordinates : int
+            Neurons: i.i.d. given the scores of a draw, which they share.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ProgramDraws
+        """
+        z = self._root @ rng.standard_normal((size, self._root.shape[1], coordinates)) + self.mean[:, None]
+        scores = rng.standard_normal((size, self._score_root.shape[1])) @ self._score_root.T
+        known = dict(zip(self.lines, np.moveaxis(z, 1, 0), strict=True))
+        drawn: dict[Node, FloatArray] = dict(zip(self.scores, scores.T, strict=True))
+        results = [value_of(node, known, drawn) for node in results_of(self.program)]
+        return ProgramDraws(outputs=np.stack(results, axis=1), scores=scores)
+
+    def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> ProgramDraws:
+        """Draw from the limit under a seed; see `draw`."""
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
+        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
+        seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
+        return self.draw(size, coordinates, np.random.default_rng(seed))
+
+    def average(
+        self, psi: Callable[..., FloatArray], vectors: Sequence[Node], scores: FloatArray
+    ) -> tuple[FloatArray, float]:
+        """Return E[ψ(Z^{h¹}, …, Z^{hᵏ}) | p°] for given scores: the limit of Theorem 1's averages.
+
+        Parameters
+        ----------
+        psi : callable
+            Takes one array for each of `vectors`, coordinate by coordinate.
+        vectors : sequence of Node
+            Lines of the program.
+        scores : ndarray, shape (size, r)
+            Values of p°.
+
+        Returns
+        -------
+        values : ndarray, shape (size,)
+        error : float
+            The largest error, estimated from random shifts of the quadrature.
+        """
+        scores = np.asarray(scores, dtype=np.float64)
+        if scores.ndim != 2 or scores.shape[1] != len(self.scores):
+            refuse("scores", scores.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
+        bases = bases_of(vectors)
+        place = [self.lines.index(node) for node in bases]
+
+        def of_one(scores_of_one: FloatArray) -> tuple[float, float]:
+            given: dict[Node, FloatArray] = dict(zip(self.scores, scores_of_one[:, None], strict=True))
+
+            def value(z: FloatArray) -> FloatArray:
+                known = dict(zip(bases, z[:, None], strict=True))
+                values: FloatArray = np.asarray(psi(*(value_of(node, known, given) for node in vectors)))
+                first: FloatArray = values[0]
+                return first
+
+            return expectation(value, self.mean[place], self.covariance[np.ix_(place, place)])
+
+        found = [of_one(row) for row in scores]
+        return np.array([value for value, _ in found]), max((error for _, error in found), default=0.0)
+
+    @functools.cached_property
+    def _root(self) -> FloatArray:
+        return psd_root(self.covariance)
+
+    @functools.cached_property
+    def _score_root(self) -> FloatArray:
+        return psd_root(self.score_covariance)
+
+
+def limit_of_program(program: Program) -> ProgramLimit:
+    """Return the limit of a program by Definition 1.
+
+    Raises
+    ------
+    InputError
+        If Definition 1 gives the program none: with the line, the clause of Assumption 1 and the remedy.
+    """
+    covered = program.coverage()
+    if not covered.has_limit:
+        worst = covered.worst
+        refuse("program", worst.name, f"has no limit: {worst.statement}, {worst.reason}", "see program.coverage()")
+    moments = _Moments()
+    for node in program.nodes:
+        if isinstance(node, Initial | MatMul):
+            moments.add(node)
+    scores = tuple(node for node in program.nodes if isinstance(node, Score))
+    lines = tuple(moments.place)
+    return ProgramLimit(
+        program,
+        lines,
+        np.array([node.mean if isinstance(node, Initial) else 0.0 for node in lines]),
+        moments.covariance,
+        scores,
+        _score_covariance(scores, moments),
+        moments.error,
+        moments,
+    )
+
+
+class _Moments:
+    """Means and covariances of Gaussian lines, and second moments of what is made from them, as they are needed."""
+
+    def __init__(self) -> None:
+        self.place: dict[Node, int] = {}
+        self.covariance = np.zeros((0, 0))
+        self.error = 0.0
+        self._known: dict[frozenset[Node], float] = {}
+
+    def add(self, node: Node) -> None:
+        """Add a line to the covariance: Definition 1 (i), (ii)."""
+        row = [self._with(node, other) for other in self.place]
+        own = self._with(node, node)
+        self.place[node] = len(self.place)
+        size = len(self.place)
+        grown = np.empty((size, size))
+        grown[:-1, :-1], grown[-1, :-1], grown[:-1, -1], grown[-1, -1] = self.covariance, row, row, own
+        self.covariance = grown
+
+    def _with(self, one: Node, other: Node) -> float:
+        if isinstance(one, Initial) and isinstance(other, Initial):
+            return float(np.dot(one.root, other.root)) if one.group == other.group else 0.0
+        if isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight:
+            return one.weight.std**2 * self.second(one.parents[0], other.parents[0])
+        return 0.0
+
+    def second(self, one: Node, other: Node) -> float:
+        """Return E[Z^x Z^x'] of two lines that no score enters."""
+        key = frozenset((one, other))
+        if key not in self._known:
+            value, error = self._second(one, other)
+            self._known[key], self.error = value, max(self.error, error)
+        return self._known[key]
+
+    def _second(self, one: Node, other: Node) -> tuple[float, float]:
+        left, right = _linear(one), _linear(other)
+        if left is not None and right is not None:
+            return self._moment(left, right), 0.0
+        inner = self._same_function(one, other)
+        if inner is not None:
+            function, a, b = inner
+            value, error = function.dual(self._cov(a, a), self._cov(b, b), self._cov(a, b))
+            return float(value), float(error)
+        bases = bases_of((one, other))
+        place = [self.place[node] for node in bases]
+
+        def product(z: FloatArray) -> FloatArray:
+            known = dict(zip(bases, z, strict=True))
+            return value_of(one, known, {}) * value_of(other, known, {})
+
+        mean = np.array([node.mean if isinstance(node, Initial) else 0.0 for node in bases])
+        return expectation(product, mean, self.covariance[np.ix_(place, place)])
+
+    def _same_function(self, one: Node, other: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
+        """Return φ, a and b where both lines are φ of centred Gaussian variables: there are closed forms."""
+        if not (isinstance(one, Nonlin) and isinstance(other, Nonlin) and len(one.parents) == len(other.parents) == 1):
+            return None
+        function = one.function
+        if not isinstance(function, Nonlinearity) or function != other.function:
+            return None
+        a, b = _linear(one.parents[0]), _linear(other.parents[0])
+        if a is None or b is None or _mean(a) or _mean(b):
+            return None
+        return function, a, b
+
+    def _cov(self, left: _Linear, right: _Linear) -> float:
+        pairs = ((c * d, self.place[g], self.place[h]) for g, c in left.items() for h, d in right.items())
+        return float(sum(product * self.covariance[i, j] for product, i, j in pairs))
+
+    def _moment(self, left: _Linear, right: _Linear) -> float:
+        return self._cov(left, right) + _mean(left) * _mean(right)
+
+
+def _score_covariance(scores: Sequence[Score], moments: _Moments) -> FloatArray:
+    """Return Cov(p°_i, p°_k): formula (*), both terms of Isserlis, for what shares matrices on both sides."""
+
+    def shared(one: Node, other: Node) -> float:
+        same = isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight
+        return float(moments.covariance[moments.place[one], moments.place[other]]) if same else 0.0
+
+    covariance = np.zeros((len(scores), len(scores)))
+    for i, one in enumerate(scores):
+        for k, other in enumerate(scores[: i + 1]):
+            (a, b), (c, d) = one.parents, other.parents
+            value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
+            covariance[i, k] = covariance[k, i] = one.factor * other.factor * value
+    return covariance
+
+
+def _linear(node: Node) -> _Linear | None:
+    """Return a line as a linear combination of Gaussian lines, or None if it is none."""
+    if isinstance(node, Initial | MatMul):
+        return {node: 1.0}
+    if isinstance(node, Nonlin) and isinstance(node.function, LinearCombination):
+        total: _Linear = {}
+        for coefficient, parent in zip(node.function.coefficients, node.parents, strict=True):
+            part = _linear(parent)
+            if part is None:
+                return None
+            for line, value in part.items():
+                total[line] = total.get(line, 0.0) + coefficient * value
+        return total
+    return None
+
+
+def _mean(combination: _Linear) -> float:
+    return sum(c * node.mean for node, c in combination.items() if isinstance(node, Initial))
+
+
+def _enters(node: Node, kind: type[Node]) -> bool:
+    """Whether a line is made from lines of a kind."""
+    return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
+
+
+def bases_of(nodes: Sequence[Node]) -> list[Node]:
+    """Return the Gaussian lines that lines are made from, each once, in an order that does not depend on hashes."""
+    return [node for node in ancestors_of(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
+
+
+def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
+    """Return lines and all that they are made from, each once, without going beyond lines of some kinds."""
+    found: dict[Node, None] = {}
+    waiting = list(reversed(nodes))
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found[node] = None
+            if not isinstance(node, ends):
+                waiting += reversed(node.parents)
+    return list(found)
+
+
+def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
+    """Return the value of a line, shaped as those of the Gaussian lines: Definition 1 (iii), Theorem 1."""
+    values = dict(known)
+
+    def value(line: Node) -> FloatArray:
+        if line not in values:
+            values[line] = computed(line)
+        return values[line]
+
+    def computed(line: Node) -> FloatArray:
+        if isinstance(line, Nonlin):
+            return np.asarray(line.function(*map(value, line.parents)))
+        assert isinstance(line, Output)
+        vectors = np.stack([value(vector) for vector in line.vectors], axis=1)
+        columns = [scores[score] for score in line.scores]
+        return line.function(vectors, np.stack(columns, axis=-1) if columns else np.empty((len(vectors), 0)))
+
+    return value(node)

@@ -1,0 +1,148 @@
+"""The law of one head's contribution to the conditional variance, by quasi-Monte Carlo.
+
+Given the scores, position i has variance v = c Σ_a u_a with u = αᵀKα for the attention weights α of row i.
+Heads are independent and alike, so one row of scores of one head, as many normals as that row's covariance
+has rank, is all there is to integrate over.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from scipy.stats import qmc
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
+
+#: Independent scramblings; errors are estimated from their spread.
+REPLICATES = 8
+_POINTS = 2**14
+_FEWEST_POINTS = 2**9
+# Normals of one scrambling: more dimensions get fewer points.
+_NORMALS = 2**18
+# Entries of a block of (points, seq_len) scores.
+_BLOCK = 2**20
+_PILOT = 2**9
+# Eigenvalues that differ by less, relatively, are one. Steps of the trapezoidal rule in log χ², and how far they go.
+_ALIKE = 1e-12
+_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
+
+
+def score_std(layer: AttentionLayer) -> float:
+    """Return σ_Q σ_K, or 0 where "1/n" scaling makes the scores constant in the limit."""
+    return layer.query_std * layer.key_std if layer.score_scaling == "1/sqrt(n)" else 0.0
+
+
+def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return the means of one head's scores in the limit, (s, s): σ_Qσ_K K with tied queries and keys, else 0."""
+    return layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
+
+
+def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
+    """Return F of shape (seen, r): row `position` of the scores is F z, z standard normal.
+
+    Only the entries that the mask lets through. Softmax does not see a shift of the row, so that
+    direction is taken out: one dimension less to integrate over.
+    """
+    seen = visible(layer)[position]
+    root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(kernel[np.ix_(seen, seen)])
+    if layer.attention_map != "softmax":
+        return np.asarray(root if score_std(layer) > 0 else root[:, :0])
+    centred = root - root.mean(axis=0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    kept = sizes > 1e-9 * np.linalg.norm(root)
+    return np.asarray(left[:, kept] * sizes[kept])
+
+
+def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> FloatArray:
+    """Return (count, dimension) scrambled Sobol points, transformed to standard normals."""
+    if dimension > qmc.Sobol.MAXDIM:
+        return rng.standard_normal((count, dimension))
+    points = qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
+    # Scrambled points are multiples of 2^-30 and may be 0: move them to the middle of their cell.
+    return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
+
+
+def row_variance(
+    layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: NDArray[np.bool_]
+) -> FloatArray:
+    """Return u = αᵀKα for rows of scores.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Says which attention map.
+    kernel_root : ndarray, shape (m, r)
+        A root of the kernel of the positions in `rows`.
+    rows : ndarray, shape (..., m)
+        Scores of one position.
+    seen : ndarray of bool, shape (m,)
+        What the mask lets through.
+    """
+    projected = map_scores(layer, rows, seen) @ kernel_root
+    return np.asarray(np.einsum("...r,...r->...", projected, projected))
+
+
+def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: int) -> tuple[ScaleMixture, ...]:
+    """Return the law of u of one head at `position`, once for each independent scrambling."""
+    seen = visible(layer)[position]
+    kernel_root = psd_root(kernel[np.ix_(seen, seen)])
+    root = row_root(layer, kernel, position)
+    shown = np.ones(len(root), dtype=bool)
+    if root.shape[1] == 0:
+        only = row_variance(layer, kernel_root, mean_scores(layer, kernel)[position, seen][None], shown)
+        return (condense(only, np.ones(1)),) * REPLICATES
+
+    def variance(scores: FloatArray) -> FloatArray:
+        step = max(1, _BLOCK // len(root))
+        starts = range(0, len(scores), step)
+        return np.concatenate([row_variance(layer, kernel_root, scores[i : i + step], shown) for i in starts])
+
+    pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
+    proposals = enlarged(root.shape[1])
+    if layer.attention_map == "softmax":
+        normals = np.random.default_rng(pilot).standard_normal((_PILOT, root.shape[1]))
+        proposals = towards_keys(root, variance, float(variance(normals @ root.T).mean()))
+
+    def replicate(stream: np.random.SeedSequence) -> ScaleMixture:
+        points = _points(proposals, root.shape[1], np.random.default_rng(stream))
+        return condense(variance(points @ root.T), weigh(proposals, points))
+
+    return tuple(replicate(stream) for stream in streams)
+
+
+def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
+    """Return the law of Σ_a u_a over all heads where it is a multiple of χ²: linear attention over alike positions.
+
+    There u = zᵀ M z with M = Fᵀ K F; where all eigenvalues of M are one number m > 0 the sum is m χ²_{rH}. The
+    trapezoidal rule in the logarithm of χ² is exact to rounding. None elsewhere.
+    """
+    root = row_root(layer, kernel, position)
+    if layer.attention_map != "linear" or layer.tied_query_key or root.shape[1] == 0:
+        return None
+    seen = visible(layer)[position]
+    sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
+    if sizes[-1] - sizes[0] > _ALIKE * sizes[-1]:
+        return None
+    half = 0.5 * root.shape[1] * layer.num_heads
+    logs = np.log(half) + np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
+    weights = np.exp(half * logs - np.exp(logs) - special.gammaln(half))
+    kept = weights > 1e-40
+    return ScaleMixture(2.0 * sizes.mean() * np.exp(logs[kept]), weights[kept] / weights[kept].sum(), 0.0)
+
+
+def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
+    """Return points of every proposal, by their shares, shape (points, dimension).
+
+    The first and largest takes one set of normals, the others the start of the same set, which is
+    a Sobol sequence itself.
+    """
+    count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
+    normals = scrambled_normals(dimension, count, rng)
+    counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]
+    parts = [proposal.place(normals[:n]) for proposal, n in zip(proposals, counts, strict=True)]
+    return np.concatenate(parts)

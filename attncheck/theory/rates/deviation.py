@@ -1,0 +1,349 @@
+"""The law at finite width less the limit: a signed measure of conditional variances, from draws with controls.
+
+With δ the deviations of the drivers from their limits and g(δ) the average over score normals of a function of
+the conditional variance, the law at finite width is E g(δ) and the limit g(0). A draw of g(δ) - g(0) is noise of
+order n^{-1/2} around a mean of order 1/n. But its linear and quadratic parts in δ,
+
+    L = g'(0)[δ],   Q = g''(0)[δ, δ]/2,
+
+have means that follow from the first two moments of δ: draws are taken of g(δ) - g(0) - β_L L - β_Q Q, and the means
+of L and Q added to it. What is left is of order n^{-3/2}. All derivatives are differences along lines, on the same
+score normals. The means of L and Q alone are the first term of the expansion in 1/n.
+
+Where Q is not known, there is no such term: where a mapped score has a kink, at which a second difference is noise of
+the size of the normals near it over the square of the step, and where there are too many directions to go through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.theory.limits.rows import scrambled_normals
+from attncheck.theory.rates.drivers import Drivers, Fluctuations
+from attncheck.theory.rates.marginal import Marginal
+
+FloatArray = NDArray[np.float64]
+
+#: Independent repetitions: errors come from their spread.
+REPLICATES = 8
+# Steps of differences, relative to the limits of the drivers.
+_STEP = 0.02
+# Score normals come in pairs ±N. Points of one repetition, and the entries that they may take.
+_MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
+# Cells of log v, and how far (in log) below the largest v they reach.
+_CELLS = 2048
+_LOG_REACH = 60.0
+_PILOT = 64
+# Beyond what a pilot has seen the cells go on for as much as this factor of v.
+_MARGIN = math.exp(3.0)
+# More directions than this are not gone through: the quadratic part is then left in the draws.
+_MOST_DIRECTIONS = 400
+# Entries of a block of draws, or of points, and cells.
+_BLOCK = 2**21
+_PROBES = np.geomspace(0.1, 2.5, 16)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cells:
+    """A grid of variances onto which measures are spread, by cubic interpolation in log v.
+
+    Attributes
+    ----------
+    variances : ndarray, shape (cells + 1,)
+        Evenly spaced in the logarithm; the last one is 0.
+    """
+
+    variances: FloatArray
+
+    @classmethod
+    def over(cls, smallest: float, largest: float) -> Cells:
+        """Return cells from the smallest to the largest variance that is expected."""
+        top = math.log(largest)
+        bottom = max(math.log(smallest), top - _LOG_REACH) if smallest > 0 else top - _LOG_REACH
+        return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
+
+    def spread(self, variances: FloatArray) -> FloatArray:
+        """Return the measures with equal mass at each of a row of variances, (rows, cells + 1)."""
+        rows, points = variances.shape
+        count = len(self.variances) - 1
+        logs = np.log(self.variances[[0, -2]])
+        positive = variances > 0
+        with np.errstate(divide="ignore"):
+            place = np.where(positive, (np.log(variances) - logs[0]) * ((count - 1) / (logs[1] - logs[0])), 0.0)
+        place = np.clip(place, 0.0, count - 1.0)
+        left = np.clip(np.floor(place).astype(np.intp) - 1, 0, count - 4)
+        x = place - left
+        a, b, c, d = x, x - 1.0, x - 2.0, x - 3.0
+        weights = (b * c * d / -6.0, a * c * d / 2.0, a * b * d / -2.0, a * b * c / 6.0)
+        first = left + (count + 1) * np.arange(rows)[:, None]
+        result = np.zeros(rows * (count + 1))
+        for shift, weight in enumerate(weights):
+            result += np.bincount((first + shift)[positive], weight[positive], len(result))
+        zeros = np.bincount(np.nonzero(~positive)[0], minlength=rows).astype(np.float64)
+        result.reshape(rows, -1)[:, -1] = zeros
+        return np.asarray(result.reshape(rows, -1) / points)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Deviation:
+    """The signed measure of variances, law at finite width less limit, in independent repetitions.
+
+    Attributes
+    ----------
+    cells : Cells
+    measures : ndarray, shape (REPLICATES, cells + 1)
+    expansion : ndarray, shape (REPLICATES, cells + 1)
+        The part that the expansion gives without any draw: all of it to first order in 1/n. NaN where Q is not known.
+    draws : int
+        Of all repetitions together.
+    """
+
+    cells: Cells
+    measures: FloatArray
+    expansion: FloatArray
+    draws: int
+
+    def upper_tail(self, size: FloatArray) -> FloatArray:
+        """Return the difference of P(y > size) for sizes ≥ 0, (REPLICATES, sizes)."""
+        return self._integrated(tails, size)
+
+    def density(self, size: FloatArray) -> FloatArray:
+        """Return the difference of densities, (REPLICATES, sizes)."""
+        return self._integrated(bells, size)
+
+    def moment(self, power: int) -> FloatArray:
+        """Return the difference of E v^power, (REPLICATES,)."""
+        return np.asarray(self.measures @ self.cells.variances**power)
+
+    def atom(self) -> FloatArray:
+        """Return the difference of P(v = 0), (REPLICATES,)."""
+        return self.measures[:, -1]
+
+    def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
+        """Return the integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
+        variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
+        parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
+
+
+def tails(variances: FloatArray, size: FloatArray) -> FloatArray:
+    """Return P(√v N > size), (sizes, variances); 0 where v is 0."""
+    return np.asarray(special.ndtr(-_ratios(variances, size)))
+
+
+def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
+    """Return the densities of √v N, (sizes, variances); 0 where v is 0."""
+    ratios = _ratios(variances, size)
+    roots = np.sqrt(np.where(variances > 0, variances, 1.0))
+    return np.where(variances > 0, np.exp(-0.5 * ratios**2) / (roots * math.sqrt(2 * math.pi)), 0.0)
+
+
+def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
+    roots = np.sqrt(np.where(variances > 0, variances, 1.0))
+    # Beyond 40 standard deviations nothing is left in double precision.
+    return np.where(variances > 0, np.minimum(size[:, None] / roots, 40.0), 40.0)
+
+
+def points_for(normals: int) -> int:
+    """Return how many score normals one repetition averages over."""
+    if normals == 0:
+        return 1
+    most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ENTRIES // normals))
+    return int(2 ** math.floor(math.log2(most)))
+
+
+def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
+    """Return the law of a marginal at finite width less its limit.
+
+    Parameters
+    ----------
+    marginal : Marginal
+    size : int
+        Draws of the drivers, over all repetitions.
+    seed : numpy.random.SeedSequence
+    infinite : bool
+        Whether the width is infinite and only heads of fixed size fluctuate.
+    """
+    fluctuations = marginal.fluctuations(infinite)
+    pilot, *streams = seed.spawn(1 + REPLICATES)
+    cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
+    each = max(2, -(-size // REPLICATES))
+    repetitions = [
+        _Repetition.draw(marginal, fluctuations, cells, each, np.random.default_rng(stream)) for stream in streams
+    ]
+    linear, quadratic = _coefficients(repetitions)
+    measures = [part.combined(linear, quadratic) for part in repetitions]
+    expansion = [part.expansion for part in repetitions]
+    return Deviation(cells, np.stack(measures), np.stack(expansion), each * REPLICATES)
+
+
+def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
+    """Return how many entries `deviation` keeps of its draws: the probes of all, the drivers of one repetition."""
+    limits = marginal.fluctuations(infinite).limits
+    drivers = limits.gram.size + limits.keys.size + limits.values.size
+    return size * 3 * len(_PROBES) + size // REPLICATES * drivers
+
+
+def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
+    """Return cells that hold the variances at the width and in the limit."""
+    limits = fluctuations.limits
+    normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
+    moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
+    found = np.concatenate(
+        [marginal.variances(moved, normals), marginal.variances(limits, normals, limit=True)], axis=0
+    )
+    positive = found[found > 0]
+    if not positive.size:
+        return Cells.over(1e-300, 1.0)
+    return Cells.over(float(positive.min()) / _MARGIN, float(positive.max()) * _MARGIN)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Repetition:
+    """Sums over the draws of one repetition.
+
+    Attributes
+    ----------
+    shift : ndarray, shape (cells + 1,)
+        What the width does at δ = 0: nothing but with "1/n" scaling.
+    change, linear, quadratic : ndarray, shape (cells + 1,)
+        Means over the draws of g(δ) - g(0), L and Q.
+    linear_mean : ndarray, shape (cells + 1,)
+        What the mean of L has to be.
+    quadratic_mean : ndarray, shape (cells + 1,), or None
+        The same of Q, which is then a control.
+    probes : ndarray, shape (draws, 3, probes)
+        g(δ) - g(0), L and Q of some functions g.
+    """
+
+    shift: FloatArray
+    change: FloatArray
+    linear: FloatArray
+    quadratic: FloatArray
+    linear_mean: FloatArray
+    quadratic_mean: FloatArray | None
+    probes: FloatArray
+
+    @classmethod
+    def draw(
+        cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
+    ) -> _Repetition:
+        """Draw score normals and deviations, and keep what is needed of them."""
+        lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
+        limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
+        table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
+        sums, probes = np.zeros((3, len(cells.variances))), []
+        step = max(1, _BLOCK // (len(cells.variances) * 3))
+        deviations = fluctuations.draw(size, rng)
+        for start in range(0, size, step):
+            parts = np.stack(lines.parts(deviations[start : start + step]))
+            sums += parts.sum(axis=1)
+            probes.append((parts @ table).swapaxes(0, 1))
+        return cls(
+            shift=lines.centre - cells.spread(limiting)[0],
+            change=sums[0] / size,
+            linear=sums[1] / size,
+            quadratic=sums[2] / size,
+            linear_mean=lines.linear_mean(),
+            quadratic_mean=lines.quadratic_mean(rng),
+            probes=np.concatenate(probes),
+        )
+
+    @property
+    def expansion(self) -> FloatArray:
+        """The shift and the means of L and Q: of order 1/n, the rest is smaller; NaN where that of Q is not known."""
+        if self.quadratic_mean is None:
+            return np.full_like(self.shift, np.nan)
+        return self.shift + self.linear_mean + self.quadratic_mean
+
+    def combined(self, linear: float, quadratic: float) -> FloatArray:
+        """Return the measure, with the controls taken by their coefficients."""
+        controls = linear * (self.linear - self.linear_mean)
+        if self.quadratic_mean is not None:
+            controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
+        return np.asarray(self.shift + self.change - controls)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Lines:
+    """Values and derivatives of the averaged variances along lines through the limits of the drivers."""
+
+    marginal: Marginal
+    fluctuations: Fluctuations
+    cells: Cells
+    normals: FloatArray
+    centre: FloatArray = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        at_limits = self.marginal.variances(self.fluctuations.limits, self.normals)
+        object.__setattr__(self, "centre", self.cells.spread(at_limits)[0])
+
+    def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
+        """Return the measures at steps along deviations, (draws, cells + 1)."""
+        moved = self.fluctuations.limits.moved(deviations, steps)
+        return self.cells.spread(self.marginal.variances(moved, self.normals))
+
+    def parts(self, deviations: Drivers) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return g(δ) - g(0), L and Q of each deviation, (draws, cells + 1) each."""
+        change = self.at(deviations, np.ones(len(deviations))) - self.centre
+        return change, *self.derivatives(deviations)
+
+    def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
+        """Return L and Q of each deviation."""
+        sizes = self.fluctuations.sizes(deviations)
+        steps = _STEP / np.where(sizes > 0, sizes, 1.0)
+        ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)
+        linear = (ahead - behind) / (2.0 * steps[:, None])
+        return linear, (ahead + behind - 2.0 * self.centre) / (2.0 * steps[:, None] ** 2)
+
+    def linear_mean(self) -> FloatArray:
+        """Return E L: the derivative along the mean deviation."""
+        return np.asarray(self.derivatives(self.fluctuations.mean())[0][0])
+
+    def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
+        """Return E Q: the sum over orthogonal directions; None where they are too many, or at a kink."""
+        size = len(self.fluctuations.positions)
+        if self.marginal.kinked or size * (size + 1) // 2 > _MOST_DIRECTIONS:
+            return None
+        limits = self.fluctuations.limits
+        still = Drivers(np.zeros_like(limits.gram), np.zeros_like(limits.keys), np.zeros_like(limits.values))
+        total = np.zeros(len(self.cells.variances))
+        directions = self.fluctuations.gram_directions(rng)
+        if len(directions):
+            total += self.derivatives(dataclasses.replace(still, gram=directions))[1].sum(axis=0)
+        deviations, count = self.fluctuations.head_directions(len(self.normals))
+        for moved in deviations:
+            total += count * self.derivatives(dataclasses.replace(still, keys=moved))[1][0]
+            total += count * self.derivatives(dataclasses.replace(still, values=moved))[1][0]
+        return total
+
+
+def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
+    """Return scrambled Sobol points with their mirror images, so that odd powers cancel."""
+    if dimension == 0:
+        return np.zeros((1, 0))
+    half = scrambled_normals(dimension, points_for(dimension) // 2, rng)
+    return np.concatenate([half, -half])
+
+
+def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
+    """Return β_L and β_Q that leave the least variance at the probes, each in units of its spread."""
+    change, linear, quadratic = (
+        np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
+    )
+    spread = change.std(axis=0)
+    used = spread > 0
+    if not used.any():
+        return 0.0, 0.0
+    controls = [linear, quadratic] if repetitions[0].quadratic_mean is not None else [linear]
+    columns = np.stack([(control[:, used] / spread[used]).ravel() for control in controls], axis=1)
+    scales = np.sqrt((columns**2).mean(axis=0))
+    scales = np.where(scales > 0, scales, 1.0)
+    found = np.linalg.lstsq(columns / scales, (change[:, used] / spread[used]).ravel(), rcond=None)[0] / scales
+    return float(found[0]), float(found[1]) if len(found) > 1 else 0.0

@@ -1,0 +1,264 @@
+"""What a conditional variance depends on beside the score normals: Gram matrices that fluctuate with the width.
+
+Given the inputs X, keys and values of a head enter one output, or one score, through few numbers (collapsed
+reading): the Gram matrix G = X Xᵀ/n of the positions that are seen, and for each group of heads a Wishart
+matrix over its degrees of freedom ν for the keys and another one for the values. Where no other head shares
+them, a χ²_ν/ν each is enough. At infinite width they are K, and the identity or 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import image_kernel, input_covariance, psd_root
+from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.linalg import bartlett
+from attncheck.theory.limits.rows import scrambled_normals
+
+FloatArray = NDArray[np.float64]
+
+# Entries of X that are held at a time.
+_HELD_ENTRIES = 2**21
+# Gauss nodes in ‖h‖²/n, and points at each of them for the fourth moments of the inputs.
+_RADII = 8
+_RADII_OF_MEAN = 24
+_POINTS = 2**12
+# Entries of a block of products of inputs.
+_BLOCK = 2**21
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drivers:
+    """Values of the drivers, or deviations from their limits.
+
+    Attributes
+    ----------
+    gram : ndarray, shape (draws, m, m)
+        Of the m positions that are seen.
+    keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
+        Numbers where every head has its own keys and values, matrices where heads share them.
+    """
+
+    gram: FloatArray
+    keys: FloatArray
+    values: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.gram)
+
+    def __getitem__(self, chosen: slice) -> Self:
+        return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
+
+    def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
+        """Return these values, one draw of them, plus steps along deviations.
+
+        Parameters
+        ----------
+        deviations : Drivers
+        steps : ndarray, shape (draws,)
+            One for each deviation.
+        """
+
+        def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
+            return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
+
+        return Drivers(
+            along(self.gram, deviations.gram),
+            along(self.keys, deviations.keys),
+            along(self.values, deviations.values),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fluctuations:
+    """The law of the drivers of a layer: draws, limits, and the first two moments of their deviations.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    positions : tuple of int
+        The m positions that are seen.
+    shared : bool
+        Whether heads that share keys and values enter together, so that whole matrices are needed.
+    groups : int
+        Independent keys; values in the same number.
+    infinite : bool
+        Whether the width is infinite, so that only heads of fixed size fluctuate.
+    still_heads : bool
+        Whether keys and values stay at their limits, and only G fluctuates.
+    """
+
+    layer: AttentionLayer
+    positions: tuple[int, ...]
+    shared: bool
+    groups: int
+    infinite: bool = False
+    still_heads: bool = False
+
+    @property
+    def limits(self) -> Drivers:
+        """The drivers at infinite width and infinite heads: one draw."""
+        kernel = self._kernel(np.ones(1))
+        m = len(self.positions)
+        heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
+        return Drivers(kernel, heads, heads)
+
+    def draw(self, size: int, rng: np.random.Generator) -> Drivers:
+        """Draw deviations from the limits, exactly in law."""
+        limits = self.limits
+        gram = np.zeros((size, *limits.gram.shape[1:])) if self.infinite else self._grams(size, rng) - limits.gram
+        if self.still_heads:
+            still = np.zeros((size, *limits.keys.shape[1:]))
+            return Drivers(gram, still, still)
+        heads = [self._head_factors(size, rng) for _ in range(2)]
+        return Drivers(gram, heads[0] - limits.keys, heads[1] - limits.values)
+
+    def _grams(self, size: int, rng: np.random.Generator) -> FloatArray:
+        layer = self.layer
+        step = max(1, _HELD_ENTRIES // (layer.seq_len * layer.width))
+        parts = []
+        for start in range(0, size, step):
+            seen = draw_inputs(layer, min(step, size - start), rng)[:, self.positions]
+            parts.append(seen @ seen.swapaxes(-1, -2) / layer.width)
+        return np.concatenate(parts)
+
+    def _head_factors(self, size: int, rng: np.random.Generator) -> FloatArray:
+        dof = self.layer.head_width
+        if not self.shared:
+            return rng.chisquare(dof, (size, 1, self.groups)) / dof
+        factor = bartlett(rng, (size, self.groups), len(self.positions), dof)
+        return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
+
+    def _kernel(self, radii: FloatArray) -> FloatArray:
+        """Return E[G] given ‖h‖²/n, (radii, m, m)."""
+        phi = nonlinearity.from_layer(self.layer)
+        return np.stack([image_kernel(phi, self._covariance(radius)).matrix for radius in radii])
+
+    def _covariance(self, radius: float) -> FloatArray:
+        """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
+        return input_covariance(self.layer, radius)[np.ix_(self.positions, self.positions)]
+
+    def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
+        """Yield points of h^i + e^i at the seen positions given each ‖h‖²/n, (points, m)."""
+        if self.layer.position_std:
+            normals = scrambled_normals(len(self.positions), _POINTS, rng)
+            # Of full size: the rank changes with the radius where that of one part is not full.
+            yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
+        else:
+            root = psd_root(self._covariance(1.0))
+            normals = scrambled_normals(root.shape[1], _POINTS, rng) @ root.T
+            yield from (math.sqrt(radius) * normals for radius in radii)
+
+    def mean(self) -> Drivers:
+        """Return the means of the deviations, one draw; only that of G is not 0."""
+        limits = self.limits
+        gram = np.zeros_like(limits.gram)
+        if not self.infinite:
+            radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
+            gram = np.einsum("r,rij->ij", weights, self._kernel(radii) - limits.gram)[None]
+        return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
+
+    def gram_directions(self, rng: np.random.Generator) -> FloatArray:
+        """Return matrices D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], shape (directions, m, m).
+
+        The fourth moments of the inputs come from scrambled Sobol points, so that this carries their error.
+        """
+        m = len(self.positions)
+        if self.infinite:
+            return np.zeros((0, m, m))
+        phi, limits = nonlinearity.from_layer(self.layer), self.limits
+        above = np.triu_indices(m)
+        radii, weights = gamma_rule(0.5 * self.layer.width, _RADII)
+        second = np.zeros((len(above[0]), len(above[0])))
+        for points, weight, kernel in zip(self._hidden(radii, rng), weights, self._kernel(radii), strict=True):
+            second += weight / self.layer.width * _product_covariance(phi(points), kernel)
+            moved = (kernel - limits.gram[0])[above]
+            second += weight * np.outer(moved, moved)
+        root = psd_root(second, rtol=1e-10)
+        directions = np.zeros((root.shape[1], m, m))
+        directions[:, above[0], above[1]] = root.T
+        directions[:, above[1], above[0]] = root.T
+        return directions
+
+    def head_directions(self, points: int) -> tuple[tuple[FloatArray, ...], float]:
+        """Return deviations of one group's keys (or values) whose second moments make up all groups', and how often.
+
+        Returns
+        -------
+        deviations : tuple of ndarray
+            Each in the shape of one draw of `Drivers.keys`; where heads share nothing, one that moves the groups
+            in turn over the points.
+        count : float
+            Groups that each of them stands for.
+        """
+        dof, m = self.layer.head_width, len(self.positions)
+        if self.still_heads:
+            return (), 0.0
+        if not self.shared:
+            moved = np.zeros((1, points, self.groups))
+            which = np.arange(points)
+            moved[0, which, which % self.groups] = math.sqrt(2.0 / dof)
+            return (moved,), float(self.groups)
+        deviations = []
+        for i, j in zip(*np.triu_indices(m), strict=True):
+            moved = np.zeros((1, self.groups, m, m))
+            moved[0, 0, i, j] = moved[0, 0, j, i] = math.sqrt((2.0 if i == j else 1.0) / dof)
+            deviations.append(moved)
+        return tuple(deviations), float(self.groups)
+
+    def sizes(self, deviations: Drivers) -> FloatArray:
+        """Return how large deviations are relative to the limits, (draws,): the largest of all eigenvalues."""
+        root = symmetric_root(self.limits.gram)[0]
+        inverse = linalg.pinvh(root, rtol=1e-9)
+        largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
+        for heads in (deviations.keys, deviations.values):
+            sizes = np.abs(np.linalg.eigvalsh(heads)) if self.shared else np.abs(heads)
+            largest = np.maximum(largest, sizes.reshape(len(heads), -1).max(axis=1))
+        return np.asarray(largest)
+
+
+def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
+    """Return the covariance of x_i x_j and x_k x_l, i ≤ j and k ≤ l, from points of x with the second moments known."""
+    above = np.triu_indices(len(kernel))
+    mean = kernel[above]
+    step = max(1, _BLOCK // len(mean))
+    total = np.zeros((len(mean), len(mean)))
+    for start in range(0, len(inputs), step):
+        block = inputs[start : start + step]
+        products = block[:, above[0]] * block[:, above[1]] - mean
+        total += products.T @ products
+    return np.asarray(total / len(inputs))
+
+
+def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of Gauss quadrature for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
+
+    From the recurrence of the Laguerre polynomials (Golub and Welsch), which is stable for any shape.
+
+    Examples
+    --------
+    >>> nodes, weights = gamma_rule(5e5, 8)
+    >>> abs(weights @ nodes - 1) < 1e-12, abs(weights @ (nodes - 1) ** 2 * 5e5 - 1) < 1e-6
+    (np.True_, np.True_)
+    """
+    order = np.arange(count)
+    diagonal = 2.0 * order / shape
+    beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
+    # Nodes less 1, so that nothing is lost where they are close to it.
+    nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
+    return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
+
+
+def symmetric_root(gram: FloatArray) -> FloatArray:
+    """Return the symmetric F with F F = gram, which moves smoothly with it; shape (..., m, m)."""
+    values, vectors = np.linalg.eigh(gram)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2))

@@ -1,0 +1,80 @@
+"""Heads of fixed size: the law at a width against that of infinite width with the same head_dim.
+
+At infinite width keys and values of a head still fluctuate, by one χ²_ν/ν each, which is as random as the score
+normals are. They are therefore drawn with them, and the only thing that fluctuates with the width is G.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.errors import refuse
+from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.limits.rows import scrambled_normals
+from attncheck.theory.rates.drivers import Drivers, Fluctuations
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+
+FloatArray = NDArray[np.float64]
+
+# Scrambled points of the law at infinite width, and the entries that they may take.
+_POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedHeads:
+    """A number of a layer with a head_dim, whose heads count as score normals.
+
+    Parameters
+    ----------
+    marginal : OutputEntry or ScoreEntry
+    """
+
+    marginal: OutputEntry | ScoreEntry
+
+    def __post_init__(self) -> None:
+        layer = self.marginal.layer
+        if layer.group_size > 1:
+            problem = "with a head_dim is not known but from the limit"
+            refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
+
+    @property
+    def _heads(self) -> int:
+        return len(self.marginal.fluctuations(infinite=True).limits.keys[0, 0])
+
+    @property
+    def normals(self) -> int:
+        """Score normals, and one for the keys and one for the values of each head."""
+        return self.marginal.normals + 2 * self._heads
+
+    @property
+    def kinked(self) -> bool:
+        """Where the number is."""
+        return self.marginal.kinked
+
+    def fluctuations(self, infinite: bool) -> Fluctuations:
+        """Return the law of G."""
+        return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
+
+    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+        """Return conditional variances, (draws, points); scores are scaled as they are with this head_dim."""
+        half = 0.5 * self.marginal.layer.head_width
+        upper = special.ndtr(-normals[:, self.marginal.normals :])
+        factors = np.asarray(special.gammainccinv(half, upper) / half, dtype=np.float64)
+        keys, values = factors[None, :, : self._heads], factors[None, :, self._heads :]
+        return self.marginal.variances(Drivers(drivers.gram, keys, values), normals[:, : self.marginal.normals])
+
+    @functools.cached_property
+    def _law(self) -> ScaleMixture:
+        points = scrambled_normals(self.normals, _POINTS, np.random.default_rng(_SEED))
+        limits, step = self.fluctuations(infinite=True).limits, max(1, _ENTRIES // self.normals)
+        parts = [self.variances(limits, points[start : start + step])[0] for start in range(0, len(points), step)]
+        return condense(np.concatenate(parts), np.ones(len(points)))
+
+    def law(self) -> ScaleMixture:
+        """Return the law at infinite width."""
+        return self._law

@@ -1,0 +1,138 @@
+"""The gap between a law at finite width and its limit, and how large it is: four distances with their errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.theory.limits.mixture import ScaleMixture
+from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
+
+FloatArray = NDArray[np.float64]
+
+METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
+#: Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
+ERRORS = 4.0
+# Gauss-Legendre panels in u, t = std · sinh(u), up to this many standard deviations.
+_PANELS, _NODES, _REACH = 24, 16, 40.0
+# A density, or an atom, at finite width is never taken for less than this share of the limit's.
+_LEAST_SHARE = 1e-9
+# Where the limit's density is less than this of its largest, no divergence is computed.
+_LEAST_DENSITY = 1e-200
+# The square of a relative error above which a divergence is not corrected for noise.
+_MOST_NOISE = 0.01
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gap:
+    """The law of one number at finite width and in the limit, both symmetric.
+
+    Attributes
+    ----------
+    limit : ScaleMixture
+    deviation : Deviation
+    """
+
+    limit: ScaleMixture
+    deviation: Deviation
+
+    @property
+    def std(self) -> float:
+        """The limit's standard deviation; 1 where the limit is 0."""
+        return math.sqrt(self.limit.mean()) or 1.0
+
+    @functools.cached_property
+    def _grid(self) -> tuple[FloatArray, FloatArray]:
+        """Points t > 0 and weights that integrate over them."""
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        edges = np.linspace(0.0, math.asinh(_REACH), _PANELS + 1)
+        half = 0.5 * np.diff(edges)
+        u = (edges[:-1, None] + half[:, None] * (1.0 + nodes)).ravel()
+        return self.std * np.sinh(u), self.std * np.cosh(u) * (half[:, None] * weights).ravel()
+
+    @functools.cached_property
+    def _tails(self) -> FloatArray:
+        return self.deviation.upper_tail(self._grid[0])
+
+    @functools.cached_property
+    def _densities(self) -> FloatArray:
+        return self.deviation.density(self._grid[0])
+
+    def distance(self, metric: str) -> tuple[float, float]:
+        """Return a distance and its error.
+
+        The error is `ERRORS` standard errors, from independent repetitions of what is linear in the deviation:
+        the difference at the farthest point, or its integral with the signs of the mean.
+        """
+        each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
+        value, replicates = each(self._tails, self._densities, self.deviation.atom())
+        return value, standard_error(replicates)
+
+    def leading(self, metric: str) -> tuple[float, float]:
+        """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""
+        measures, (points, _) = self.deviation.expansion, self._grid
+        if np.isnan(measures).any():
+            return math.nan, math.nan
+        upper = measures @ tails(self.deviation.cells.variances, points).T
+        density = measures @ bells(self.deviation.cells.variances, points).T
+        each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._square}[metric]
+        value, replicates = each(upper, density, measures[:, -1])
+        return value, standard_error(replicates)
+
+    def _ks(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
+        mean = upper.mean(axis=0)
+        worst = int(np.argmax(np.abs(mean)))
+        return float(abs(mean[worst])), np.sign(mean[worst]) * upper[:, worst]
+
+    def _w1(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
+        replicates = 2.0 * (np.sign(upper.mean(axis=0)) * upper) @ self._grid[1]
+        return float(replicates.mean()), replicates
+
+    def _tv(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
+        continuous = (np.sign(density.mean(axis=0)) * density) @ self._grid[1]
+        replicates = continuous + 0.5 * np.sign(atom.mean()) * atom
+        return float(replicates.mean()), replicates
+
+    def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
+        """Return KL(finite ‖ limit): its integrand less Δf, which integrates to 0, is a square to leading order."""
+        base, density, weights = self._where_dense(density)
+        mean = density.mean(axis=0)
+        share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
+        logs = np.log1p(share)
+        value = 2.0 * float(weights @ (base * ((1.0 + share) * logs - share)))
+        value -= float(weights @ _noise(density, base * (1.0 + share)))
+        replicates = 2.0 * (density - mean) @ (weights * logs)
+        if self.limit.atom > 0.0:
+            change = max(float(atom.mean()) / self.limit.atom, _LEAST_SHARE - 1.0)
+            value += self.limit.atom * ((1.0 + change) * math.log1p(change) - change)
+            replicates = replicates + (atom - atom.mean()) * math.log1p(change)
+        return max(value, 0.0), value + replicates
+
+    def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the limit's density, the differences and the weights, where the first does not underflow."""
+        points, weights = self._grid
+        base = self.limit.density(points)
+        dense = base > _LEAST_DENSITY * base.max()
+        return base[dense], density[:, dense], weights[dense]
+
+    def _square(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
+        """Return the leading term of KL, ∫ Δf²/(2f)."""
+        base, density, weights = self._where_dense(density)
+        mean = density.mean(axis=0)
+        value = float(weights @ (mean**2 / base - _noise(density, base)))
+        return max(value, 0.0), value + 2.0 * (density - mean) @ (weights * mean / base)
+
+
+def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
+    """Return what the noise of a mean density adds to its square over `base`; not where it is all there is."""
+    noise = density.var(axis=0, ddof=1) / len(density)
+    return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
+
+
+def standard_error(replicates: FloatArray) -> float:
+    """Return `ERRORS` standard errors of the mean of independent repetitions."""
+    return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))

@@ -1,0 +1,74 @@
+"""Distances of two laws from the difference of their characteristic functions, in independent repetitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.theory.rates.gap import standard_error
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+#: What can be computed of two such laws.
+METRICS: tuple[str, ...] = ("ks", "w1", "tv")
+# Frequencies in units of 1/std: their step, which makes laws repeat after 80 standard deviations, and their number.
+_STEP, _COUNT = np.pi / 40.0, 1024
+# Points in units of the standard deviation.
+_REACH, _SPACING = 12.0, 0.02
+
+
+def frequencies(std: float) -> FloatArray:
+    """Return where characteristic functions are needed of laws of about this standard deviation."""
+    return np.asarray((np.arange(_COUNT) + 0.5) * (_STEP / std))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CharacteristicGap:
+    """The difference of two characteristic functions of laws of mean 0.
+
+    Attributes
+    ----------
+    std : float
+        About that of the laws.
+    difference : ndarray, shape (repetitions, frequencies)
+        At ``frequencies(std)``; complex.
+    """
+
+    std: float
+    difference: ComplexArray
+
+    @functools.cached_property
+    def points(self) -> FloatArray:
+        """Where the laws are compared."""
+        steps = round(_REACH / _SPACING)
+        return np.asarray(self.std * _SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
+
+    @functools.cached_property
+    def _inverted(self) -> tuple[FloatArray, FloatArray]:
+        """Differences of the distribution functions and of the densities at `points`, (repetitions, points)."""
+        tau = frequencies(self.std)
+        waves = np.exp(-1j * np.outer(tau, self.points))
+        step = _STEP / self.std
+        below = -(step / np.pi) * np.imag((self.difference / tau) @ waves)
+        return below, (step / np.pi) * np.real(self.difference @ waves)
+
+    @property
+    def cdf(self) -> FloatArray:
+        """The difference of the distribution functions at `points`, (repetitions, points)."""
+        return self._inverted[0]
+
+    def distance(self, metric: str) -> tuple[float, float]:
+        """Return a distance and its error, four standard errors of the repetitions."""
+        below, density = self._inverted
+        spacing = self.std * _SPACING
+        if metric == "ks":
+            mean = below.mean(axis=0)
+            worst = int(np.argmax(np.abs(mean)))
+            return float(abs(mean[worst])), standard_error(np.sign(mean[worst]) * below[:, worst])
+        values = below if metric == "w1" else 0.5 * density
+        replicates = spacing * (values @ np.sign(values.mean(axis=0)))
+        return float(replicates.mean()), standard_error(replicates)

@@ -1,0 +1,342 @@
+"""The law of outputs at finite width."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.memory import check_memory
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.stack import AttentionStack
+from attncheck.simulators.blocks import FINITE
+from attncheck.simulators.collapsed import input_entries
+from attncheck.theory.limit import limit
+from attncheck.theory.limits.law import LimitLaw
+from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
+from attncheck.theory.rates.deviation import deviation, kept_entries
+from attncheck.theory.rates.gap import ERRORS, Gap, standard_error
+from attncheck.theory.rates.marginal import Marginal, OutputEntry
+
+FloatArray = NDArray[np.float64]
+
+# Entries of X that the draws of the default size take, and bounds on their number.
+_ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
+# At least so many draws make a tail whose error is told.
+_FEWEST_IN_TAIL = 20
+# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
+_NEAR = 1.25
+# Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
+_NARROW, _NARROW_UNBOUNDED = 8, 16
+
+
+def default_size(layer: AttentionLayer) -> int:
+    """Return how many draws are taken where none are asked for: fewer for wide layers, whose draws differ less."""
+    affordable = _ENTRIES // (layer.seq_len * layer.width)
+    return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
+
+
+def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw:
+    """Return the law of the outputs of a layer at its own width, without histograms.
+
+    It is that of normal weights, given which outputs are exactly normal. With other weights there is no such law to
+    return, only its distance from the limit and how fast that falls: `distance` and `rate`, by their ``weights``.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    size : int, optional
+        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. Errors hold
+        from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
+    seed : int
+        The same seed gives the same digits.
+
+    Returns
+    -------
+    FiniteWidthLaw
+
+    Raises
+    ------
+    InputError
+        If `layer` is no layer, ties queries to keys, or a number is out of range. Laws of layers with inputs, of one
+        draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are asked for anything.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=64)
+    >>> law = finite_width_law(layer, size=256)
+    >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
+    0.056, in the limit 0.055
+    """
+    return FiniteWidthLaw(check_separate(layer), size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class FiniteWidthLaw:
+    """The law of one neuron of each position of the output at finite width, as `LimitLaw` has it in the limit.
+
+    Given inputs, scores and values the output is exactly normal, so that the law is a scale mixture of normals
+    over exact conditional variances (Rao–Blackwell). What is computed is its difference from the limit: on common
+    score normals, with the parts that are linear and quadratic in the fluctuations of the Gram matrices taken from
+    their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
+    infinite at narrow widths, and those of `cdf` and `pdf` where too few draws make what is there (see `cdf_error`).
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    size : int, optional
+        Draws of the fluctuations, at least 16; errors hold from 128 on.
+    seed : int
+    """
+
+    layer: AttentionLayer
+    size: int | None = None
+    seed: int = 0
+    _gaps: dict[int, Gap] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            remedy = "pass a number of draws, e.g. size=1024"
+            object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
+
+    @property
+    def limit(self) -> LimitLaw:
+        """The law at infinite width."""
+        return limit(self.layer)
+
+    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position ≤ t), in the shape of `t`; arguments and errors as ``LimitLaw.cdf``."""
+        t = check_points(t)
+        tail = self._upper_tail(t, position)
+        return np.where(t < 0, tail, 1 - tail)[()]
+
+    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position > t), without the cancellation of 1 - cdf."""
+        t = check_points(t)
+        tail = self._upper_tail(t, position)
+        return np.where(t < 0, 1 - tail, tail)[()]
+
+    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the density of y^position at `t`, of what is not exactly 0."""
+        return np.asarray(self.limit.pdf(t, position) + self.density_difference(t, position))[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+
+        Where `cdf_error` is infinite the tail that the draws make may go up and down, or end: this is then one of the
+        points where it crosses that of `q`.
+
+        Parameters
+        ----------
+        q : array_like
+            Any shape, entries from 0 to 1; at these two it is infinite.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `q`
+
+        Raises
+        ------
+        InputError
+            If `q` holds NaN or what is no chance, or there is no such position.
+
+        Examples
+        --------
+        >>> law = finite_width_law(AttentionLayer(width=64), size=256)
+        >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
+        ([0.025, 0.5], np.float64(inf))
+        """
+        chances, gap = check_chances(q), self.gap(position)
+        largest = max(gap.limit.variances.max(initial=0.0), gap.deviation.cells.variances.max())
+        return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
+
+    def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the cdf at this width less the limit's, in the shape of `t`."""
+        t = check_points(t)
+        tail = self._replicates(t, position, "upper_tail").mean(axis=0)
+        return np.asarray(np.where(t < 0, tail, -tail))[()]
+
+    def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the density at this width less the limit's, in the shape of `t`."""
+        return np.asarray(self._replicates(check_points(t), position, "density").mean(axis=0))[()]
+
+    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
+
+        It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
+        it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
+        tail r times as heavy are one in r², so that fewer than twenty of all would make it, and what those vary by does
+        not tell how far it is off.
+        """
+        t = check_points(t)
+        limit = self.gap(position).limit.upper_tail(np.abs(t))
+        return self._errors(t, limit, self._replicates(t, position, "upper_tail"), position)
+
+    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the error of `pdf` and `density_difference`, in the shape of `t`.
+
+        It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
+        """
+        t = check_points(t)
+        return self._errors(t, self.limit.pdf(t, position), self._replicates(t, position, "density"), position)
+
+    def atom(self, position: int = 0) -> float:
+        """Return P(y^position = 0), from 0 to 1."""
+        gap = self.gap(position)
+        return min(max(float(gap.limit.atom + gap.deviation.atom().mean()), 0.0), 1.0)
+
+    def atom_error(self, position: int = 0) -> float:
+        """Return the error of `atom`."""
+        return standard_error(self.gap(position).deviation.atom())
+
+    def variance(self, position: int = 0) -> float:
+        """Return the variance of y^position, E v."""
+        gap = self.gap(position)
+        return float(gap.limit.mean() + gap.deviation.moment(1).mean())
+
+    def variance_error(self, position: int = 0) -> float:
+        """Return the error of `variance`; infinite where heads are narrow, as `excess_kurtosis_error` says."""
+        if self._narrow:
+            return math.inf
+        return standard_error(self.gap(position).deviation.moment(1))
+
+    def excess_kurtosis(self, position: int = 0) -> float:
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        first, second = self._moments(position)
+        mean = float(first.mean())
+        return 3.0 * (float(second.mean()) / mean**2 - 1.0) if mean > 0 else 0.0
+
+    def excess_kurtosis_error(self, position: int = 0) -> float:
+        """Return the error of `excess_kurtosis`; infinite where width or head_dim is below 8.
+
+        Below 16 with linear and ReLU attention. Tails of the conditional variance are so heavy there that what the
+        draws vary by does not tell how far their moments are off. Errors of `cdf` are right at any width, where they
+        are finite.
+        """
+        if self._narrow:
+            return math.inf
+        first, second = self._moments(position)
+        mean = first.mean()
+        if mean <= 0:
+            return 0.0
+        return standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
+
+    @property
+    def _narrow(self) -> bool:
+        bounded = self.layer.attention_map in ("softmax", "sigmoid")
+        return min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
+
+    def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
+        """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as ``LimitLaw.sample`` does."""
+        size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
+        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
+        if coordinates > self.layer.width:
+            problem = f"exceeds width={self.layer.width}"
+            refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
+        return FINITE["collapsed"].work(self.layer, coordinates).take(size, seed).outputs
+
+    def gap(self, position: int = 0) -> Gap:
+        """Return the law at a position together with its limit."""
+        position = check_position("position", position, self.layer.seq_len)
+        if position not in self._gaps:
+            self._gaps[position] = gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
+        return self._gaps[position]
+
+    def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
+        """Return E v and E v² of each repetition."""
+        gap = self.gap(position)
+        second = gap.limit.variance() + gap.limit.mean() ** 2
+        return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
+
+    def _upper_tail(self, t: FloatArray, position: int) -> FloatArray:
+        beyond = self.gap(position).limit.upper_tail(np.abs(t))
+        # By symmetry no more than a half.
+        return np.asarray(np.clip(beyond + self._replicates(t, position, "upper_tail").mean(axis=0), 0.0, 0.5))
+
+    def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
+        """Return the difference from the limit at ±t by each repetition, (repetitions, *t.shape)."""
+        found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
+        return found.reshape(len(found), *t.shape)
+
+    def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
+        """Return four standard errors; infinite where too few draws make what is added to the limit at `t`."""
+        spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
+        most = max(_NEAR, math.sqrt(self.gap(position).deviation.draws / _FEWEST_IN_TAIL))
+        finite = limit + replicates.mean(axis=0)
+        reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
+        return np.where(reached | np.isinf(t), spread, np.inf)[()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance:
+    """How far a law at finite width is from its limit.
+
+    Attributes
+    ----------
+    metric : str
+    value : float
+    error : float
+        Four standard errors.
+    leading, leading_error : float
+        The same by the first term of the expansion in 1/n alone, which takes no draws. NaN where that is not known: for
+        outputs of ReLU attention over several positions, which has a kink; beyond 27 visible positions; and for
+        programs whose inputs are made by matrices, unless their order is -1/2.
+    width : float
+        Infinite for the gap that stays at a fixed head_dim.
+    draws : int
+    """
+
+    metric: str
+    value: float
+    error: float
+    leading: float
+    leading_error: float
+    width: float
+    draws: int
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.value:.4g} ± {self.error:.2g} at width {self.width:g}"
+
+
+def check_inputs(field: str, layer: AttentionLayer) -> None:
+    """Refuse a layer whose inputs, of one draw, take more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    remedy = "pass a smaller width, or a shorter sequence"
+    check_memory(field, layer.width, f"a draw of {layer.seq_len} inputs", input_entries(layer), remedy)
+
+
+@functools.lru_cache(maxsize=32)
+def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+    """Return the law of a marginal and its limit, once for all metrics."""
+    if not infinite:
+        check_inputs("width", layer)
+    if marginal.law().mean() == 0.0:
+        what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
+        refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
+    if size is not None:
+        check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
+    draws = default_size(layer) if size is None else size
+    return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
+
+
+def check_separate(layer: Any) -> AttentionLayer:
+    """Return a layer whose queries and keys have matrices of their own, or raise `InputError`.
+
+    With one matrix the scores are no normals given the keys, which is what the expansion rests on.
+    """
+    if isinstance(layer, AttentionStack):
+        remedy = "use attncheck.theory.stacks.distance.distances, and attncheck.theory.stacks.rate.rates for rates"
+        refuse("layer", layer, "is a stack, whose limit is a conjecture", remedy)
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    if layer.tied_query_key:
+        remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
+        refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
+    return layer

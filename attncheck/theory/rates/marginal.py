@@ -1,0 +1,203 @@
+"""Single numbers of a draw whose law is a mixture of normals: an output, or a score, with its conditional variance.
+
+Written for one row of scores: with ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N
+of normals a head, and y_i given it has variance c Σ_a |A_a F T_V/√ν|² (given all else it is normal at every width).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import map_scores, visible
+from attncheck.theory.limits.covariance import output_factor
+from attncheck.theory.limits.mixture import ScaleMixture
+from attncheck.theory.limits.rows import score_std
+from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
+
+FloatArray = NDArray[np.float64]
+
+# Score entries of a block of (draws, points).
+_BLOCK = 2**20
+
+
+class Marginal(Protocol):
+    """One number of a draw: normal with a random variance, which drivers and score normals make."""
+
+    @property
+    def normals(self) -> int:
+        """Score normals that the variance depends on."""
+
+    @property
+    def kinked(self) -> bool:
+        """Whether the variance at given score normals has kinks in the drivers."""
+
+    def fluctuations(self, infinite: bool) -> Fluctuations:
+        """Return the law of the drivers."""
+
+    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+        """Return conditional variances.
+
+        Parameters
+        ----------
+        drivers : Drivers
+        normals : ndarray, shape (points, `normals`)
+        limit : bool
+            Whether scores are scaled as in the limit, where "1/n" makes them vanish.
+
+        Returns
+        -------
+        ndarray, shape (draws, points)
+        """
+
+    def law(self) -> ScaleMixture:
+        """Return the law at infinite width as a mixture."""
+
+
+def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
+    """Return the standard deviation of scores at G = I, at the width or in the limit."""
+    return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputEntry:
+    """One neuron of the output at a position.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    position : int
+    """
+
+    layer: AttentionLayer
+    position: int
+
+    @functools.cached_property
+    def _seen(self) -> tuple[int, ...]:
+        """The positions that it attends to, itself among them."""
+        return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
+
+    @property
+    def _shared(self) -> bool:
+        return self.layer.group_size > 1
+
+    @property
+    def normals(self) -> int:
+        """A row of normals for each head."""
+        return self.layer.num_heads * len(self._seen)
+
+    @property
+    def kinked(self) -> bool:
+        """With ReLU attention: where a score is 0. A single score has the sign of its normal, whatever the drivers."""
+        return self.layer.attention_map == "relu" and len(self._seen) > 1
+
+    def fluctuations(self, infinite: bool) -> Fluctuations:
+        """Return the law of G over the seen positions, and of each group's keys and values."""
+        return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
+
+    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+        """Return c Σ_a |A_a B_V|², (draws, points)."""
+        rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
+        # Draws of the keys may be fewer than those of G, or more: one for all.
+        size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
+        step = max(1, _BLOCK // normals.size)
+        parts = [
+            self._block(_part(drivers, start, start + step), rows, score_scale(self.layer, limit=limit))
+            for start in range(0, size, step)
+        ]
+        return np.concatenate(parts)
+
+    def _block(self, drivers: Drivers, rows: FloatArray, scale: float) -> FloatArray:
+        layer, own = self.layer, self._seen.index(self.position)
+        root = symmetric_root(drivers.gram)
+        scales = scale * np.sqrt(drivers.gram[:, own, own])
+        if self._shared:
+            keys = root[:, None] @ symmetric_root(drivers.keys)
+            values = root[:, None] @ symmetric_root(drivers.values)
+            by_group = rows.reshape(len(rows), layer.kv_heads, layer.group_size, -1).swapaxes(0, 1)
+            together = by_group.reshape(layer.kv_heads, -1, by_group.shape[-1])
+            scores = scales[:, None, None, None] * (together @ keys.swapaxes(-1, -2))
+            squares = self._squares(scores, values)
+            shape = (len(squares), layer.kv_heads, len(rows), layer.group_size)
+            return np.asarray(output_factor(layer) * squares.reshape(shape).sum(axis=(1, 3)))
+        turned = rows.reshape(1, -1, rows.shape[-1]) @ root.swapaxes(-1, -2)
+        per_head = turned.reshape(len(turned), *rows.shape)
+        per_head = (scales[:, None, None] * np.sqrt(drivers.keys))[..., None] * per_head
+        squares = self._squares(per_head.reshape(len(per_head), -1, per_head.shape[-1]), root)
+        summed = (drivers.values * squares.reshape(per_head.shape[:-1])).sum(axis=-1)
+        return np.asarray(output_factor(layer) * summed)
+
+    def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
+        """Return |A B|² for rows of scores, with B B' the Gram matrix of the values."""
+        weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
+        projected = weights @ values
+        return np.asarray(np.einsum("...r,...r->...", projected, projected))
+
+    def law(self) -> ScaleMixture:
+        """Return the hierarchical law's."""
+        return self._law
+
+    @functools.cached_property
+    def _law(self) -> ScaleMixture:
+        """The same, computed once: every repetition asks for it."""
+        from attncheck.theory.limit import limit
+
+        return limit(self.layer).mixture(self.position)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreEntry:
+    """One score p_ij of one head.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    row, column : int
+    """
+
+    layer: AttentionLayer
+    row: int
+    column: int
+
+    @property
+    def normals(self) -> int:
+        """None: the variance depends on the drivers alone."""
+        return 0
+
+    @property
+    def kinked(self) -> bool:
+        """No: scores are not mapped."""
+        return False
+
+    def fluctuations(self, infinite: bool) -> Fluctuations:
+        """Return the law of G at the two positions and of the key's length; there are no values."""
+        positions = tuple(sorted({self.row, self.column}))
+        return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
+
+    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+        """Return σ² G_ii G_jj χ²_ν/ν, (draws, 1)."""
+        lengths = np.diagonal(drivers.gram, axis1=-2, axis2=-1)
+        scale = score_scale(self.layer, limit=limit) ** 2
+        return np.asarray(scale * (lengths[:, :1] * lengths[:, -1:]) * drivers.keys[:, :, 0])
+
+    def law(self) -> ScaleMixture:
+        """Return a normal law."""
+        limits = self.fluctuations(infinite=True).limits
+        variance = float(self.variances(limits, np.zeros((1, 0)), limit=True)[0, 0])
+        if variance == 0.0:
+            return ScaleMixture(np.zeros(0), np.zeros(0), 1.0)
+        return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
+
+
+def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
+    """Return some of the draws; what is there once is there for all."""
+
+    def cut(values: FloatArray) -> FloatArray:
+        return values if len(values) == 1 else values[start:stop]
+
+    return Drivers(cut(drivers.gram), cut(drivers.keys), cut(drivers.values))

@@ -1,0 +1,245 @@
+"""Sums of a program's scores, t·p: given the inputs a quadratic form of normals, so that its law is known.
+
+A score is n^{-1/2} Σ_α u_α w_α for two vectors u = W x, w = W' x'. Given the Gram matrix G of all x the coordinates
+are independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' where the matrix is the same, else 0. So
+t·p = n^{-1/2} Σ_α g_αᵀ M g_α, and with λ the eigenvalues of Σ^{1/2} M Σ^{1/2} its characteristic function is
+Π_k (1 - 2iτλ_k/√n)^{-n/2}. Its mean is 0, its variance q(G) = 2 Σ λ² and its third cumulant 8 n^{-1/2} Σ λ³: the
+order is -1/2 where this is not 0, as with matrices that three scores share cyclically.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.program import Initial, MatMul, Node, Program, Score, Step
+from attncheck.simulators.interpret import interpret
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.theory.limits.expectation import expectation
+from attncheck.theory.limits.programs import ProgramLimit, ancestors_of, bases_of, limit_of_program, value_of
+from attncheck.theory.rates.drivers import symmetric_root
+from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+# A third cumulant below this share of the variance to the 3/2 is none.
+_NO_SKEW = 1e-9
+# The largest weight, unless all are 0: fourth powers of the sum are then no overflow.
+_SMALLEST, _LARGEST = 1e-12, 1e12
+# The logarithm of what a characteristic function may be cut at.
+_VANISHED = -28.0
+# Coordinates of vectors that are held at a time, and complex numbers.
+_HELD, _BLOCK = 2**22, 2**20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScoreSum:
+    """t·p, a weighted sum of the scores of a program.
+
+    Parameters
+    ----------
+    program : Program
+    weights : tuple of float
+        t: one for each score, the largest from 1e-12 to 1e12 in size.
+    """
+
+    program: Program
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        scores = self.limit.scores
+        if not scores:
+            refuse("program", self.program, "has no scores", "write some, e.g. program.score(q, k)")
+        if len(self.weights) != len(scores):
+            refuse("projection", self.weights, f"is not one number for each of {len(scores)} scores", "pass as many")
+        largest = max(map(abs, self.weights))
+        if largest and not _SMALLEST <= largest <= _LARGEST:
+            problem = f"has the largest weight {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
+            remedy = "divide all by one number: by it w1 is divided too, and the other distances stay"
+            refuse("projection", self.weights, problem, remedy)
+        for side in self._sides:
+            if side.size is not None:
+                refuse("program", side.name, "has a fixed size, which leaves a gap", "leave rows of its matrix out")
+        makers = {side.weight for side in self._sides}
+        for node in ancestors_of(self._inputs):
+            if isinstance(node, Score) or (isinstance(node, MatMul) and node.weight in makers):
+                problem = "enters what a score is made from, together with the score or its matrix"
+                refuse("program", node.name, problem, "let scores have matrices of their own")
+        if self.variance == 0.0:
+            refuse("projection", self.weights, "has the limit 0, from which nothing is far", "pass other weights")
+
+    @functools.cached_property
+    def limit(self) -> ProgramLimit:
+        """The limit of the program."""
+        return limit_of_program(self.program)
+
+    @functools.cached_property
+    def _sides(self) -> list[MatMul]:
+        found = dict.fromkeys(side for score in self.limit.scores for side in score.parents)
+        return [side for side in found if isinstance(side, MatMul)]
+
+    @functools.cached_property
+    def _inputs(self) -> list[Node]:
+        return list(dict.fromkeys(side.parents[0] for side in self._sides))
+
+    @functools.cached_property
+    def _from(self) -> list[int]:
+        return [self._inputs.index(side.parents[0]) for side in self._sides]
+
+    @functools.cached_property
+    def _form(self) -> FloatArray:
+        """M, symmetric."""
+        form = np.zeros((len(self._sides), len(self._sides)))
+        for weight, score in zip(self.weights, self.limit.scores, strict=True):
+            i, j = (self._sides.index(side) for side in score.parents if isinstance(side, MatMul))
+            form[i, j] += 0.5 * weight * score.factor
+            form[j, i] += 0.5 * weight * score.factor
+        return form
+
+    @functools.cached_property
+    def kernel(self) -> FloatArray:
+        """K = E G in the limit."""
+        return np.array([[self.limit.second(one, other) for other in self._inputs] for one in self._inputs])
+
+    def _covariances(self, grams: FloatArray) -> FloatArray:
+        """Return Σ(G), linear in G, (draws, sides, sides)."""
+        shared = np.array(
+            [[one.weight.std**2 * (one.weight is other.weight) for other in self._sides] for one in self._sides]
+        )
+        return np.asarray(shared * grams[:, self._from][:, :, self._from])
+
+    def eigenvalues(self, grams: FloatArray) -> FloatArray:
+        """Return λ(G), (draws, sides)."""
+        root = symmetric_root(self._covariances(grams))
+        return np.asarray(np.linalg.eigvalsh(root @ self._form @ root))
+
+    def products(self, one: FloatArray, other: FloatArray) -> FloatArray:
+        """Return q(G, G') = 2 tr(M Σ(G) M Σ(G')), the bilinear form of the variance q(G) = q(G, G), (draws,)."""
+        left = self._form @ self._covariances(one)
+        return np.asarray(2.0 * np.einsum("dij,dji->d", left, self._form @ self._covariances(other)))
+
+    @functools.cached_property
+    def variance(self) -> float:
+        """The variance in the limit, where the law is normal."""
+        return float(self.products(self.kernel[None], self.kernel[None])[0])
+
+    @property
+    def std(self) -> float:
+        """Its root."""
+        return math.sqrt(self.variance)
+
+    @functools.cached_property
+    def skewness(self) -> float:
+        """√n times the third cumulant, in units of the standard deviation."""
+        skew = 8.0 * float((self.eigenvalues(self.kernel[None]) ** 3).sum()) / self.std**3
+        return skew if abs(skew) > _NO_SKEW else 0.0
+
+    @property
+    def order(self) -> float:
+        """-1/2 where the law is skewed at order n^{-1/2}, else -1."""
+        return -0.5 if self.skewness else -1.0
+
+    @property
+    def entries(self) -> int:
+        """Vectors of n coordinates that a draw of G takes."""
+        return len(ancestors_of(self._inputs))
+
+    def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
+        """Draw G at a width, exactly in law, (size, inputs, inputs)."""
+        wanted = set(ancestors_of(self._inputs))
+        # Initial vectors of a group are drawn together.
+        groups = {node.group for node in wanted if isinstance(node, Initial)}
+        wanted |= {node for node in self.program.nodes if isinstance(node, Initial) and node.group in groups}
+        parts = [(tuple(node for node in step.nodes if node in wanted), step.last) for step in self.program.steps()]
+        steps = [Step(nodes, last) for nodes, last in parts if nodes]
+        block = max(1, _HELD // (self.entries * width))
+        result = np.empty((size, len(self._inputs), len(self._inputs)))
+        for start in range(0, size, block):
+            count = min(block, size - start)
+            values = interpret(steps, width, count, width, self._inputs, MatrixFreeMultiplier(width, rng), rng)
+            vectors = np.stack([values.get(node) for node in self._inputs], axis=1)
+            result[start : start + count] = vectors @ vectors.swapaxes(-1, -2) / width
+        return result
+
+    @functools.cached_property
+    def moments(self) -> tuple[float, float] | None:
+        """N E q(G - K) and n E (2 q(K, G - K))², where the inputs are functions of initial vectors; else None.
+
+        Their coordinates are then independent and E G = K.
+        """
+        bases = bases_of(self._inputs)
+        if not all(isinstance(base, Initial) for base in bases):
+            return None
+        place = [self.limit.lines.index(base) for base in bases]
+
+        def change(z: FloatArray) -> FloatArray:
+            known = dict(zip(bases, z, strict=True))
+            x = np.stack([np.broadcast_to(value_of(node, known, {}), z.shape[1:]) for node in self._inputs])
+            return np.asarray(np.einsum("ip,jp->pij", x, x) - self.kernel)
+
+        mean, covariance = self.limit.mean[place], self.limit.covariance[np.ix_(place, place)]
+
+        def second(z: FloatArray) -> FloatArray:
+            deviation = change(z)
+            return self.products(deviation, deviation)
+
+        def slope(z: FloatArray) -> FloatArray:
+            return np.asarray((2.0 * self.products(self.kernel[None], change(z))) ** 2)
+
+        return expectation(second, mean, covariance)[0], expectation(slope, mean, covariance)[0]
+
+    def gap(self, width: int, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
+        """Return the law at a width less its limit, each repetition from `size` draws of G.
+
+        To second order in G - K the characteristic function is a polynomial whose mean is known where `moments` is:
+        only what is beyond is left to the draws.
+        """
+        rows = [self._difference(width, size, np.random.default_rng(seed)) for seed in seeds]
+        return CharacteristicGap(self.std, np.stack(rows))
+
+    def _difference(self, width: int, size: int, rng: np.random.Generator) -> ComplexArray:
+        tau = frequencies(self.std)
+        limiting = np.exp(-0.5 * self.variance * tau**2)
+        grams = self.grams(width, size, rng)
+        deviations = grams - self.kernel
+        first = 2.0 * self.products(np.broadcast_to(self.kernel, grams.shape), deviations)
+        second = self.products(deviations, deviations)
+        controls = limiting * (-0.5 * tau**2 * (first + second).mean() + 0.125 * tau**4 * (first**2).mean())
+        total = np.zeros(len(tau), dtype=np.complex128)
+        eigenvalues, used = self.eigenvalues(grams), self._count(width)
+        step = max(1, _BLOCK // (used * eigenvalues.shape[1]))
+        for start in range(0, size, step):
+            ratios = (-2j / math.sqrt(width)) * eigenvalues[start : start + step, :, None] * tau[:used]
+            total[:used] += np.exp(-0.5 * width * np.log1p(ratios).sum(axis=1)).sum(axis=0)
+        difference = total / size - limiting
+        if self.moments is None:
+            return difference
+        mean_second, mean_square = (moment / width for moment in self.moments)
+        known = limiting * (-0.5 * tau**2 * mean_second + 0.125 * tau**4 * mean_square)
+        return np.asarray(difference - controls + known)
+
+    def _count(self, width: int) -> int:
+        """Return how many frequencies there are before the function has vanished, were the scores half as large."""
+        halved = 0.5 * self.eigenvalues(self.kernel[None])[0, :, None] * frequencies(self.std)
+        logs = -0.25 * width * np.log1p(4.0 * halved**2 / width).sum(axis=0)
+        return int((logs > _VANISHED).sum())
+
+    def leading(self, width: int) -> CharacteristicGap | None:
+        """Return the first term of the expansion in n^{-1/2}; None where `moments` would be needed and is not known."""
+        tau = frequencies(self.std)
+        limiting = np.exp(-0.5 * self.variance * tau**2)
+        if self.skewness:
+            skewed = -1j * self.skewness * (self.std * tau) ** 3 / (6.0 * math.sqrt(width)) * limiting
+            return CharacteristicGap(self.std, np.stack([skewed, skewed]).astype(np.complex128))
+        if self.moments is None:
+            return None
+        fourth = 48.0 * float((self.eigenvalues(self.kernel[None]) ** 4).sum())
+        mean_second, mean_square = self.moments
+        term = limiting / width * (-0.5 * tau**2 * mean_second + tau**4 * (0.125 * mean_square + fourth / 24.0))
+        return CharacteristicGap(self.std, np.stack([term, term]).astype(np.complex128))

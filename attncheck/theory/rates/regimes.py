@@ -1,0 +1,215 @@
+"""What regimes predict of one output, as laws, each beside the prediction that it must not be taken for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from attncheck._lib.errors import check_choice, check_number, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import input_kernel
+from attncheck.layers.regimes import REGIMES
+from attncheck.theory.limit import limit
+from attncheck.theory.limits.covariance import infinite_heads_kernel
+from attncheck.theory.limits.mixture import ScaleMixture
+from attncheck.theory.rates.fixed_heads import FixedHeads
+from attncheck.theory.rates.marginal import OutputEntry
+
+# Points at which laws are compared: t = std · sinh(u).
+_POINTS, _REACH = 4000, 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Laws of one output in a regime, in the limit that the regime is about.
+
+    Attributes
+    ----------
+    regime : str
+        Key in `attncheck.layers.regimes.REGIMES`.
+    position : int
+        Of the output.
+    order : float
+        At which the law approaches its own prediction, in the width, or in the heads for "many heads".
+    own, neighbour : ScaleMixture
+        The prediction, and the one that it must not be taken for.
+    against : str
+        What the neighbour is.
+    """
+
+    regime: str
+    position: int
+    order: float
+    own: ScaleMixture
+    neighbour: ScaleMixture
+    against: str
+
+    @property
+    def layer(self) -> AttentionLayer:
+        """The layer of the regime."""
+        return REGIMES[self.regime].layer
+
+    @property
+    def separation(self) -> float:
+        """Kolmogorov's distance of the two predictions."""
+        return kolmogorov(self.own, self.neighbour)
+
+    def draws(self, level: float = 1e-6, power: float = 0.99, distance: float = 0.0) -> int:
+        """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test, with this power at least.
+
+        By Massart's bound: with N draws the empirical law is further than √(log(2/α)/(2N)) from the true one with a
+        chance of at most α.
+
+        Parameters
+        ----------
+        level : float
+            Of the test.
+        power : float
+        distance : float
+            Of the law that is drawn from its own prediction; less than the separation.
+
+        Examples
+        --------
+        >>> found = prediction("linear attention")
+        >>> round(found.separation, 3), found.draws()
+        (0.062, 4854)
+        """
+        level = check_number("level", level, "pass a chance between 1e-300 and 1", minimum=1e-300, maximum=1.0)
+        remedy = "pass a chance below 1, e.g. 0.99"
+        power = check_number("power", power, remedy, minimum=0.0)
+        if power >= 1.0:
+            refuse("power", power, "must be less than 1", remedy)
+        remedy = f"pass less than the separation, {self.separation:.3g}"
+        moved = check_number("distance", distance, remedy, minimum=0.0, maximum=self.separation)
+        if moved == self.separation:
+            refuse("distance", distance, "leaves nothing to tell the two predictions apart by", remedy)
+        return draws_needed(self.separation - moved, level, power)
+
+
+def draws_needed(separation: float, level: float, power: float) -> int:
+    """Return how many draws tell laws of this Kolmogorov distance apart, at a level and with at least this power."""
+    spans = [math.sqrt(0.5 * math.log(2.0 / chance)) for chance in (level, 1.0 - power)]
+    return math.ceil((sum(spans) / separation) ** 2)
+
+
+def kolmogorov(one: ScaleMixture, other: ScaleMixture) -> float:
+    """Return ``sup |F - F'|`` of two scale mixtures.
+
+    Examples
+    --------
+    >>> narrow, wide = gaussian(1.0), gaussian(4.0)
+    >>> round(kolmogorov(narrow, wide), 3)
+    0.161
+    """
+    std = math.sqrt(max(one.mean(), other.mean())) or 1.0
+    points = std * np.sinh(np.linspace(1e-4, math.asinh(_REACH), _POINTS))
+    return float(np.abs(one.upper_tail(points) - other.upper_tail(points)).max())
+
+
+def gaussian(variance: float) -> ScaleMixture:
+    """Return the normal law as a mixture."""
+    return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
+
+
+def _of(layer: AttentionLayer, position: int) -> ScaleMixture:
+    return limit(layer).mixture(position)
+
+
+def _standard(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
+    own = _of(layer, position)
+    return own, gaussian(own.mean())
+
+
+def _many_heads(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
+    variance = float(infinite_heads_kernel(layer).matrix[position, position])
+    return gaussian(variance), _of(layer.replace(num_heads=1), position)
+
+
+def _tied(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
+    """Return the Gaussian of A K Aᵀ, A = softmax(σ_Qσ_K K), and that of weights 1/s."""
+    kernel = input_kernel(layer).matrix
+    weights = np.exp(layer.query_std * layer.key_std * kernel[position])
+    weights /= weights.sum()
+    scale = (layer.value_std * layer.output_std) ** 2
+    return gaussian(scale * float(weights @ kernel @ weights)), gaussian(scale * float(kernel.mean()))
+
+
+def _low_rank(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
+    return FixedHeads(OutputEntry(layer, position)).law(), _of(layer, position)
+
+
+def _replaced(
+    change: Callable[[AttentionLayer], AttentionLayer],
+) -> Callable[[AttentionLayer, int], tuple[ScaleMixture, ScaleMixture]]:
+    """Return what gives the limits of a layer and of a changed one."""
+
+    def laws(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
+        return _of(layer, position), _of(change(layer), position)
+
+    return laws
+
+
+def _thirds(layer: AttentionLayer) -> AttentionLayer:
+    third = 3.0**-0.5
+    names = ("input_std", "query_std", "key_std", "value_std", "output_std")
+    return layer.replace(**{name: third * getattr(layer, name) for name in names})
+
+
+def _without_mean(layer: AttentionLayer) -> AttentionLayer:
+    """Return a layer whose inputs have the variances K_ii of this one and are uncorrelated."""
+    return layer.replace(activation="identity", input_std=math.sqrt(float(input_kernel(layer).matrix[0, 0])))
+
+
+def _without_positions(layer: AttentionLayer) -> AttentionLayer:
+    spread = math.hypot(layer.input_std, layer.position_std)
+    return layer.replace(position_std=0.0, input_std=spread)
+
+
+_LAWS: Mapping[str, tuple[int, str, Callable[[AttentionLayer, int], tuple[ScaleMixture, ScaleMixture]]]] = (
+    MappingProxyType(
+        {
+            "standard": (0, "the Gaussian of the same variance", _standard),
+            "causal": (1, "the limit without a mask", _replaced(lambda layer: layer.replace(mask="none"))),
+            "one position": (
+                0,
+                "the score itself in place of its softmax",
+                _replaced(lambda layer: layer.replace(attention_map="linear")),
+            ),
+            "1/n scaling": (
+                0,
+                "the limit with 1/√n",
+                _replaced(lambda layer: layer.replace(score_scaling="1/sqrt(n)")),
+            ),
+            "low rank": (0, "the limit of large heads", _low_rank),
+            "linear attention": (0, "the Gaussian of the same variance", _standard),
+            "many heads": (0, "the limit of one head", _many_heads),
+            "tied queries and keys": (0, "separate matrices: weights 1/s", _tied),
+            "relu inputs": (0, "uncorrelated inputs of the same variance", _replaced(_without_mean)),
+            "positions": (0, "inputs of the same variance without positions", _replaced(_without_positions)),
+            "non-Gaussian weights": (0, "weights of a third of the variance", _replaced(_thirds)),
+        }
+    )
+)
+
+
+def prediction(regime: str) -> Prediction:
+    """Return what a regime predicts of an output, beside the neighbouring prediction.
+
+    Raises
+    ------
+    InputError
+        If there is no such regime.
+
+    Examples
+    --------
+    >>> found = prediction("low rank")
+    >>> found.against, found.separation > 0.01
+    ('the limit of large heads', True)
+    """
+    regime = check_choice("regime", regime, tuple(_LAWS))
+    position, against, laws = _LAWS[regime]
+    return Prediction(regime, position, -1.0, *laws(REGIMES[regime].layer, position), against)

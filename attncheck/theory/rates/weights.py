@@ -1,0 +1,276 @@
+"""Outputs of layers with i.i.d. weights of another law than the normal: by literal matrices, W^O integrated out.
+
+Given all matrices but W^O an output is a sum of independent terms, whose characteristic function is the product of
+cf(τ c b_α/√n), b^a = Σ_j A^a_ij W^{V,a} x^j. What a draw of it tells beside its mean is taken off by controls whose
+means are 0 whatever the law of the weights: inner products less their expectations given what was drawn before, odd
+functions of the scores, and the square of the scores' sum of squares, where the fourth cumulant of the law enters.
+
+To first order in 1/n only W^O tells laws apart: all else averages over n or n² weights before it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.errors import check_choice, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.kernel import input_kernel
+from attncheck.simulators.blocks import LayerReading, head_entries
+from attncheck.simulators.weights import WEIGHT_LAWS
+from attncheck.theory.limit import limit
+from attncheck.theory.limits.covariance import output_factor
+from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.mixture import condense
+from attncheck.theory.rates.deviation import Deviation
+from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
+
+FloatArray = NDArray[np.float64]
+
+# Frequencies in units of 1/std where characteristic functions are not 0 to any digit that is wanted.
+_HIGHEST = 8.0
+# Matrix entries of a block of draws.
+_BLOCK = 2**21
+# How far a table of a characteristic function reaches.
+_TABLE = 40.0
+# Draws of the limit for the first term of the expansion.
+_LEADING_DRAWS = 2**14
+
+
+def _sinc(x: FloatArray) -> FloatArray:
+    return np.asarray(np.sinc((3.0**0.5 / np.pi) * x))
+
+
+@functools.lru_cache(maxsize=1)
+def _truncated_rule() -> tuple[FloatArray, FloatArray]:
+    """Return Gauss–Legendre nodes and weights for a standard normal cut at ±2 and rescaled."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    masses = weights * np.exp(-0.5 * (2.0 * nodes) ** 2)
+    masses = masses / masses.sum()
+    return 2.0 * nodes / math.sqrt(float(masses @ (2.0 * nodes) ** 2)), masses
+
+
+@functools.lru_cache(maxsize=1)
+def _truncated_spline() -> CubicSpline:
+    nodes, weights = _truncated_rule()
+    table = np.linspace(0.0, _TABLE, 2**12)
+    return CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
+
+
+def _truncated(x: FloatArray) -> FloatArray:
+    return np.asarray(_truncated_spline()(np.minimum(np.abs(x), _TABLE)))
+
+
+def _student(x: FloatArray) -> FloatArray:
+    scaled = math.sqrt(3.0) * np.abs(x)
+    return np.asarray(np.exp(-scaled) * (1.0 + scaled + scaled**2 / 3.0))
+
+
+# The characteristic function of each law, and its fourth cumulant.
+_LAWS: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
+    "uniform": (_sinc, -1.2),
+    "rademacher": (np.cos, -2.0),
+    "truncated normal": (_truncated, float(_truncated_rule()[0] ** 4 @ _truncated_rule()[1]) - 3.0),
+    "student5": (_student, 6.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherWeights:
+    """One neuron of the output at a position, of a layer whose weights follow another law.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Full heads, each with keys and values of its own, softmax or sigmoid.
+    position : int
+    weights : str
+        One of `attncheck.simulators.weights.WEIGHT_LAWS`, not "gaussian".
+    """
+
+    layer: AttentionLayer
+    position: int
+    weights: str
+
+    def __post_init__(self) -> None:
+        layer = self.layer
+        check_choice("weights", self.weights, tuple(_LAWS))
+        remedy = 'pass a layer without it, or weights="gaussian"'
+        if layer.position_std:
+            refuse("position_std", layer.position_std, f"is not known with weights={self.weights!r}", remedy)
+        if layer.head_dim is not None:
+            refuse("head_dim", layer.head_dim, f"is not known with weights={self.weights!r}", remedy)
+        if layer.group_size > 1:
+            refuse("num_kv_heads", layer.num_kv_heads, f"is not known with weights={self.weights!r}", remedy)
+        if layer.attention_map not in ("softmax", "sigmoid"):
+            problem = f"with weights={self.weights!r} has a characteristic function that falls off too slowly"
+            refuse("attention_map", layer.attention_map, problem, remedy)
+
+    @functools.cached_property
+    def _seen(self) -> tuple[int, ...]:
+        return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the limit."""
+        return math.sqrt(limit(self.layer).mixture(self.position).mean())
+
+    @functools.cached_property
+    def _limiting(self) -> FloatArray:
+        """The limit's characteristic function where it is not 0."""
+        mixture = limit(self.layer).mixture(self.position)
+        squares = self._frequencies**2
+        return np.asarray(np.exp(-0.5 * np.outer(squares, mixture.variances)) @ mixture.weights)
+
+    @functools.cached_property
+    def _frequencies(self) -> FloatArray:
+        tau = frequencies(self.std)
+        return tau[tau * self.std < _HIGHEST]
+
+    def gap(self, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
+        """Return the law at the layer's width less the limit, each repetition from `size` draws."""
+        moments = np.stack([self._moments(size, np.random.default_rng(seed)) for seed in seeds])
+        controls = moments.shape[1]
+        # Coefficients come from the other repetitions, so that they are independent of what they are used on.
+        others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
+        means = others[:, 0, 1:]
+        centred = others[:, 1:controls, 1:] - others[:, 1:controls, :1] * means[:, None, :]
+        products, cross = centred[..., : controls - 1], centred[..., controls - 1 :]
+        spread = np.sqrt(np.maximum(np.diagonal(products, axis1=1, axis2=2), 0.0))
+        scale = np.where(spread > 1e-12 * spread.max(axis=1, keepdims=True), spread, np.inf)
+        ridge = 1e-9 * np.eye(controls - 1)
+        solved = np.linalg.solve(products / (scale[:, :, None] * scale[:, None, :]) + ridge, cross / scale[:, :, None])
+        coefficients = solved / scale[:, :, None]
+        found = moments[:, 0, controls:] - np.einsum("rk,rkt->rt", moments[:, 0, 1:controls], coefficients)
+        difference = np.zeros((len(seeds), len(frequencies(self.std))), dtype=np.complex128)
+        difference[:, : found.shape[1]] = found
+        return CharacteristicGap(self.std, difference)
+
+    def _moments(self, size: int, rng: np.random.Generator) -> FloatArray:
+        """Return the means of products of (1, controls) with (1, controls, differences)."""
+        total: FloatArray | float = 0.0
+        step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
+        for start in range(0, size, step):
+            controls, differences = self._draw(min(step, size - start), rng)
+            left = np.concatenate([np.ones((len(controls), 1)), controls], axis=1)
+            total = total + left.T @ np.concatenate([left, differences], axis=1)
+        return np.asarray(total) / size
+
+    def _draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """Draw all but W^O; return controls, (size, controls), and differences of functions, (size, frequencies)."""
+        layer, n, own = self.layer, self.layer.width, self._seen.index(self.position)
+        entries, (function, fourth) = WEIGHT_LAWS[self.weights], _LAWS[self.weights]
+        hidden, controls = self._hidden(size, rng)
+        x = nonlinearity.from_layer(layer)(hidden)
+        gram = x @ x.swapaxes(-1, -2) / n
+        product = np.ones((size, len(self._frequencies)))
+        of_heads = np.zeros((size, 8))
+        for _ in range(layer.num_heads):
+            keys = (layer.key_std / math.sqrt(n)) * (x @ entries(rng, (size, n, n)))
+            queries = (layer.query_std / math.sqrt(n)) * _row(x[:, own], entries(rng, (size, n, n)))
+            scores = layer.score_factor / math.sqrt(n) * np.einsum("dja,da->dj", keys, queries)
+            attention = map_scores(layer, scores, np.ones(len(self._seen), dtype=bool))
+            mixed = np.einsum("dj,djb->db", attention, x)
+            projected = (layer.value_std / math.sqrt(n)) * _row(mixed, entries(rng, (size, n, n)))
+            of_heads += self._of_head(x, gram, keys, scores, fourth)
+            value = (projected**2).mean(axis=1) - layer.value_std**2 * (mixed**2).mean(axis=1)
+            of_heads[:, -1] += value
+            arguments = (layer.output_std * layer.head_factor / math.sqrt(n)) * projected
+            for k, tau in enumerate(self._frequencies):
+                product[:, k] *= function(tau * arguments).prod(axis=1)
+        return np.concatenate([controls, of_heads], axis=1), product - self._limiting
+
+    def _hidden(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """Return W^j h of the seen positions, and their inner products less expectations."""
+        layer, n = self.layer, self.layer.width
+        entries, rho = WEIGHT_LAWS[self.weights], layer.input_correlation
+        h = rng.standard_normal((size, n))
+        images = np.zeros((size, len(self._seen), n))
+        if rho > 0:
+            images += math.sqrt(rho) * _row(h, entries(rng, (size, n, n)))[:, None]
+        if rho < 1:
+            for k in range(len(self._seen)):
+                matrix = entries(rng, (size, n, n))
+                images[:, k] += math.sqrt(1.0 - rho) * _row(h, matrix)
+        length = (h**2).mean(axis=1)
+        own = self._seen.index(self.position)
+        squares = (images**2).mean(axis=2) / n
+        whole = (images.sum(axis=1) ** 2).mean(axis=1) / n
+        m = len(self._seen)
+        controls = [
+            length - 1.0,
+            squares[:, own] - length,
+            squares.mean(axis=1) - length,
+            whole - m * (1.0 + rho * (m - 1)) * length,
+        ]
+        return layer.input_std / math.sqrt(n) * images, np.stack(controls, axis=1)
+
+    def _of_head(
+        self, x: FloatArray, gram: FloatArray, keys: FloatArray, scores: FloatArray, fourth: float
+    ) -> FloatArray:
+        """Return controls of one head's keys and scores, (draws, 8), the last of which is left for its values."""
+        layer, n, own = self.layer, self.layer.width, self._seen.index(self.position)
+        scale = (layer.query_std * layer.score_factor) ** 2
+        of_keys = keys @ keys.swapaxes(-1, -2) / n
+        expected = layer.key_std**2 * gram
+        centred = scores - scores.mean(axis=1, keepdims=True)
+        keys_centred = keys - keys.mean(axis=1, keepdims=True)
+        covariance = scale * gram[:, own, own][:, None, None] * (keys_centred @ keys_centred.swapaxes(-1, -2) / n)
+        squares, trace = (centred**2).sum(axis=1), np.trace(covariance, axis1=1, axis2=2)
+        tails_of_law = fourth * scale**2 * (x[:, own] ** 4).mean(axis=1) / n
+        tails_of_law *= ((keys_centred**2).sum(axis=1) ** 2).mean(axis=1) / n
+        whole = scale * gram[:, own, own] * of_keys.sum(axis=(1, 2))
+        return np.stack(
+            [
+                np.trace(of_keys - expected, axis1=1, axis2=2),
+                (of_keys - expected).sum(axis=(1, 2)),
+                squares - trace,
+                scores.sum(axis=1) ** 2 - whole,
+                (centred**3).sum(axis=1),
+                np.einsum("dj,djk->d", scores, gram),
+                squares**2 - trace**2 - 2.0 * (covariance**2).sum(axis=(1, 2)) - tails_of_law,
+                np.zeros(len(scores)),
+            ],
+            axis=1,
+        )
+
+    def leading(self, gaussian: Deviation, seed: np.random.SeedSequence) -> CharacteristicGap:
+        """Return the first term of the expansion in 1/n: that of normal weights, and what W^O adds to it.
+
+        Parameters
+        ----------
+        gaussian : Deviation
+            Of the same number with normal weights.
+        seed : numpy.random.SeedSequence
+        """
+        layer, seen = self.layer, list(self._seen)
+        kernel = input_kernel(layer).matrix[np.ix_(seen, seen)]
+        squares = frequencies(self.std) ** 2
+        rows = gaussian.expansion @ np.exp(-0.5 * np.outer(gaussian.cells.variances, squares))
+        limit = LayerReading(draw_limit, head_entries).work(layer, 1)
+        for k, stream in enumerate(seed.generate_state(len(rows))):
+            scores = limit.take(_LEADING_DRAWS, int(stream)).scores
+            weights = map_scores(layer, scores[:, :, self.position][..., seen], np.ones(len(seen), dtype=bool))
+            each = output_factor(layer) * np.einsum("dhj,jk,dhk->dh", weights, kernel, weights)
+            fourth = 3.0 * _LAWS[self.weights][1] / layer.width * (each**2).sum(axis=1)
+            mixture = condense(each.sum(axis=1), fourth)
+            rows[k] += (
+                fourth.mean()
+                / 24.0
+                * squares**2
+                * (mixture.weights @ np.exp(-0.5 * np.outer(mixture.variances, squares)))
+            )
+        return CharacteristicGap(self.std, rows.astype(np.complex128))
+
+
+def _row(vectors: FloatArray, matrices: FloatArray) -> FloatArray:
+    """Return vectors times matrices, one of each for every draw."""
+    return np.asarray((vectors[:, None, :] @ matrices)[:, 0])

@@ -1,0 +1,363 @@
+"""How far a stack of finite width is from its conjectured limit: computed with common random numbers.
+
+Both are built on the same normals N of the scores, and on the same normals of every layer's outputs, so that a draw of
+the difference is of order n^{-1/2}; and only the variance of the last outputs is averaged over, not the outputs. What
+is left at order n^{-1/2} is linear in deviations of mean 0: of Gram matrices, Bartlett factors and input lengths. The
+recursion itself, with a small share of these put in, says what they do to the variance: that is the control variate,
+and the rest is of order 1/n, like the distance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.memory import DEFAULT_MEMORY, check_memory
+from attncheck._lib.streams import stream
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.stack import AttentionStack
+from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
+from attncheck.simulators.linalg import lower_root
+from attncheck.theory.stacks.draw import limit_entries
+from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normals, recur
+
+FloatArray = NDArray[np.float64]
+
+#: Parts of the draws, each with a stream of its own, whose spread is the error.
+PARTS = 32
+# Where distribution functions are compared, in standard deviations of the limit. To both sides of 0: the limit is even,
+# but a residual stream of finite width need not be, where φ is not odd.
+POINTS: FloatArray = np.concatenate(
+    [np.linspace(-9.0, -4.5, 10), np.linspace(-4.0, 4.0, 81), np.linspace(4.5, 9.0, 10)]
+)
+POINTS.setflags(write=False)
+# How much of the deviations is put in, to either side: the rest is of the cube of it.
+_SHARE = 1e-3
+# Neurons that the last average of a residual stream is taken over.
+_NEURONS = 64
+_PILOT = 1024
+# Entries of a block of draws.
+_BLOCK = 2**21
+
+
+@dataclasses.dataclass(frozen=True)
+class StackDistance:
+    """How far the stream after a layer is from its conjectured limit.
+
+    Attributes
+    ----------
+    depth : int
+        The layer, from 1.
+    width : int
+    ks : float
+        Kolmogorov's distance, the largest between the distribution functions, on a grid of 0.1 standard deviations.
+    ks_error : float
+        Its standard error.
+    w1 : float
+        Wasserstein's distance, the area between them, in standard deviations of the limit.
+    w1_error : float
+    """
+
+    depth: int
+    width: int
+    ks: float
+    ks_error: float
+    w1: float
+    w1_error: float
+
+
+def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> tuple[StackDistance, ...]:
+    """Return the distance from the conjectured limit after every layer, from draws of the whole stack.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        Of finite width. With a `head_dim` that does not grow with the width, a gap stays.
+    size : int
+        Draws, at least 64; each takes O(depth · (s n + H s³)) operations.
+    seed : int
+        The same seed gives the same digits.
+    position : int
+        Which of the positions.
+
+    Returns
+    -------
+    tuple of StackDistance, length depth
+        Their errors are not independent.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> stack = AttentionStack(layer=AttentionLayer(width=64), depth=2)
+    >>> first, second = distances(stack, 2000)
+    >>> abs(64 * first.ks - 0.35) < 64 * 5 * first.ks_error + 0.05, second.ks > first.ks
+    (True, True)
+    """
+    differences = difference_parts(stack, size, seed, position)
+    return tuple(measured(each, k, stack.width) for k, each in enumerate(differences.swapaxes(0, 1), 1))
+
+
+def difference_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
+    """Return F_n - F_∞ after every layer, once for each of `PARTS` independent parts of the draws.
+
+    Parameters
+    ----------
+    stack, size, seed, position
+        As for `distances`.
+
+    Returns
+    -------
+    ndarray, shape (PARTS, depth, points)
+        At `POINTS` standard deviations of the limit.
+    """
+    place, size = _check(stack, size, seed, position)
+    check_drawn("width", stack)
+    points = limit_scales(stack, seed, place)[:, None] * POINTS
+    step = max(1, _BLOCK // _entries(stack))
+    means = np.zeros((4, PARTS, stack.depth, len(POINTS)))
+    for part in range(PARTS):
+        rng = stream(seed, "stack distance", stack.key, part)
+        count = size // PARTS + (part < size % PARTS)
+        for start in range(0, count, step):
+            f, c = _coupled(stack, min(step, count - start), place, points, rng)
+            for total, value in zip(means, (f, c, f * c, c * c), strict=True):
+                total[part] += value.sum(axis=0) / count
+    return _controlled(*means)
+
+
+def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
+    """Return F_∞ - F, with F the law of a recursion whose kernels are their means, in parts like `difference_parts`.
+
+    Parameters
+    ----------
+    stack, size, seed, position
+        As for `distances`; the width plays no part. All draws are held at once: their kernels are averaged.
+
+    Returns
+    -------
+    ndarray, shape (PARTS, depth, points)
+    """
+    place, size = _check(stack, size, seed, position)
+    check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
+    normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
+    points = limit_scales(stack, seed, place)[:, None] * POINTS
+    right, wrong = (recur(stack, normals, averaged=averaged).streams for averaged in (False, True))
+    parts = []
+    for some in np.array_split(np.arange(size), PARTS):
+        laws = [special.ndtr(_ratio(points, each[some, 1:, place, place])).mean(axis=0) for each in (right, wrong)]
+        parts.append(laws[0] - laws[1])
+    return np.stack(parts)
+
+
+def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
+    """Return the standard deviations of the limit after every layer, by some draws of the recursion, (depth,)."""
+    rng = stream(seed, "stack distance", "scales")
+    step = max(1, DEFAULT_MEMORY // (8 * limit_entries(stack, 0)))
+    sizes = [min(step, _PILOT - start) for start in range(0, _PILOT, step)]
+    parts = [recur(stack, draw_normals(stack, some, rng)).streams[:, 1:, position, position] for some in sizes]
+    return np.asarray(np.sqrt(np.concatenate(parts).mean(axis=0)))
+
+
+def check_drawn(field: str, stack: AttentionStack) -> None:
+    """Refuse a stack of which one draw takes more than `DEFAULT_MEMORY`, limit or finite width."""
+    remedy = "pass a shorter sequence, or fewer layers or heads"
+    check_memory("seq_len", stack.seq_len, "a draw of the recursion", limit_entries(stack, 0), remedy)
+    remedy = "pass a smaller width, a shorter sequence, or fewer layers or heads"
+    check_memory(field, stack.width, "a draw of the stack", _entries(stack), remedy)
+
+
+def _entries(stack: AttentionStack) -> int:
+    """Bound the entries that one draw of the difference works on."""
+    recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
+    neurons = 3 * len(POINTS) * min(_NEURONS, stack.width) if stack.residual else 0
+    return recursions + neurons + 12 * stack.seq_len * stack.width
+
+
+def check_stack(stack: Any) -> AttentionStack:
+    """Return what is a stack, or raise `InputError`."""
+    if not isinstance(stack, AttentionStack):
+        refuse("stack", stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
+    return stack
+
+
+def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[int, int]:
+    """Return the position and the size, or raise `InputError`."""
+    check_stack(stack)
+    check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
+    size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
+    return check_position("position", position, stack.seq_len), size
+
+
+def _controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
+    """Return f less what c says of it, c of mean 0; how much is learned from the other parts, so nothing is biased."""
+    others = [each.sum(axis=0) - each for each in (fc, cc)]
+    slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
+    return np.asarray(f - slope * c)
+
+
+def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
+    """Return both distances from parts of a difference of distribution functions, (PARTS, points)."""
+    steps = np.diff(POINTS)
+    weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
+    halves = differences[: PARTS // 2], differences[PARTS // 2 :]
+    largest, areas = [], []
+    # Where, and on which side, is looked up in the other half: the largest of noisy numbers is too large on average.
+    for ours, theirs in (halves, halves[::-1]):
+        elsewhere = theirs.mean(axis=0)
+        farthest = int(np.argmax(np.abs(elsewhere)))
+        largest.append(np.sign(elsewhere[farthest]) * ours[:, farthest])
+        areas.append(ours @ (np.sign(elsewhere) * weights))
+    ks, w1 = np.concatenate(largest), np.concatenate(areas)
+    ks_error, w1_error = (float(each.std(ddof=1)) / PARTS**0.5 for each in (ks, w1))
+    return StackDistance(depth, width, float(ks.mean()), ks_error, float(w1.mean()), w1_error)
+
+
+def _coupled(
+    stack: AttentionStack, size: int, position: int, points: FloatArray, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return draws of F_n - F_∞ and of its control variate, each of shape (size, depth, points)."""
+    normals = draw_normals(stack, size, rng)
+    limit = recur(stack, normals)
+    layers, lengths, deviations = [], np.empty(0), []
+    walk = _Walk(stack, normals, limit, position, rng)
+    for layer in walk:
+        layers.append(layer)
+        deviations.append(layer.deviations)
+    lengths = walk.lengths
+    more, less = (
+        recur(stack, normals, lengths, tuple(deviations), share).streams[:, 1:, position, position]
+        for share in (_SHARE, -_SHARE)
+    )
+    total = limit.streams[:, 1:, position, position]
+    slope = (more - less) / (2.0 * _SHARE)
+    f, c = np.empty((2, size, stack.depth, len(POINTS)))
+    for k, layer in enumerate(layers):
+        t = points[k]
+        ratio = _ratio(t, total[:, k])
+        f[:, k] = layer.probabilities(t) - special.ndtr(ratio)
+        bell = np.where(np.isfinite(ratio), ratio, 0.0) * np.exp(-0.5 * np.clip(ratio, -100.0, 100.0) ** 2)
+        relative = np.divide(slope[:, k], total[:, k], out=np.zeros(size), where=total[:, k] > 0)
+        c[:, k] = -0.5 / np.sqrt(2.0 * np.pi) * bell * relative[:, None]
+    return f, c
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Layer:
+    """What a layer of finite width made, next to its limit.
+
+    Attributes
+    ----------
+    variance, limit : ndarray, shape (size,)
+        Of the layer's output given all before, at finite width and in the limit.
+    stream, limit_stream : ndarray, shape (size, m), or None
+        With a residual: what the output is added to, at some neurons; the second has the law of the limit.
+    limit_total : ndarray, shape (size,)
+        The variance of the limit's next stream.
+    deviations : Deviations
+    """
+
+    variance: FloatArray
+    limit: FloatArray
+    stream: FloatArray | None
+    limit_stream: FloatArray | None
+    limit_total: FloatArray
+    deviations: Deviations
+
+    def probabilities(self, t: FloatArray) -> FloatArray:
+        """Return P(next stream ≤ t) given all before, (size, points).
+
+        With a residual an average over neurons, less what the same average is off by for the limit: of mean 0.
+        """
+        if self.stream is None or self.limit_stream is None:
+            return np.asarray(special.ndtr(_ratio(t, self.variance)))
+        ours, theirs = (
+            special.ndtr(_ratio(t - z[..., None], v[:, None])).mean(axis=1)
+            for z, v in ((self.stream, self.variance), (self.limit_stream, self.limit))
+        )
+        return np.asarray(ours - theirs + special.ndtr(_ratio(t, self.limit_total)))
+
+
+class _Walk:
+    """Goes through the layers at finite width, on the same normals as the limit."""
+
+    def __init__(
+        self, stack: AttentionStack, normals: FloatArray, limit: Recursion, position: int, rng: np.random.Generator
+    ) -> None:
+        self._stack, self._normals, self._limit, self._position, self._rng = stack, normals, limit, position, rng
+        hidden, lengths = draw_hidden(stack.layer, len(normals), rng)
+        hidden *= stack.layer.input_std
+        positions = draw_positions(stack.layer, len(normals), rng)
+        # The stream, and one with the law of the limit's.
+        self._stream, self._twin = hidden * lengths[:, None, None] + positions, hidden + positions
+        self.lengths: FloatArray = lengths**2 - 1.0
+
+    def __iter__(self) -> Iterator[_Layer]:
+        stack, limit, place = self._stack, self._limit, self._position
+        for k, layer in enumerate(stack.layers):
+            covariance, deviations = self._attend(k, layer)
+            noise = self._rng.standard_normal(self._stream.shape)
+            some = slice(0, _NEURONS)
+            yield _Layer(
+                variance=covariance[:, place, place],
+                limit=limit.outputs[:, k, place, place],
+                stream=self._stream[:, place, some] if stack.residual else None,
+                limit_stream=self._twin[:, place, some] if stack.residual else None,
+                limit_total=limit.streams[:, k + 1, place, place],
+                deviations=deviations,
+            )
+            outputs, twins = (lower_root(each) @ noise for each in (covariance, limit.outputs[:, k]))
+            self._stream = self._stream + outputs if stack.residual else outputs
+            self._twin = self._twin + twins if stack.residual else twins
+
+    def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
+        """Return the covariance of a layer's outputs given all before, and what makes it differ from the limit."""
+        phi, s, nu = nonlinearity.from_layer(layer), layer.seq_len, layer.head_width
+        gram, twin = (x @ x.swapaxes(-1, -2) / layer.width for x in (phi(self._stream), phi(self._twin)))
+        heads = draw_heads(layer, len(gram), s, self._rng)
+        heads = dataclasses.replace(heads, scores=self._normals[:, k, ..., : heads.scores.shape[-1]])
+        scores, _, values = heads.of(layer, lower_root(gram))
+        keys, own = (_factor_deviation(each, nu) for each in (heads.keys, heads.values))
+        deviations = Deviations(_root_deviation(self._limit.roots[:, k], twin), keys, own)
+        return output_covariance(layer, scores, values), deviations
+
+
+def _ratio(t: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return t/√v with a last axis for t; infinite where v is 0, and 0 where both are."""
+    root = np.sqrt(variance)[..., None]
+    t, root = np.broadcast_arrays(t, root)
+    return np.divide(t, root, out=np.where(t == 0, 0.0, np.copysign(np.inf, t)), where=root > 0)
+
+
+def _factor_deviation(factors: FloatArray, nu: int) -> FloatArray:
+    """Return (T - E T)/√ν of Bartlett factors, (size, heads, s, s)."""
+    s, columns = factors.shape[-2:]
+    dof = nu - np.arange(columns)
+    mean = np.sqrt(2.0) * np.exp(special.gammaln(0.5 * (dof + 1)) - special.gammaln(0.5 * dof))
+    result = np.zeros((*factors.shape[:-1], s))
+    result[..., :columns] = factors * nu**-0.5
+    diagonal = np.arange(columns)
+    result[..., diagonal, diagonal] -= mean * nu**-0.5
+    return result
+
+
+def _root_deviation(root: FloatArray, gram: FloatArray) -> FloatArray:
+    """Return a lower triangular Δ, linear in `gram`: F (I + Δ) is its root to first order, where F Fᵀ is its mean."""
+    size = root.shape[-1]
+    alive = np.diagonal(root, axis1=-2, axis2=-1) > 0
+    unit = np.where(alive, 0.0, 1.0)[..., None] * np.eye(size)
+    half = np.linalg.solve(root + unit, gram)
+    white = np.linalg.solve(root + unit, half.swapaxes(-1, -2)) - np.eye(size)
+    white *= alive[..., :, None] & alive[..., None, :]
+    return np.asarray(np.tril(white, -1) + 0.5 * white * np.eye(size))

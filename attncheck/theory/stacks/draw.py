@@ -1,0 +1,31 @@
+"""Draws from the conjectured limit of a stack."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attncheck.layers.kernel import input_covariance
+from attncheck.layers.stack import AttentionStack
+from attncheck.simulators.draws import StackDraws
+from attncheck.simulators.linalg import lower_root
+from attncheck.theory.stacks.recursion import draw_normals, recur
+
+
+def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
+    """Draw from the conjectured limit: coordinates of a draw share its scores and are independent given them."""
+    made = recur(stack, draw_normals(stack, size, rng))
+    shape = (size, stack.seq_len, coordinates)
+    stream = lower_root(input_covariance(stack.layer)) @ rng.standard_normal(shape)
+    streams = []
+    for k in range(stack.depth):
+        streams.append(stream)
+        outputs = lower_root(made.outputs[:, k]) @ rng.standard_normal(shape)
+        stream = stream + outputs if stack.residual else outputs
+    kernels = made.roots @ made.roots.swapaxes(-1, -2)
+    return StackDraws(outputs=stream, scores=made.scores, streams=np.stack(streams, axis=1), grams=kernels)
+
+
+def limit_entries(stack: AttentionStack, coordinates: int) -> int:
+    """Bound the float64 entries that one draw of the limit works on; 128 are those of an expansion's points."""
+    s, heads = stack.seq_len, stack.num_heads
+    return stack.depth * (4 * heads * s**2 + 10 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s

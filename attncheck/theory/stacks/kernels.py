@@ -1,0 +1,120 @@
+"""E[φ(z)φ(z)ᵀ] for many covariances at once: one for every draw of a stack's streams."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.layers.nonlinearity import Nonlinearity
+from attncheck.layers.nonlinearity.covariances import correlation
+
+FloatArray = NDArray[np.float64]
+
+_EPS: Final = float(np.finfo(np.float64).eps)
+# So many standard deviations away, a bound of clip changes no digit.
+_NEVER_CLIPPED: Final = 12.0
+# Hermite terms, the reach that the last of them needs, and points: tanh(√v z) has its poles at ±iπ/(2√v), and the
+# error exp(-π²/(h √v)) of steps h is a rounding up to h = 0.28/√v.
+_TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
+# Entries of a block of (variances, points).
+_BLOCK: Final = 2**20
+
+
+def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArray, float]:
+    """Return K_jk = E[φ(z_j)φ(z_k)], z ~ N(0, C), for every C of a batch, and a bound on the error.
+
+    By the closed form where φ has one, and for tanh by its Hermite expansion: with a_k(v) = E[φ(√v Z) He_k(Z)]/√k!,
+    K_jk is Σ_k a_k(C_jj) a_k(C_kk) ρ^k, one sum for all variances instead of one double integral for each pair. What is
+    left out is at most ``|ρ|^64`` times the root of what Parseval's identity leaves of both.
+
+    Parameters
+    ----------
+    phi : Nonlinearity
+    covariances : ndarray, shape (..., s, s)
+
+    Returns
+    -------
+    kernels : ndarray, shape (..., s, s)
+    error : float
+        The largest over the entries, relative to √(K_jj K_kk).
+
+    Examples
+    --------
+    >>> from attncheck.layers.nonlinearity import tanh
+    >>> kernels, error = image_kernels(tanh(), np.array([[[1.0, 0.5], [0.5, 2.0]]]))
+    >>> value, _ = tanh().dual(1.0, 2.0, 0.5)
+    >>> bool(abs(kernels[0, 0, 1] - value) < 1e-6), error < 1e-5
+    (True, True)
+    """
+    size = covariances.shape[-1]
+    own = np.diagonal(covariances, axis1=-2, axis2=-1)
+    rows, columns = np.triu_indices(size)
+    v1, v2, c = own[..., rows], own[..., columns], covariances[..., rows, columns]
+    if phi.name == "tanh":
+        upper, error = _hermite(phi, own, rows, columns, c)
+    elif phi.name == "clip":
+        upper, error = _clipped(phi, v1, v2, c)
+    else:
+        upper, error = phi.dual(v1, v2, c)
+    kernels = np.empty_like(covariances)
+    kernels[..., rows, columns] = upper
+    kernels[..., columns, rows] = upper
+    squares = np.diagonal(kernels, axis1=-2, axis2=-1)
+    scale = np.sqrt(squares[..., rows] * squares[..., columns])
+    return kernels, float(np.max(np.divide(error, scale, out=np.zeros_like(scale), where=scale > 0), initial=0.0))
+
+
+def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the dual of clip: the covariance itself where the bound is out of reach, which is most of the time."""
+    near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
+    value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
+    if near.any():
+        value[near], error[near] = phi.dual(v1[near], v2[near], c[near])
+    return value, error
+
+
+def _hermite(
+    phi: Nonlinearity, own: FloatArray, rows: NDArray[np.intp], columns: NDArray[np.intp], c: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the dual of tanh, by the expansion of every variance of `own`."""
+    flat = own.reshape(-1, own.shape[-1])
+    value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
+    root = float(np.sqrt(own.max(initial=0.0)))
+    count = int(min(_MOST_POINTS, 2 * _REACH / min(_STEP, 0.28 / max(root, 1e-9)))) + 1
+    nodes = np.linspace(-_REACH, _REACH, count)
+    basis = _hermite_functions(nodes)
+    step = max(1, _BLOCK // (count * flat.shape[-1]))
+    for start in range(0, len(flat), step):
+        block = flat[start : start + step]
+        images = phi(np.sqrt(block)[..., None] * nodes)
+        # Of an odd function every other term is 0. Terms come first, so that each is one run of memory.
+        coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
+        squares = (images**2) @ basis[0]
+        rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)
+        covariance = c.reshape(-1, len(rows))[start : start + step]
+        rho, _ = correlation(block[:, rows], block[:, columns], covariance)
+        total, square = np.zeros_like(rho), rho * rho
+        for term in coefficients[::-1]:
+            total *= square
+            total += term[:, rows] * term[:, columns]
+        total *= rho
+        left_out = np.abs(rho) ** _TERMS * np.sqrt(rest[:, rows] * rest[:, columns])
+        rounding = 64 * _EPS * np.sqrt(squares[:, rows] * squares[:, columns])
+        # Of one variable alone there is nothing to expand.
+        same = rows == columns
+        value[start : start + step] = np.where(same, squares[:, rows], total)
+        error[start : start + step] = rounding + np.where(same, 0.0, left_out)
+    return value.reshape(c.shape), error.reshape(c.shape)
+
+
+def _hermite_functions(nodes: FloatArray) -> FloatArray:
+    """Return the weights of the normal law at `nodes` times orthonormal Hermite polynomials, (terms, nodes)."""
+    weights = np.exp(-0.5 * nodes**2)
+    basis = np.empty((_TERMS, len(nodes)))
+    basis[0] = weights / weights.sum()
+    basis[1] = nodes * basis[0]
+    for k in range(1, _TERMS - 1):
+        basis[k + 1] = (nodes * basis[k] - k**0.5 * basis[k - 1]) / (k + 1) ** 0.5
+    return basis

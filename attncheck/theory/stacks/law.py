@@ -1,0 +1,189 @@
+"""The law that a stack's outputs are conjectured to have at infinite width."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.memory import check_memory
+from attncheck._lib.streams import stream
+from attncheck.layers.stack import AttentionStack
+from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, condense
+from attncheck.theory.stacks.recursion import draw_normals, recur
+
+FloatArray = NDArray[np.float64]
+
+# Errors are this many standard errors.
+_ERRORS = 4.0
+_PARTS = 8
+# Entries of a block of draws of the recursion.
+_BLOCK = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class StackLaw:
+    """The conjectured law of a stack's output (z^1, …, z^s) at infinite width.
+
+    Given the scores of all layers the output is N(0, C) with C from `attncheck.theory.stacks.recursion`: its
+    kernels are random, as each is made from the scores before it. One position is a scale mixture of normals,
+    F(t) = E Φ(t/√v), v = C_ii, and every number here is an average over `draws` of v. For one layer this is the law of
+    `LimitLaw`, from random points; from two on nobody has proved it.
+
+    Every ``…_error`` is four standard errors. The same seed gives the same digits. What was drawn is kept.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        With a head_dim, the limit is that of width and head_dim both going to infinity.
+    draws : int
+        Of the recursion, at least 16.
+    seed : int
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> law = StackLaw(AttentionStack(layer=AttentionLayer(width=64), depth=2, residual=True))
+    >>> bool(law.cdf(0.0) == 0.5), law.variance() > 1.0
+    (True, True)
+    """
+
+    stack: AttentionStack
+    draws: int = 2**16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stack, AttentionStack):
+            refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
+        for field, least in (("draws", 16), ("seed", 0)):
+            check, remedy = check_draws if field == "draws" else check_whole, f"pass a whole number of at least {least}"
+            object.__setattr__(self, field, check(field, getattr(self, field), least, remedy))
+
+    @functools.cached_property
+    def conditional_variances(self) -> FloatArray:
+        """The draws of v, shape (draws, seq_len)."""
+        return self._drawn[0]
+
+    @property
+    def kernel_error(self) -> float:
+        """A bound on the error of the entries of each draw's kernels, relative to their diagonals."""
+        return self._drawn[1]
+
+    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(z^position ≤ t) = E Φ(t/√v).
+
+        Parameters
+        ----------
+        t : array_like
+            Any shape; infinite entries are allowed.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `t`
+
+        Raises
+        ------
+        InputError
+            If `t` holds NaN or is not numeric, or there is no such position.
+        """
+        t = check_points(t)
+        tail = self._law(position).upper_tail(np.abs(t))
+        return np.where(t < 0, tail, 1 - tail)[()]
+
+    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(z^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
+        t = check_points(t)
+        tail = self._law(position).upper_tail(np.abs(t))
+        return np.where(t < 0, 1 - tail, tail)[()]
+
+    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the density of z^position at `t`, of the part that is not 0; as `cdf` otherwise."""
+        return self._law(position).density(np.abs(check_points(t)))[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles of z^position at chances `q`; as ``LimitLaw.ppf``."""
+        return self._law(position).quantile(check_chances(q))[()]
+
+    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
+        size = np.abs(check_points(t))
+        parts = [law.upper_tail(size) for law in self._parts(position)]
+        return _error(np.stack(parts))[()]
+
+    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `pdf`, in the shape of `t`."""
+        size = np.abs(check_points(t))
+        return _error(np.stack([law.density(size) for law in self._parts(position)]))[()]
+
+    def variance(self, position: int = 0) -> float:
+        """Return E[v], the variance of z^position."""
+        return float(self._of(position).mean())
+
+    def variance_error(self, position: int = 0) -> float:
+        """Return the error estimate of `variance`."""
+        return float(_ERRORS * self._of(position).std(ddof=1) / self.draws**0.5)
+
+    def excess_kurtosis(self, position: int = 0) -> float:
+        """Return the excess kurtosis of z^position, 3 Var(v)/E[v]², and 0 where it is always 0."""
+        v = self._of(position)
+        return float(3.0 * v.var() / v.mean() ** 2) if v.any() else 0.0
+
+    def excess_kurtosis_error(self, position: int = 0) -> float:
+        """Return the error estimate of `excess_kurtosis`, from its linear part in the moments of v."""
+        v = self._of(position)
+        if not v.any():
+            return 0.0
+        ratio = v / v.mean()
+        second = float((ratio**2).mean())
+        return float(_ERRORS * 3.0 * (ratio**2 - 2.0 * second * ratio).std(ddof=1) / self.draws**0.5)
+
+    @functools.cached_property
+    def _drawn(self) -> tuple[FloatArray, float]:
+        stack, rng = self.stack, stream(self.seed, "stack law")
+        s = stack.seq_len
+        entries = stack.depth * (4 * stack.num_heads + 10) * s**2 + 128 * s
+        check_memory("seq_len", s, "a draw of the recursion", entries, "pass a shorter sequence")
+        check_memory("draws", self.draws, "conditional variances", self.draws * s, "pass fewer draws")
+        step = max(1, _BLOCK // entries)
+        variances, largest = np.empty((self.draws, s)), 0.0
+        for start in range(0, self.draws, step):
+            part = variances[start : start + step]
+            made = recur(stack, draw_normals(stack, len(part), rng))
+            part[...] = np.diagonal(made.streams[:, -1], axis1=-2, axis2=-1)
+            largest = max(largest, made.error)
+        variances.setflags(write=False)
+        return variances, largest
+
+    @functools.cached_property
+    def _laws(self) -> dict[int, tuple[ScaleMixture, ...]]:
+        return {}
+
+    def _of(self, position: Any) -> FloatArray:
+        """Return the draws of v at a position."""
+        return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
+
+    def _kept(self, position: int) -> tuple[ScaleMixture, ...]:
+        """Return the law of v from all draws, then from each of eight parts of them."""
+        position = check_position("position", position, self.stack.seq_len)
+        if position not in self._laws:
+            v = self._of(position)
+            parts = (v, *np.array_split(v, _PARTS))
+            self._laws[position] = tuple(condense(part, np.ones(len(part))) for part in parts)
+        return self._laws[position]
+
+    def _law(self, position: int) -> ScaleMixture:
+        return self._kept(position)[0]
+
+    def _parts(self, position: int) -> tuple[ScaleMixture, ...]:
+        return self._kept(position)[1:]
+
+
+def _error(parts: FloatArray) -> FloatArray:
+    """Return the error estimate of the mean of equal parts."""
+    return np.asarray(_ERRORS * parts.std(axis=0, ddof=1) / _PARTS**0.5)

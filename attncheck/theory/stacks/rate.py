@@ -1,0 +1,112 @@
+"""How fast a stack approaches its conjectured limit: the order in the width after every layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from attncheck._lib.errors import check_wholes, refuse
+from attncheck._lib.least_squares import least_squares
+from attncheck.layers.stack import AttentionStack
+from attncheck.theory.stacks.distance import StackDistance, check_drawn, check_stack, distances
+
+
+@dataclasses.dataclass(frozen=True)
+class StackRate:
+    """How Kolmogorov's distance from the conjectured limit falls with the width.
+
+    Attributes
+    ----------
+    depth : int
+        The layer after which it is measured, from 1.
+    distances : tuple of StackDistance
+        At all widths.
+    order, order_error : float
+        Of log D = a + order · log n + e/n, with its standard error.
+    constant, constant_error : float
+        c of D = c/n + d/n².
+    curvature : float
+        d.
+    p_value : float
+        Of the squared deviations from c/n + d/n²: small where that is not how it falls.
+    """
+
+    depth: int
+    distances: tuple[StackDistance, ...]
+    order: float
+    order_error: float
+    constant: float
+    constant_error: float
+    curvature: float
+    p_value: float
+
+
+def rates(
+    stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0, position: int = 0
+) -> tuple[StackRate, ...]:
+    """Return the rate after every layer, from independent draws at several widths.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        Its own width plays no part.
+    widths : sequence of int
+        At least four different ones.
+    size : int
+        Draws at each.
+    seed : int
+    position : int
+
+    Returns
+    -------
+    tuple of StackRate, length depth
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> stack = AttentionStack(layer=AttentionLayer(width=16), depth=2)
+    >>> for rate in rates(stack, (32, 64, 128, 256), size=1000):
+    ...     print(rate.depth, abs(rate.order + 1) < 5 * rate.order_error)
+    1 True
+    2 True
+    """
+    remedy = "pass numbers of neurons, e.g. (32, 64, 128, 256)"
+    check_stack(stack)
+    distinct = check_wholes("widths", widths, 1, remedy)
+    if len(distinct) < 4:
+        refuse("widths", distinct, "are fewer than four different ones", remedy)
+    check_drawn("widths", stack.at_width(distinct[-1]))
+    from attncheck._lib.progress import counted_off
+
+    found = [distances(stack.at_width(n), size, seed, position) for n in counted_off(distinct, "widths")]
+    return tuple(fit(each) for each in zip(*found, strict=True))
+
+
+def fit(found: Sequence[StackDistance]) -> StackRate:
+    """Fit both forms to the distances of one depth at several widths, weighted by their errors."""
+    n = np.array([each.width for each in found], dtype=np.float64)
+    values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
+    if not np.all(values > 0):
+        refuse("ks", values.tolist(), "must be positive to have an order", "draw more, or use smaller widths")
+    columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
+    (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(values), errors / values)
+    powers = np.stack([1 / n, n**-2.0], axis=1)
+    (constant, curvature), (constant_error, _), squares = least_squares(powers, values, errors)
+    return StackRate(
+        depth=found[0].depth,
+        distances=tuple(found),
+        order=float(order),
+        order_error=float(order_error),
+        constant=float(constant),
+        constant_error=float(constant_error),
+        curvature=float(curvature),
+        p_value=float(stats.chi2.sf(squares, len(n) - 2)),
+    )
