@@ -1,0 +1,200 @@
+"""`attncheck.check`: the properties as a function call, for notebooks and other test-suites."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from attncheck._lib.errors import check_whole, refuse
+from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
+from attncheck.diagnosis.messages import explain
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.ledger import Conclusion
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import EXACT_WIDTHS, Case, ProgramCase
+from attncheck.layers.names import layer_call
+from attncheck.layers.program import Program
+from attncheck.looks.examples import widths_of
+from attncheck.looks.unit import Unit, violated
+from attncheck.records.schema import Result
+from attncheck.runs.run import Run
+from attncheck.runs.summary import summarize
+
+# Lines that are not proved and are listed.
+_NOTES = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """What `check` found: one result per check and layer, and the conclusion over all of them.
+
+    Attributes
+    ----------
+    run : Run
+        Subject, seed, profile and budget.
+    results : tuple of Result
+        In the order of layers and checks.
+    conclusion : Conclusion
+        Verdict over all results, with reasons.
+    coverage : tuple of str
+        Which lines of programs the theorem does not cover, and why: the clause of Assumption 1 with the remedy.
+    call : str
+        The call that gave it, which repeats it to the digit; empty where a program was examined.
+    """
+
+    run: Run
+    results: tuple[Result, ...]
+    conclusion: Conclusion
+    coverage: tuple[str, ...] = ()
+    call: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Return "consistent", "violated" or "inconclusive"."""
+        return self.conclusion.verdict
+
+    @property
+    def violated(self) -> tuple[Result, ...]:
+        """The violated results."""
+        return tuple(result for result in self.results if result.verdict == "violated")
+
+    def messages(self) -> Iterator[str]:
+        """Iterate over what is wrong, in words and numbers, one text per property and layer, the most telling first."""
+        worst: dict[str, Result] = {}
+        for result in violated(self.results):
+            worst.setdefault(result.unit, result)
+        claims = [result.claim for result in worst.values()]
+        for unit, claim in zip(worst, claims, strict=True):
+            after = claims[0] if claim != claims[0] else ""
+            yield explain([each for each in self.results if each.unit == unit], None, self.call, after)
+
+    def require(self) -> None:
+        """Raise AssertionError unless the verdict is consistent."""
+        if self.verdict != "consistent":
+            raise AssertionError("\n\n".join([*self.conclusion.reasons, *self.messages()]))
+
+    def __str__(self) -> str:
+        text = summarize(self.run, self.results, self.conclusion)
+        notes = [f"  {line}" for line in self.coverage[:_NOTES]]
+        notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
+        uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
+        return "\n\n".join([text, *uncovered, *self.messages()])
+
+
+def check(
+    subject: Any,
+    layer: AttentionLayer | Program | Iterable[AttentionLayer | Program],
+    *,
+    width: int = EXACT_WIDTHS[0],
+    properties: str | Iterable[str] = EVERY_PROPERTY,
+    seed: int = 0,
+    profile: str = "default",
+    false_alarm: float = 1e-6,
+) -> CheckReport:
+    """Hold a simulator against the theorem on one or several layers or programs.
+
+    Parameters
+    ----------
+    subject : callable or str
+        ``subject(layer, size, rng)`` or ``subject(layer, inputs, rng)`` returning a mapping of arrays, or
+        its name ``module:callable``; see `attncheck.subject.Subject`. For programs
+        ``subject(program, width, size, rng)``, or "attncheck.subject:direct" for attncheck's own readings.
+    layer : AttentionLayer, Program, or iterable of them
+        What to examine.
+    width : int
+        The width at which what is exact is examined on programs; orders in n are at widths of their own.
+    properties : str or iterable of str
+        Which of `attncheck.checks.registry.PROPERTIES`, and of its PROGRAM_PROPERTIES for programs.
+    seed : int
+        The run seed: the same seed gives the same digits.
+    profile : {"smoke", "default", "thorough"}
+        What a look may cost.
+    false_alarm : float
+        Chance that a right simulator is called violated anywhere in this call.
+
+    Notes
+    -----
+    While it runs, BLAS has one thread in the whole process; threads and processes of your own may call it at the same
+    time, and find the number of threads as it was. A subject by name is imported with the current folder on
+    ``sys.path``, which stays there. The environment is not touched.
+
+    Returns
+    -------
+    CheckReport
+        Print it, look at its ``results``, or call its ``require()``.
+
+    Raises
+    ------
+    InputError
+        If the subject cannot be called or returns something that cannot be used.
+
+    Examples
+    --------
+    >>> from attncheck import AttentionLayer
+    >>> layer = AttentionLayer(width=8, seq_len=2, num_heads=1)
+    >>> report = check("attncheck.subject:collapsed", layer, properties=["scores"], profile="smoke")
+    >>> report.verdict
+    'consistent'
+    >>> from attncheck.programs import recurrent
+    >>> check("attncheck.subject:direct", recurrent(2), properties=["netsor"], profile="smoke").verdict
+    'consistent'
+    """
+    layers, names = _listed(layer), list(dict.fromkeys(_listed(properties)))
+    for each in layers:
+        if not isinstance(each, AttentionLayer | Program):
+            remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+            refuse("layer", each, "is not an AttentionLayer or a Program", remedy)
+    exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
+    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
+    units = [unit for name in names for unit in _units(run, name, layers, exact_width)]
+    if not units:
+        field, value = ("properties", names) if layers else ("layer", layers)
+        refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
+    run = run.settled([unit.id for unit in units])
+    results = tuple(
+        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
+    )
+    written = [each for each in layers if isinstance(each, Program)]
+    notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
+    call = "" if written else _call(subject, layers, names, run)
+    return CheckReport(run, results, run.conclude(results), tuple(dict.fromkeys(notes)), call)
+
+
+def _call(subject: Any, layers: Sequence[AttentionLayer], names: Sequence[str], run: Run) -> str:
+    """Return the call of `check` that repeats a run on layers to the digit."""
+    name = getattr(subject, "__qualname__", "subject")
+    arguments = [
+        repr(subject) if isinstance(subject, str) else name if name.isidentifier() else "subject",
+        _one_or_list([layer_call(layer) for layer in layers]),
+        *([] if set(names) == set(EVERY_PROPERTY) else [f"properties={names!r}"]),
+        f"seed={run.seed}",
+        f"profile={run.profile.name!r}",
+        *([] if run.budget == Budget() else [f"false_alarm={run.budget.false_alarm!r}"]),
+    ]
+    return f"attncheck.check({', '.join(arguments)})"
+
+
+def _one_or_list(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+def _units(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Unit]:
+    """Return the units of a property on those of the layers and programs that it is about."""
+    about_programs = name in PROGRAM_PROPERTIES
+    cases: list[Case] = [
+        ProgramCase(each, (width,) if widths_of(name) == EXACT_WIDTHS else widths_of(name))
+        if isinstance(each, Program)
+        else each
+        for each in layers
+        if isinstance(each, Program) == about_programs
+    ]
+    return run.units_on(name, cases)
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return what is to be iterated over as a list, and a single thing as a list of one."""
+    single = isinstance(value, str | AttentionLayer | Program | Mapping) or not isinstance(value, Iterable)
+    return [value] if single else list(value)
