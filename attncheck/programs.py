@@ -19,6 +19,22 @@ from attncheck.layers.nonlinearity import clip, erf, relu
 from attncheck.layers.program import Coordinatewise, LinearCombination, Node, Program
 from attncheck.layers.program.mixes import residual_softmax_mix, sigmoid_mix, softmax_mix
 
+__all__ = [
+    "EXAMPLES",
+    "convolution",
+    "cross_attention",
+    "gated_attention",
+    "grouped_query_attention",
+    "perceptron",
+    "positional_attention",
+    "recurrent",
+    "recurrent_attention",
+    "residual_attention",
+    "residual_softmax_mix",
+    "sigmoid_mix",
+    "softmax_mix",
+]
+
 FloatArray = NDArray[np.float64]
 
 # Correlation of the coordinates of neighbouring tokens, pixels or positions; it falls geometrically.

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
 
+__all__ = [
+    "Hold",
+    "Note",
+    "examines",
+    "theory",
+]
+
 DEFAULT_RECORD = "reports/output/record.jsonl"
 _DEFAULTS = {
     "subject": None,
@@ -211,7 +218,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         key, strategy = mark.args
         cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
         if strategy is not None:
-            cases = [{parameter: each} for each in _collectable(lambda: _run_of(config).drawn(strategy, key))]
+            cases = [{parameter: each} for each in _collectable(lambda: _drawn(config, strategy, key))]
         _parametrize_theory(metafunc, key, cases)
 
 
@@ -228,6 +235,12 @@ def _parametrize_theory(metafunc: pytest.Metafunc, key: str, cases: Sequence[Map
         ids=[" ".join(filter(None, note)) for note in notes],
         indirect=["note"],
     )
+
+
+def _drawn(config: pytest.Config, strategy: Any, key: str) -> list[Any]:
+    """Return the cases that a statement is examined on; none where the profile leaves the theory out."""
+    run = _run_of(config)
+    return run.drawn(strategy, key) if run.profile.theory else []
 
 
 def _worded(name: str, value: Any) -> str:

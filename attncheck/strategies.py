@@ -15,6 +15,13 @@ from attncheck.layers.program import LinearCombination, Node, Program
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.layers.stack import AttentionStack
 
+__all__ = [
+    "layers",
+    "program_cases",
+    "programs",
+    "stacks",
+]
+
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)

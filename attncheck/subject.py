@@ -31,6 +31,8 @@ from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
+__all__ = ["Subject", "collapsed", "direct", "matrix_free", "programs"]
+
 FloatArray = NDArray[np.float64]
 Form = Literal["size", "inputs", "program"]
 

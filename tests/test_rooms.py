@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from attncheck import api
 
 ROOT = Path(__file__).resolve().parents[1]
 WRONG = {
@@ -46,3 +50,22 @@ def test_wrong_imports_are_rejected_lazy_ones_too(copy: Path) -> None:
     for contract in WRONG:
         assert f"{contract} BROKEN" in said
     assert "newcomer" in said
+
+
+PUBLIC = (ROOT / "docs" / "api.md").read_text("utf-8")
+DOORS = re.findall(r"automodule:: (\S+)", PUBLIC)
+
+
+def test_what_is_public_is_what_the_page_lists() -> None:
+    listed = re.findall(r"auto(?:class|function):: attncheck\.(\w+)$", PUBLIC, flags=re.M)
+    assert sorted(listed) == sorted(api.__all__)
+    assert set(DOORS) >= {"attncheck.subject", "attncheck.strategies", "attncheck.faults", "attncheck.pytest_plugin"}
+
+
+@pytest.mark.parametrize("name", ["attncheck.api", *DOORS])
+def test_public_names_are_there_and_say_what_they_are(name: str) -> None:
+    door = importlib.import_module(name)
+    assert len(set(door.__all__)) == len(door.__all__) > 3
+    for public in door.__all__:
+        found = getattr(door, public)
+        assert not callable(found) or not hasattr(found, "__name__") or found.__doc__, public
