@@ -107,7 +107,7 @@ def step_numbers(steps: tuple[Step, ...]) -> dict[Node, int]:
     return {node: i for i, step in enumerate(steps) for node in step.nodes}
 
 
-@settings(deadline=None, database=None, max_examples=200)
+@settings(deadline=None, database=None, max_examples=80)
 @given(programs())
 def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None:
     steps = program.steps()
@@ -135,7 +135,7 @@ def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None
         assert step.last == (not isinstance(first, MatMul) or last_use[first.weight.name] == i)
 
 
-@settings(deadline=None, database=None, max_examples=200)
+@settings(deadline=None, database=None, max_examples=80)
 @given(programs())
 def test_uses_of_one_weight_are_separate_steps_only_where_they_must_be(program: Program) -> None:
     """A later step of a weight holds a line that had to wait for the step before it, or for one after that."""

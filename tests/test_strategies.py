@@ -40,7 +40,7 @@ def collect(strategy: st.SearchStrategy[AttentionLayer], count: int, runs: int =
     return found
 
 
-@settings(deadline=None, database=None, max_examples=150)
+@settings(deadline=None, database=None, max_examples=80)
 @given(st.data())
 def test_layers_stay_within_their_bounds(data: st.DataObject) -> None:
     low = data.draw(st.integers(1, 300))
@@ -51,7 +51,7 @@ def test_layers_stay_within_their_bounds(data: st.DataObject) -> None:
     assert layer.weight_entries <= cap
 
 
-@settings(deadline=None, database=None, max_examples=100)
+@settings(deadline=None, database=None, max_examples=60)
 @given(layers())
 def test_layers_are_cheap_by_default(layer: AttentionLayer) -> None:
     assert layer.weight_entries <= DIRECT_ENTRIES == 20_000
@@ -179,7 +179,7 @@ def test_every_stack_simulates(stack: AttentionStack, reading: Any) -> None:
     assert AttentionStack.from_toml(stack.to_toml()) == stack
 
 
-@settings(deadline=None, database=None, max_examples=100)
+@settings(deadline=None, database=None, max_examples=60)
 @given(stacks(min_depth=2, max_depth=3, max_entries=500, regular=True))
 def test_regular_stacks_stay_within_their_bounds(stack: AttentionStack) -> None:
     layer = stack.layer
@@ -191,9 +191,9 @@ def test_regular_stacks_stay_within_their_bounds(stack: AttentionStack) -> None:
 
 
 def test_stacks_reach_their_depths_activations_and_residuals() -> None:
-    """300 stacks in 10 runs."""
+    """150 stacks in 5 runs. With 3 sets of seeds the rarest of these values came at least 19 times."""
     found: list[AttentionStack] = []
-    for number in range(10):
+    for number in range(5):
 
         @settings(max_examples=30, database=None, deadline=None, phases=[Phase.generate], derandomize=False)
         @seed(number)
@@ -268,13 +268,11 @@ print(json.dumps([layer.to_dict() for layer in draw_examples(layers(), 6, 11, "s
 """
 
 
-@pytest.mark.parametrize(
-    "setting", [{"CI": "true", "PYTHONHASHSEED": "1"}, {"CI": None, "PYTHONHASHSEED": "2"}], ids=str
-)
-def test_examples_do_not_depend_on_the_environment(setting: dict[str, str | None]) -> None:
-    """In continuous integration hypothesis loads a profile that ignores seeds."""
-    changed = {**os.environ, **setting}
-    environment = {name: value for name, value in changed.items() if value is not None}
+def test_examples_do_not_depend_on_the_environment() -> None:
+    """In continuous integration hypothesis loads a profile that ignores seeds: there or here, but not in both."""
+    of_integration = ("CI", "__TOX_ENVIRONMENT_VARIABLE_ORIGINAL_CI")
+    environment = {name: value for name, value in os.environ.items() if name not in of_integration}
+    environment |= {"PYTHONHASHSEED": "1"} if len(environment) < len(os.environ) else {"CI": "true"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
     here = [layer.to_dict() for layer in draw_examples(layers(), 6, 11, "scores")]
     assert json.loads(done.stdout) == here

@@ -31,37 +31,6 @@ def near_one(x: FloatArray) -> FloatArray:
     return np.asarray(np.sqrt(np.abs(x - 1.3)))
 
 
-FALSE: dict[str, tuple[Function, int, bool, str]] = {
-    "jump at zero": (np.sign, 1, True, "order"),
-    "one point": (lambda x: (x == 0) * 1.0, 1, True, "order"),
-    "steps": (np.floor, 1, False, "order"),
-    "steps, order": (np.floor, 5, False, "order"),
-    "jump far out": (lambda x: np.where(x > 1000.1, 1.0, 0.0), 1, True, "order"),
-    "small jump": (lambda x: x + 1e-4 * np.sign(x - 0.3), 1, False, "order"),
-    "sawtooth": (lambda x: x % 1.0, 1, True, "order"),
-    "rounded": (lambda x: np.round(x, 2), 1, False, "order"),
-    "poles": (np.tan, 3, False, "order"),
-    "root at zero": (lambda x: np.sqrt(np.abs(x)), 1, False, "order"),
-    "cusp": (near_one, 4, False, "order"),
-    "cube root": (np.cbrt, 3, False, "order"),
-    "x log x at zero": (lambda x: x * np.log(np.abs(x) + (x == 0)), 2, False, "order"),
-    "square": (np.square, 1, False, "order"),
-    "x^1.5": (lambda x: np.abs(x) ** 1.5, 1, False, "order"),
-    "cube": (lambda x: x**3, 2, False, "order"),
-    "x^64": (lambda x: x**64, 63, False, "order"),
-    "x sin x": (lambda x: x * np.sin(x), 1, False, "order"),
-    "x log x": (lambda x: x * np.log1p(np.abs(x)), 1, False, "order"),
-    "chirp": (lambda x: np.sin(x * x), 1, True, "order"),
-    **{f"exponential, order {d}": (lambda x: np.exp(np.minimum(x, 1e3)), d, False, "order") for d in (1, 5, 30, 64)},
-    "absolute value": (np.abs, 1, True, "bounded"),
-    "identity": (lambda x: x, 1, True, "bounded"),
-    "logarithm": (lambda x: np.log1p(np.abs(x)), 1, True, "bounded"),
-    "root of a logarithm": (lambda x: np.sqrt(np.log1p(x * x / (1 + np.abs(x)))), 1, True, "bounded"),
-    "softplus": (lambda x: np.logaddexp(0.0, x), 1, True, "bounded"),
-    "asinh": (np.arcsinh, 2, True, "bounded"),
-    "x tanh x": (lambda x: x * np.tanh(x), 1, True, "bounded"),
-}
-
 TRUE: dict[str, tuple[Function, int, bool]] = {
     "tanh": (np.tanh, 1, True),
     "tanh, more than needed": (np.tanh, 3, False),
@@ -106,70 +75,11 @@ TRUE: dict[str, tuple[Function, int, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", FALSE)
-def test_a_false_declaration_is_found(name: str) -> None:
-    function, order, bounded, field = FALSE[name]
-    witness = nl.find_witness(function, order, bounded)
-    assert witness is not None
-    assert witness.field == field
-    assert witness.x != witness.y
-    with pytest.raises(InputError, match=f"^{field}=.* is false: .*{witness.y!r}".replace("+", r"\+")) as refused:
-        nl.declared(function, order=order, bounded=bounded)
-    assert repr(witness.x) in str(refused.value)
-
-
 @pytest.mark.parametrize("name", TRUE)
 def test_a_true_declaration_is_believed(name: str) -> None:
     function, order, bounded = TRUE[name]
     phi = nl.declared(function, order=order, bounded=bounded, name=name)
     assert (phi.name, phi.order, phi.bounded) == (name, order, bounded)
-
-
-@pytest.mark.parametrize("name", [name for name, case in FALSE.items() if case[3] == "order"])
-def test_the_pair_shows_what_the_message_says(name: str) -> None:
-    function, order, bounded, _ = FALSE[name]
-    witness = nl.find_witness(function, order, bounded)
-    assert witness is not None
-    x, y = np.array([witness.x]), np.array([witness.y])
-    change = float(np.abs(function(x) - function(y))[0])
-    assert f"|φ(x) - φ(y)| = {change:g} against" in witness.problem
-    weight = 1 + np.exp2((order - 1) * np.log2(np.maximum(np.abs([x, y]), 1e-300))).sum()
-    if np.isfinite(weight) and change > 0:
-        assert f"= {float(np.abs(x - y)[0] * weight):g}, a ratio" in witness.problem
-
-
-FAMILIES = st.one_of(
-    st.sampled_from([nl.identity(), nl.relu(), nl.erf(), nl.tanh(), nl.sigmoid()]),
-    st.builds(nl.clip, st.floats(1e-6, 1e6)),
-    st.builds(nl.leaky_relu, st.floats(-10.0, 10.0)),
-    st.builds(nl.monomial, st.integers(1, 64)),
-    st.builds(nl.sin, st.floats(1e-3, 1e5)),
-    st.builds(nl.cos, st.floats(1e-3, 1e5)),
-    st.builds(nl.gaussian, st.floats(1e-3, 1e6)),
-)
-
-
-@settings(deadline=None, database=None, max_examples=60)
-@given(FAMILIES)
-def test_families_are_what_they_say(phi: nl.Nonlinearity) -> None:
-    assert nl.find_witness(phi, phi.order, phi.bounded) is None
-    if phi.order > 1:
-        assert nl.find_witness(phi, phi.order - 1, phi.bounded) is not None
-    if not phi.bounded:
-        assert nl.find_witness(phi, phi.order, bounded=True) is not None
-
-
-@settings(deadline=None, database=None, max_examples=50)
-@given(st.floats(-100.0, 100.0), st.floats(1e-2, 1e2), st.floats(0.05, 0.7))
-def test_cusps_and_jumps_are_found_anywhere(where: float, height: float, power: float) -> None:
-    for function in (
-        lambda x: height * np.abs(x - where) ** power,
-        lambda x: height * (x > where),
-        lambda x: height * np.sign(x - where) * np.abs(x - where) ** power,
-    ):
-        witness = nl.find_witness(function, 1, False)
-        assert witness is not None
-        assert abs(witness.x - where) <= 1e-3
 
 
 UNUSABLE: dict[str, tuple[object, str]] = {
@@ -246,7 +156,7 @@ KNOWN: list[tuple[Function, nl.Nonlinearity]] = [
 
 
 @pytest.mark.parametrize(("function", "known"), KNOWN, ids=[f"{known.name}{known.parameters}" for _, known in KNOWN])
-@settings(deadline=None, database=None, max_examples=20)
+@settings(deadline=None, database=None, max_examples=10)
 @given(v1=st.floats(0.1, 10.0), v2=st.floats(0.1, 10.0), rho=st.sampled_from([-1.0, 0.0, 1.0]) | st.floats(-1.0, 1.0))
 def test_the_error_of_quadrature_is_honest(
     function: Function, known: nl.Nonlinearity, v1: float, v2: float, rho: float
@@ -258,10 +168,10 @@ def test_the_error_of_quadrature_is_honest(
 
 
 @pytest.mark.parametrize(("function", "known"), KNOWN, ids=[f"{known.name}{known.parameters}" for _, known in KNOWN])
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_kinks_that_nearly_coincide_are_in_the_error(function: Function, known: nl.Nonlinearity, sign: int) -> None:
+def test_kinks_that_nearly_coincide_are_in_the_error(function: Function, known: nl.Nonlinearity) -> None:
     phi = nl.declared(function, order=known.order, bounded=known.bounded)
-    c = sign * np.sqrt(1 - np.geomspace(1e-7, 0.5, 12) ** 2)
+    # Of both signs in turn.
+    c = (-1.0) ** np.arange(8) * np.sqrt(1 - np.geomspace(1e-7, 0.5, 8) ** 2)
     (value, error), (right, rounding) = phi.dual(1.0, 1.0, c), known.dual(1.0, 1.0, c)
     assert np.all(np.abs(value - right) <= error + rounding)
 

@@ -6,7 +6,6 @@ import importlib
 import pickle
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,21 +129,26 @@ def test_the_papers_set_up(heads: int) -> None:
 
 
 def test_long_sequences() -> None:
-    law = limit(layer(seq_len=1024, num_heads=1))
+    law = limit(layer(seq_len=512, num_heads=1))
     v = law.conditional_variance(draw_limit(law.layer, 1, 1, np.random.default_rng(0)).scores[:, :, 3])
     assert v.shape == (1,)
-    # s E[v] → e as s grows.
-    assert 1024 * law.variance() == pytest.approx(2.70, abs=0.02)
+    # s E[v] → e as s grows. The next term, by those of the means of e^z and e^2z: -(2e² - 3e + 1)/s of that.
+    first = 2 * np.e**2 - 3 * np.e + 1
+    assert 512 * law.variance() == pytest.approx(np.e * (1 - first / 512), abs=0.005)
 
 
-@pytest.mark.parametrize("scramble", [1, 2, 3])
-def test_scramblings_agree_within_their_errors(scramble: int) -> None:
-    t = np.linspace(-3, 3, 401)
-    first, other = LimitLaw(layer()), LimitLaw(layer(), scramble=scramble)
-    gap, error = np.abs(first.cdf(t) - other.cdf(t)), np.hypot(first.cdf_error(t), other.cdf_error(t))
-    assert gap.max() <= 1e-5
-    assert np.all(gap <= 1.5 * error.max())
-    assert np.abs(first.pdf(t) - other.pdf(t)).max() <= 1e-4
+def test_scramblings_agree_within_their_errors() -> None:
+    t = np.linspace(-3, 3, 101)
+    laws = [LimitLaw(layer(), scramble=scramble) for scramble in range(3)]
+    values, errors, densities = (
+        [method(t) for method in each]
+        for each in ([law.cdf for law in laws], [law.cdf_error for law in laws], [law.pdf for law in laws])
+    )
+    for value, error, density in zip(values[1:], errors[1:], densities[1:], strict=True):
+        gap = np.abs(values[0] - value)
+        assert gap.max() <= 1e-5
+        assert np.all(gap <= 1.5 * np.hypot(errors[0], error).max())
+        assert np.abs(densities[0] - density).max() <= 1e-4
 
 
 def test_tail_of_many_positions() -> None:
@@ -307,7 +311,7 @@ def test_vanishing_scores_with_no_output() -> None:
 VARIED = [
     {},
     {"mask": "causal", "seq_len": 5, "query_std": 2.0},
-    {"seq_len": 10, "num_heads": 1},
+    {"seq_len": 7, "num_heads": 1},
     {"attention_map": "sigmoid", "input_correlation": 0.3, "activation": "tanh"},
     {"attention_map": "relu", "activation": "relu", "num_heads": 1},
     {"attention_map": "linear", "mask": "causal", "input_correlation": 1.0, "value_std": 0.5},
@@ -324,7 +328,11 @@ def test_draws_follow_the_law(fields: dict[str, Any]) -> None:
     assert draws.scores.shape == (size, heads, s, s)
     assert draws.input_gram is None
     for position in (0, s - 1):
-        p_value = ks_test(draws.outputs[:, position, 1], partial(law.cdf, position=position))
+        values = draws.outputs[:, position, 1]
+        # Between 4,000 points the line is off by less than 1e-4, a fiftieth of what the test sees.
+        grid = np.linspace(values.min(), values.max(), 4_000)
+        cdf = law.cdf(grid, position)
+        p_value = ks_test(values, lambda t, grid=grid, cdf=cdf: np.interp(t, grid, cdf))
         assert p_value > 1e-6 or law.atom(position) > 0
     flat = draws.scores[:, 0].reshape(size, -1)
     assert np.abs(flat.T @ flat / size - law.score_covariance()).max() < 0.15 * law.score_covariance().max()

@@ -45,12 +45,16 @@ FUNCTIONS = [
 ]
 
 
+# Of the interval [-1, 1], once for all the thousands of panels.
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
+EDGES = np.linspace(-9, 9, 13).tolist()
+
+
 def panels(cuts: list[float]) -> tuple[FloatArray, FloatArray]:
     """Gauss-Legendre nodes and weights on [-9, 9], cut where the integrand has a kink."""
-    edges = np.unique([*np.linspace(-9, 9, 13), *(c for c in cuts if -9 < c < 9)])
-    nodes, weights = np.polynomial.legendre.leggauss(24)
+    edges = np.array(sorted({*EDGES, *(c for c in cuts if -9 < c < 9)}))
     half = np.diff(edges)[:, None] / 2
-    return (half * (nodes + 1) + edges[:-1, None]).ravel(), (half * weights).ravel()
+    return (half * (NODES + 1) + edges[:-1, None]).ravel(), (half * WEIGHTS).ravel()
 
 
 def by_integration(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float) -> float:

@@ -92,7 +92,7 @@ EXACT: list[tuple[nl.Nonlinearity, Callable[[Decimal, Decimal, Decimal], Decimal
 
 
 @pytest.mark.parametrize(("phi", "exact"), EXACT, ids=[f"{phi.name}{phi.parameters}" for phi, _ in EXACT])
-@settings(deadline=None, database=None)
+@settings(deadline=None, database=None, max_examples=50)
 @given(v1=VARIANCES, v2=VARIANCES, rho=CORRELATIONS)
 def test_error_bounds_the_rounding(
     phi: nl.Nonlinearity, exact: Callable[[Decimal, Decimal, Decimal], Decimal], v1: float, v2: float, rho: float

@@ -43,22 +43,26 @@ def _tails(layer: ac.AttentionLayer, position: int) -> tuple[FloatArray, FloatAr
     return values.mean(0), values.std(0) / root, float(variances.mean()), float(variances.std() / root)
 
 
+# By far the most of the noise is the computed law's, and these sizes leave it small enough: the limit would be off by
+# 34 of its standard errors or more, and the law at twice the width by 13, or 8 with heads of fixed size.
 LAYERS = [
     ac.AttentionLayer(width=3),
-    ac.AttentionLayer(width=16),
-    ac.AttentionLayer(width=64, head_dim=4, num_heads=3),
-    ac.AttentionLayer(width=8, num_heads=4, num_kv_heads=2, mask="causal", seq_len=3),
+    ac.AttentionLayer(
+        width=16, head_dim=4, num_heads=4, num_kv_heads=2, mask="causal", seq_len=3, activation="identity"
+    ),
     ac.AttentionLayer(width=16, num_heads=1, attention_map="linear", seq_len=2),
     ac.AttentionLayer(width=16, attention_map="relu", activation="relu", input_correlation=0.5),
     ac.AttentionLayer(width=8, score_scaling="1/n", input_correlation=1.0, seq_len=2),
-    ac.AttentionLayer(width=16, attention_map="sigmoid", activation="tanh", query_std=2.0, head_scaling=False),
+    ac.AttentionLayer(
+        width=16, seq_len=2, attention_map="sigmoid", activation="tanh", query_std=2.0, head_scaling=False
+    ),
 ]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.describe())
 def test_it_is_the_law_of_the_collapsed_reading(layer: ac.AttentionLayer) -> None:
     position = layer.seq_len - 1
-    law = ac.finite_width_law(layer, size=2048)
+    law = ac.finite_width_law(layer, size=1024 if layer.head_dim else 512)
     tail, tail_error, variance, variance_error = _tails(layer, position)
     spread = np.hypot(tail_error, np.asarray(law.cdf_error(_POINTS, position)) / 4.0)
     assert np.all(np.abs(law.sf(_POINTS, position) - tail) < _QUANTILE * spread)
@@ -83,7 +87,8 @@ def _one_position(width: int, attention_map: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("attention_map", "widest"), [("softmax", 8), ("linear", 16)])
 def test_errors_of_moments_cover_or_are_infinite(attention_map: Any, widest: int) -> None:
-    layer = ac.AttentionLayer(width=widest, seq_len=1, num_heads=1, attention_map=attention_map)
+    fields: dict[str, Any] = {"attention_map": attention_map, "activation": "identity"}
+    layer = ac.AttentionLayer(width=widest, seq_len=1, num_heads=1, **fields)
     variance, kurtosis = _one_position(widest, attention_map)
     for seed in range(2):
         law = ac.finite_width_law(layer, size=1024, seed=seed)
@@ -91,14 +96,14 @@ def test_errors_of_moments_cover_or_are_infinite(attention_map: Any, widest: int
         assert abs(law.variance() - variance) < 1.75 * law.variance_error() < math.inf
         assert abs(law.excess_kurtosis() - kurtosis) < 1.75 * law.excess_kurtosis_error() < math.inf
     for narrow in (layer.replace(width=1), layer.replace(width=widest - 1), layer.replace(width=64, head_dim=4)):
-        law = ac.finite_width_law(narrow, size=16)
+        law = ac.finite_width_law(narrow, size=256)
         assert law.variance_error() == law.excess_kurtosis_error() == math.inf
-        assert np.isfinite(ac.finite_width_law(narrow, size=256).cdf_error(1.0))
+        assert np.isfinite(law.cdf_error(1.0))
 
 
 def test_it_tells_the_limit_from_the_law_at_the_width() -> None:
     layer = ac.AttentionLayer(width=16)
-    law, limit = ac.finite_width_law(layer), ac.limit(layer)
+    law, limit = ac.finite_width_law(layer, size=512), ac.limit(layer)
     assert abs(law.sf(0.4) - limit.sf(0.4)) > 10 * law.cdf_error(0.4)
     assert law.excess_kurtosis() > limit.excess_kurtosis() + law.excess_kurtosis_error() > 0
     assert law.difference(-0.4) == pytest.approx(-law.difference(0.4))
@@ -115,45 +120,43 @@ def _analytic(mean: float, spread: float, t: FloatArray) -> FloatArray:
     return np.asarray(density * (-0.5 * t * mean + (3 * t - t**3) * spread / 8))
 
 
-@pytest.mark.parametrize(("key", "mean", "spread"), [(1, 2.0, 14.0), (0, 4.0, 18.0)])
-def test_leading_constants_of_scores_are_the_analytic_ones(key: int, mean: float, spread: float) -> None:
-    # E G_ii G_jj = 1 + 2/n (i ≠ j), 1 + 4/n (i = j); relative variances add up over ‖h‖², both tokens and the key.
-    if key == 0:
-        # (‖h‖²)² (χ²_n/n)² χ²_n/n: 4 · 2 + 4 · 2 + 2; second moments of squares give 2/n each.
-        mean = 4.0
-    t = np.linspace(0.01, 4.0, 400)
-    found = ac.distance(ac.AttentionLayer(width=10**5), of="scores", key=key)
-    expected = np.abs(_analytic(mean, spread, t)).max()
-    assert 1e5 * found.leading == pytest.approx(expected, abs=1e5 * found.leading_error + 1e-3)
-    assert 1e5 * found.value == pytest.approx(expected, abs=1e5 * found.error + 1e-3)
+def test_leading_constants_of_scores_are_the_analytic_ones() -> None:
+    # E G_ii G_jj = 1 + 2/n (i ≠ j); relative variances add up over ‖h‖², both tokens and the key: 14/n.
+    # `properties/test_rates.py` has the score of a token with itself, 4/n and 18/n.
+    width, t = 20_000, np.linspace(0.01, 4.0, 400)
+    found = ac.distance(ac.AttentionLayer(width=width), of="scores", key=1, size=256)
+    expected = np.abs(_analytic(2.0, 14.0, t)).max()
+    assert width * found.leading == pytest.approx(expected, abs=width * found.leading_error + 1e-3)
+    assert width * found.value == pytest.approx(expected, abs=width * found.error + 1e-3)
+    assert width * found.error < 0.01 * expected
 
 
-def test_a_million_neurons_are_no_harder_than_a_thousand() -> None:
-    found = ac.distance(ac.AttentionLayer(width=10**6), size=16)
+def test_a_hundred_thousand_neurons_are_no_harder_than_a_thousand() -> None:
+    # Errors of plain draws do not fall with the width: they would be thousands of times the bound.
+    found = ac.distance(ac.AttentionLayer(width=10**5, activation="identity"), size=16)
     assert found.error < 0.15 * found.value
     assert found.value == pytest.approx(found.leading, abs=found.error + found.leading_error)
 
 
-def test_the_gap_at_a_fixed_head_dim_stays() -> None:
-    layer = ac.AttentionLayer(width=64, num_heads=1, head_dim=64)
-    gap = ac.distance(layer, "kl", width=math.inf)
+# That it stays is said by `test_fixed_heads.py`.
+def test_the_gap_at_a_fixed_head_dim_is_small_where_heads_are_large() -> None:
+    layer = ac.AttentionLayer(width=64, num_heads=1, head_dim=64, activation="identity")
+    gap = ac.distance(layer, "kl", width=math.inf, size=2048)
     assert gap.value == pytest.approx(1.3e-4, rel=0.05)
-    wide = ac.distance(layer, "kl", width=10**5, size=64)
-    assert wide.value == pytest.approx(gap.value, abs=wide.error + gap.error)
 
 
 def test_one_seed_gives_the_same_digits_and_others_agree_within_errors() -> None:
-    layer = ac.AttentionLayer(width=64)
-    first, again, other = (ac.distance(layer, size=256, seed=seed) for seed in (1, 1, 2))
+    layer = ac.AttentionLayer(width=64, activation="identity")
+    first, again, other = (ac.distance(layer, size=128, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first.value != other.value
     assert abs(first.value - other.value) < first.error + other.error
 
 
 def test_errors_cover_what_more_draws_say() -> None:
-    layer = ac.AttentionLayer(width=32)
-    precise = ac.distance(layer, size=4096, seed=99)
-    off = [ac.distance(layer, size=128, seed=seed) for seed in range(12)]
+    layer = ac.AttentionLayer(width=32, seq_len=1, num_heads=1, activation="identity")
+    precise = ac.distance(layer, size=2048, seed=99)
+    off = [ac.distance(layer, size=128, seed=seed) for seed in range(10)]
     z = [4 * (each.value - precise.value) / math.hypot(each.error, precise.error) for each in off]
     # Student's law with 7 degrees of freedom: beyond 7 with a chance of 2e-4.
     assert max(map(abs, z)) < 7
@@ -199,7 +202,7 @@ def test_the_gamma_rule_is_exact_for_polynomials(shape: float) -> None:
 
 
 def test_the_expansion_alone_is_right_to_first_order() -> None:
-    layer = ac.AttentionLayer(width=512, num_heads=4, num_kv_heads=2)
+    layer = ac.AttentionLayer(width=512, seq_len=3, num_heads=2, num_kv_heads=1, activation="identity")
     for marginal in (OutputEntry(layer, 2), ScoreEntry(layer, 0, 1)):
         found = deviation(marginal, 512, np.random.SeedSequence(0))
         mean, error = found.moment(1).mean(), found.moment(1).std(ddof=1)
@@ -276,7 +279,7 @@ def test_what_is_no_layer_is_refused() -> None:
         with pytest.raises(ac.InputError, match="layer"):
             # The wrong type is what is refused.
             function("layer")  # type: ignore[arg-type]
-    law = ac.finite_width_law(ac.AttentionLayer(width=8), size=16)
+    law = ac.finite_width_law(ac.AttentionLayer(width=8, seq_len=2, num_heads=1), size=16)
     for method in (law.cdf, law.sf, law.pdf, law.difference, law.density_difference, law.cdf_error, law.pdf_error):
         # A whole number without axes is one to `operator.index`, as it is to slices.
         assert method(1.0, np.array(1)) == method(1.0, 1)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import attncheck as ac
 
 FloatArray = NDArray[np.float64]
 
-SINGLE = ac.AttentionLayer(width=16, seq_len=1, num_heads=1)
+SINGLE = ac.AttentionLayer(width=16, seq_len=1, num_heads=1, activation="identity")
 # Spacing of the logarithm.
 _SPACING = 1 / 200
 
@@ -30,29 +30,33 @@ def _tail(width: int, t: FloatArray) -> FloatArray:
     return np.asarray(special.ndtr(-t[:, None] / roots) @ product)
 
 
-@pytest.mark.parametrize(("width", "size", "seeds"), [(16, 256, 8), (16, 2048, 3), (64, 256, 8)])
-def test_errors_of_tails_hold_or_are_infinite(width: int, size: int, seeds: int) -> None:
-    t = np.array([0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0])
-    exact = _tail(width, t)
-    for seed in range(seeds):
-        law = ac.finite_width_law(SINGLE.replace(width=width), size=size, seed=seed)
-        error = np.asarray(law.cdf_error(t))
-        # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
-        assert np.all(np.abs(law.sf(t) - exact) < 1.75 * error)
-        # No excuse where draws do reach.
-        assert np.all(error[:2] < 0.05 * exact[:2])
-        np.testing.assert_array_equal(law.cdf_error(-t), error)
+def test_errors_of_tails_hold_or_are_infinite() -> None:
+    t, far = np.array([0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0]), 0
+    for width, size, seeds in ((16, 256, 7), (16, 2048, 1), (64, 256, 7)):
+        exact = _tail(width, t)
+        for seed in range(seeds):
+            law = ac.finite_width_law(SINGLE.replace(width=width), size=size, seed=seed)
+            error = np.asarray(law.cdf_error(t))
+            # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+            assert np.all(np.abs(law.sf(t) - exact) < 1.75 * error)
+            # No excuse where draws do reach.
+            assert np.all(error[:2] < 0.05 * exact[:2])
+            np.testing.assert_array_equal(law.cdf_error(-t), error)
+            far += int(np.abs(law.sf(t) - exact)[1] > 1.9 / 4 * error[1])
+    # Beyond 1.9 standard errors with a chance of 0.1: more than 6 of 15 with one of 4e-4. Were errors half as large,
+    # this or a bound above would fail with a chance of a half.
+    assert far <= 6
 
 
 def test_errors_are_infinite_where_too_few_draws_reach() -> None:
-    few, many = (ac.finite_width_law(SINGLE, size=size) for size in (64, 4096))
+    few, many = (ac.finite_width_law(SINGLE, size=size) for size in (64, 1024))
     assert few.cdf_error(8.0) == few.pdf_error(8.0) == many.cdf_error(8.0) == math.inf
     assert few.cdf_error(3.0) == math.inf > many.cdf_error(3.0)
     assert few.cdf_error([1.0, 8.0]).tolist() == [pytest.approx(few.cdf_error(1.0)), math.inf]
     # Beyond everything both laws are 1: nothing is estimated.
     assert few.cdf_error(math.inf) == few.pdf_error(-math.inf) == 0.0
     # With one neuron the density is infinite at 0.
-    narrow = ac.finite_width_law(SINGLE.replace(width=1))
+    narrow = ac.finite_width_law(SINGLE.replace(width=1), size=1024)
     assert narrow.pdf_error(0.0) == math.inf > narrow.pdf_error(1.0)
     # So is a limit of linear attention.
     singular = ac.finite_width_law(ac.AttentionLayer(width=64, seq_len=1, num_heads=1, attention_map="linear"), size=16)
@@ -89,7 +93,7 @@ def test_quantiles_are_where_the_law_reaches_them(layer: ac.AttentionLayer) -> N
 
 def test_quantiles_are_those_of_draws_and_not_the_limits() -> None:
     layer, draws = ac.AttentionLayer(width=8), 60_000
-    law, q = ac.finite_width_law(layer), np.array([0.6, 0.7])
+    law, q = ac.finite_width_law(layer, size=512), np.array([0.6, 0.7])
     y = ac.simulate(layer, draws, seed=0, reading="collapsed", coordinates=1).outputs[:, 0].ravel()
     # Two-sided 1e-6.
     noise = 4.9 * np.sqrt(q * (1 - q) / draws)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +45,7 @@ class Recorder:
         return images[:, :count]
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(deadline=None, database=None, max_examples=30)
 @given(layers(max_entries=5_000))
 def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None:
     """With the same matrices the digits are those of the plain loops, rounding apart."""
@@ -120,11 +121,17 @@ def test_initial_vectors_have_the_declared_law() -> None:
 def product_normal_cdf(t: Any) -> Any:
     """Return the distribution function of a product of two independent standard normals, of density K₀/π.
 
-    ∫₀ᵗ K₀ = π t/2 (K₀ L₋₁ + K₁ L₀), L the modified Struve functions.
+    ∫₀ᵗ K₀ = π t/2 (K₀ L₋₁ + K₁ L₀), L the modified Struve functions, which are slow: between the points of a table.
     """
-    size = np.clip(np.abs(t), 1e-12, 30.0)
+    return 0.5 + np.sign(t) * np.interp(np.abs(t), *product_table())
+
+
+@functools.cache
+def product_table() -> tuple[FloatArray, FloatArray]:
+    size = np.sinh(np.linspace(0.0, math.asinh(30.0e4), 4_000)) / 1e4
+    size[0] = 1e-12
     half = size / 2 * (special.k0(size) * special.modstruve(-1, size) + special.k1(size) * special.modstruve(0, size))
-    return 0.5 + np.sign(t) * half
+    return size, half
 
 
 # Programs beyond attention
@@ -152,7 +159,7 @@ def recurrent() -> tuple[Program, list[Node]]:
     return program, [states[1], states[3], first, second, y, again]
 
 
-@pytest.mark.parametrize("width", [1, 3, 8, 24])
+@pytest.mark.parametrize("width", [1, 3, 16])
 def test_a_program_that_reuses_a_matrix_has_one_law(width: int) -> None:
     program, nodes = recurrent()
     columns: dict[str, list[FloatArray]] = {}
@@ -203,7 +210,7 @@ def test_a_reused_matrix_is_linear(multiplier: Callable[..., Multiplier], width:
     assert not get(image_of_nothing).any()
 
 
-@settings(deadline=None, database=None, max_examples=80)
+@settings(deadline=None, database=None, max_examples=50)
 @given(st.data())
 def test_interpretation_computes_each_line(data: st.DataObject) -> None:
     """Programs with shared weights of several sizes: every line is what it says, given the literal matrices."""

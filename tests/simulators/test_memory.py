@@ -29,13 +29,13 @@ def working_memory(layer: AttentionLayer, size: int, reading: Any, coordinates: 
 @pytest.mark.parametrize(
     ("layer", "reading", "coordinates", "sizes"),
     [
-        (AttentionLayer(width=256, seq_len=1, num_heads=1), "direct", 1, (70, 160)),
+        (AttentionLayer(width=256, seq_len=1, num_heads=1), "direct", 1, (40, 100)),
         (AttentionLayer(width=256, seq_len=1, num_heads=1), "matrix-free", 256, (2_000, 8_000)),
         (AttentionLayer(width=8, seq_len=12, num_heads=4), "direct", 1, (600, 1_500)),
         (AttentionLayer(width=4, seq_len=4, num_heads=2, head_dim=512), "direct", 4, (300, 1_000)),
         (AttentionLayer(width=1024, seq_len=12, num_heads=2, input_correlation=0.5), "matrix-free", 1, (20, 80)),
-        (AttentionLayer(width=4096, seq_len=12, num_heads=16), "collapsed", 1, (100, 300)),
-        (AttentionLayer(width=4096, seq_len=12, num_heads=1, position_std=1.0), "collapsed", 1, (100, 300)),
+        (AttentionLayer(width=4096, seq_len=12, num_heads=16), "collapsed", 1, (50, 150)),
+        (AttentionLayer(width=4096, seq_len=12, num_heads=1, position_std=1.0), "collapsed", 1, (50, 150)),
         (AttentionLayer(width=512, seq_len=12, num_heads=16), "collapsed", 512, (20, 80)),
         (AttentionLayer(width=1, seq_len=1, num_heads=1), "collapsed", 1, (150_000, 300_000)),
         (AttentionLayer(width=8, seq_len=12, num_heads=16), "limit", 500, (20, 80)),
@@ -80,7 +80,7 @@ def needed(layer: AttentionLayer, reading: Any, coordinates: int) -> int:
     [
         (AttentionLayer(width=700, seq_len=2, num_heads=2), 1),
         (AttentionLayer(width=700, seq_len=2, num_heads=3, input_correlation=0.5, activation="erf"), 700),
-        (AttentionLayer(width=5, seq_len=40, num_heads=12, mask="causal"), 1),
+        (AttentionLayer(width=5, seq_len=25, num_heads=6, mask="causal"), 1),
         (AttentionLayer(width=9, seq_len=3, num_heads=2, head_dim=9_000), 9),
         (AttentionLayer(width=3_000, seq_len=3, num_heads=16, head_dim=3, activation="erf"), 3_000),
         (AttentionLayer(width=50_000, seq_len=6, num_heads=2, head_dim=4, input_correlation=1.0), 50_000),

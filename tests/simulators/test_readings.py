@@ -20,26 +20,24 @@ FloatArray = NDArray[np.float64]
 # One seed a reading: readings share their streams, and samples that are compared must be independent.
 SEEDS = {"direct": 1, "matrix-free": 2, "collapsed": 3}
 
+# `properties/test_exactness.py` compares readings on layers of the whole space in every run: here are those that are
+# narrow, singular or longest, one of each map, scaling, mask and grouping, and positions and ties.
 LAYERS = (
     AttentionLayer(width=1, seq_len=1, num_heads=1),
     AttentionLayer(width=1, seq_len=3, num_heads=2, activation="relu"),
     AttentionLayer(width=1, seq_len=2, num_heads=2, head_dim=3, attention_map="relu", clip=1.0, input_correlation=0.5),
     AttentionLayer(width=3, seq_len=5, num_heads=2, clip=1.0, input_correlation=0.5),
-    AttentionLayer(width=3, seq_len=2, num_heads=2, activation="relu", mask="causal"),
     AttentionLayer(
         width=3, seq_len=4, num_heads=4, num_kv_heads=1, head_dim=8, attention_map="linear", mask="causal", key_std=0.7
     ),
-    AttentionLayer(width=3, seq_len=4, num_heads=2, activation="relu", input_correlation=1.0, attention_map="linear"),
-    AttentionLayer(width=8, seq_len=4, num_heads=2),
     AttentionLayer(
         width=8, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal", query_std=1.5, input_correlation=0.8
     ),
     AttentionLayer(width=8, seq_len=5, num_heads=2, head_dim=3, value_std=0.7, output_std=1.5, attention_map="sigmoid"),
     AttentionLayer(width=8, seq_len=3, num_heads=3, attention_map="relu", head_scaling=False, activation="tanh"),
     AttentionLayer(width=8, seq_len=2, num_heads=2, head_dim=2, score_scaling="1/n", input_correlation=1.0),
-    AttentionLayer(width=8, seq_len=12, num_heads=4, num_kv_heads=2, mask="causal", activation="erf", input_std=2.0),
-    AttentionLayer(width=24, seq_len=2, num_heads=2, score_scaling="1/n", attention_map="sigmoid", activation="tanh"),
-    AttentionLayer(width=24, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
+    AttentionLayer(width=4, seq_len=6, num_heads=4, num_kv_heads=2, mask="causal", activation="erf", input_std=2.0),
+    AttentionLayer(width=16, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
     AttentionLayer(width=3, seq_len=4, num_heads=2, position_std=1.5, mask="causal", clip=2.0),
     AttentionLayer(
         width=8, seq_len=3, num_heads=2, position_std=0.7, position_reach=2.0, input_correlation=1.0, activation="relu"
@@ -76,14 +74,15 @@ def gram_functionals(draws: Draws) -> dict[str, FloatArray]:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 def test_finite_width_readings_agree_in_law(layer: AttentionLayer) -> None:
-    size, coordinates = 12_000, min(layer.width, 2)
+    size, coordinates = 8_000, min(layer.width, 2)
     draws = {
         "direct": simulate(layer, size, SEEDS["direct"], "direct", coordinates),
         "matrix-free": simulate(layer, size, SEEDS["matrix-free"], "matrix-free", coordinates),
         "collapsed": simulate(layer, size, SEEDS["collapsed"], "collapsed", coordinates),
     }
     grams = {name: gram_functionals(d) for name, d in draws.items()}
-    for one, other in (("direct", "matrix-free"), ("direct", "collapsed"), ("matrix-free", "collapsed")):
+    # What is near the literal reading is near what else is.
+    for one, other in (("direct", "matrix-free"), ("direct", "collapsed")):
         compared = assert_same_joint_law(layer, draws[one], draws[other], f"{one} and {other}")
         assert compared >= 6
         for name in grams[one]:
@@ -94,8 +93,8 @@ def test_the_comparisons_cover_all_functionals_and_are_no_more_than_their_level_
     assert len(FUNCTIONALS) >= 12
     shown = {f.name: sum(not f.excluded(layer, min(layer.width, 2)) for layer in LAYERS) for f in FUNCTIONALS}
     assert min(shown.values()) >= 2, shown
-    of_readings = 3 * (sum(shown.values()) + len(LAYERS) * len(gram_functionals(simulate(LAYERS[0], 1))))
-    of_definition = 4 * len(FUNCTIONALS)
+    of_readings = 2 * (sum(shown.values()) + len(LAYERS) * len(gram_functionals(simulate(LAYERS[0], 1))))
+    of_definition = 2 * len(FUNCTIONALS)
     of_programs = 4 * 12 + 6 * 7 + 30
     assert of_readings + of_definition + of_programs <= COMPARISONS
 
@@ -154,13 +153,13 @@ def draw_by_definition(layer: AttentionLayer, size: int, coordinates: int, seed:
     return Draws(outputs=y[..., :coordinates], scores=scores, inputs=x[..., :coordinates], input_gram=gram)
 
 
+# `test_interpret.py` holds the digits to the definition, for any layer, and the matrices to their law: two layers show
+# that the reading is made of these.
 @pytest.mark.parametrize(
     "layer",
     [
         AttentionLayer(width=4, seq_len=2, num_heads=3, mask="causal", output_std=1.5, input_correlation=0.8),
         AttentionLayer(width=4, seq_len=2, num_heads=2, num_kv_heads=1, head_dim=3, score_scaling="1/n", query_std=2.0),
-        AttentionLayer(width=2, seq_len=3, num_heads=2, attention_map="linear", activation="relu", head_scaling=False),
-        AttentionLayer(width=3, seq_len=2, num_heads=4, num_kv_heads=2, attention_map="sigmoid", input_correlation=1.0),
     ],
     ids=AttentionLayer.describe,
 )

@@ -169,16 +169,20 @@ SMALL = (
 
 @pytest.mark.parametrize("stack", SMALL, ids=AttentionStack.describe)
 def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
-    """Computed without control variates or common random numbers, from outputs alone."""
-    size, last = 200_000, stack.depth - 1
-    parts = difference_parts(stack, 16_000, 1)[:, last]
+    """Computed without control variates or common random numbers, from outputs alone.
+
+    All coordinates and, without a mask, all positions have one law: a draw counts the share of its outputs.
+    """
+    size, last = 30_000, stack.depth - 1
+    parts = difference_parts(stack, 6_000, 1)[:, last]
     law = StackLaw(stack, seed=5)
-    outputs = ac.simulate(stack, size, 7).outputs[:, 0, 0]
+    outputs = ac.simulate(stack, size, 7, coordinates=stack.width).outputs.reshape(size, -1, 1)
     chosen = [30, 40, 50, 55, 60, 70]
     t = limit_scales(stack, 1, 0)[last] * POINTS[chosen]
     # ReLU at width 4 makes outputs that are exactly 0: at 0 half of them count.
-    counted = 0.5 * ((outputs[:, None] <= t).mean(axis=0) + (outputs[:, None] < t).mean(axis=0))
-    error = np.sqrt(counted * (1 - counted) / size + (law.cdf_error(t) / 4) ** 2)
+    shares = 0.5 * ((outputs <= t).mean(axis=1) + (outputs < t).mean(axis=1))
+    counted = shares.mean(axis=0)
+    error = np.hypot(shares.std(axis=0) / size**0.5, law.cdf_error(t) / 4)
     error = np.hypot(error, parts[:, chosen].std(axis=0, ddof=1) / PARTS**0.5)
     difference = parts.mean(axis=0)[chosen]
     assert (np.abs(counted - law.cdf(t) - difference) < QUANTILE * error).all()
@@ -187,11 +191,11 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
 
 def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = AttentionStack(layer=AttentionLayer(width=256), depth=3)
-    with_them = difference_parts(stack, 2_000, 1)
+    with_them = difference_parts(stack, 1_200, 1)
     monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: f)
-    plain = difference_parts(stack, 2_000, 1)
+    plain = difference_parts(stack, 1_200, 1)
     monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: c)
-    control = difference_parts(stack, 2_000, 1)
+    control = difference_parts(stack, 1_200, 1)
     at = slice(52, 90, 6)
     errors = control[..., at].std(axis=0, ddof=1) / PARTS**0.5
     assert (np.abs(control[..., at].mean(axis=0)) < QUANTILE * 1.4 * errors).all()
@@ -213,8 +217,8 @@ def test_same_seed_gives_same_digits() -> None:
 
 
 def test_rates_of_a_stack() -> None:
-    stack = AttentionStack(layer=AttentionLayer(width=16), depth=3)
-    found = rates(stack, (32, 64, 128, 256), 4_000)
+    stack = AttentionStack(layer=AttentionLayer(width=16, seq_len=2, num_heads=1), depth=3)
+    found = rates(stack, (32, 64, 128, 256), 3_000)
     for rate in found:
         assert abs(rate.order + 1.0) < QUANTILE * rate.order_error < 0.5
         assert rate.p_value > 1e-6
