@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
+
+from cyclopts import Parameter
 
 from attncheck._lib.errors import check_whole, refuse
+
+ProfileName = Literal["smoke", "default", "thorough"]
+PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
+#: An option that ``-o`` stands for too.
+Out = Parameter(name=["--out", "-o"])
 
 
 def seed_of(text: str) -> int:

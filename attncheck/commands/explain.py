@@ -39,13 +39,14 @@ _KINDS_OF_NAMES = (
 _NEURONS = 2
 
 
-def explain_name(name: str | None) -> int:
-    """Print what a claim, a property, a check or a known-wrong simulator says, or all claims; see `attncheck explain`.
+def explain(name: str | None = None, /) -> int:
+    """Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.
 
-    Raises
-    ------
-    InputError
-        If there is nothing of that name; some names are both a claim and a property, and both are shown.
+    Parameters
+    ----------
+    name
+        A claim, a property, a check or a known-wrong simulator; without it, all claims are listed, and with
+        "faults" all known-wrong simulators.
     """
     print("\n".join(_overview() if name is None else explanation(name)))
     return ExitCode.CONSISTENT

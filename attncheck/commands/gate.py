@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attncheck.gate import gate
+from attncheck.gate import gate as judge
 from attncheck.gate.cases import sentence
 from attncheck.gate.outputs import write_json, write_junit, write_summary
 
 
-def gate_run(
+def gate(
     run: Path,
-    baseline: Path,
+    /,
     *,
+    baseline: Path,
     junit: Path | None = None,
     summary: Path | None = None,
     json: Path | None = None,
     false_alarm: float | None = None,
 ) -> int:
-    """Judge a run and print the judgement; the arguments are those of `attncheck gate`.
+    """Decide whether a run may pass: complete, not violated, and no worse than a baseline.
 
-    Returns
-    -------
-    int
-        See `attncheck._lib.exit_codes`.
-
-    Raises
-    ------
-    InputError
-        If a record cannot be used or a file cannot be written.
+    Parameters
+    ----------
+    run
+        The record of the run.
+    baseline
+        The record to compare with. If there is none, the gate fails and writes BASELINE.candidate.
+    junit
+        Write the cases as JUnit XML to this file.
+    summary
+        Write a summary in Markdown to this file.
+    json
+        Write everything that was found as JSON to this file.
+    false_alarm
+        The chance that unchanged work is called drifted; by default the budget of the run.
     """
-    judgement = gate(run, baseline, false_alarm)
+    judgement = judge(run, baseline, false_alarm)
     print(sentence(judgement))
     for finding in judgement.findings:
         print(f"  {finding.part}: {finding.text}")

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.progress import progress_bar
-from attncheck.commands.arguments import folder_of, processes_of, seed_of
+from attncheck.commands.arguments import Out, PublishedFigure, folder_of, processes_of, seed_of
 from attncheck.paper.publish import NUMBERS, PAGE, publish
 from attncheck.paper.run import manifest_of, names_of, settle_all
 
 
-def print_paper(figures: Sequence[str], out: str, *, scale: float, seed: str, workers: str) -> int:
-    """Run the experiments and say where what came out is; the arguments are those of `attncheck paper`.
+def paper(
+    *figure: PublishedFigure,
+    out: Annotated[str, Out] = "paper",
+    scale: float = 1.0,
+    seed: str = "0",
+    workers: str = "auto",
+) -> int:
+    """Repeat the paper's experiments at full size, beside what is computed exactly.
 
-    Raises
-    ------
-    InputError
-        If an argument cannot be used, or the folder holds another run.
+    Parameters
+    ----------
+    figure
+        Which figures of the paper; all by default.
+    out
+        The folder for figures, numbers and a page of all. A run that was interrupted goes on where it was.
+    scale
+        Share of the published draws, at least 0.001: 0.01 for a quick look.
+    seed
+        A whole number: the same seed gives the same digits with any number of workers.
+    workers
+        Processes to use, or auto.
     """
-    names, manifest, count = names_of(list(figures) or "all"), manifest_of(seed_of(seed), scale), processes_of(workers)
+    names, manifest, count = names_of(list(figure) or "all"), manifest_of(seed_of(seed), scale), processes_of(workers)
     folder = folder_of(out)
     with progress_bar() as progress:
         task = progress.add_task("starting", total=None)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from attncheck._lib.errors import check_choice
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck.calibration.power import PowerEntry, power_table
 from attncheck.calibration.power.text import to_json
-from attncheck.commands.arguments import processes_of, seed_of
+from attncheck.commands.arguments import Out, ProfileName, processes_of, seed_of
 from attncheck.faults import FAULTS
 
 # Single looks that verify the best row of each fault and exposure.
@@ -18,24 +18,33 @@ _SEEDS = 300
 _COLUMNS = f"{'fault':26} {'exposed':8} {'seen':>6} {'verified':>10} {'draws':>9} {'needed':>9}  first seen by"
 
 
-def print_power(
-    profile: str,
-    *,
+def power(
+    *fault: str,
+    profile: ProfileName = "default",
     quick: bool = False,
-    faults: Sequence[str] = (),
     seed: str = "0",
     workers: str = "1",
-    out: Path | None = None,
+    out: Annotated[Path | None, Out] = None,
 ) -> int:
-    """Measure the power of a profile and print it; the arguments are those of `attncheck power`.
+    """Measure which known-wrong simulators are seen, and how surely.
 
-    Raises
-    ------
-    InputError
-        If an argument cannot be used, or `out` cannot be written.
+    Parameters
+    ----------
+    fault
+        Known-wrong simulators, which attncheck explain faults lists; without any, all are measured, for hours.
+    profile
+        What a look may cost.
+    quick
+        Say what is planned, without the looks that verify it: a minute or some per fault.
+    seed
+        A whole number: the same seed gives the same digits.
+    workers
+        Processes to use, or auto; with several the table comes at the end.
+    out
+        Write the table as JSON to this file, for attncheck report --power.
     """
     number, processes = seed_of(seed), processes_of(workers)
-    names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in faults) or tuple(FAULTS)
+    names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in fault) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
     table = []

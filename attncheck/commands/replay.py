@@ -22,19 +22,20 @@ from attncheck.records.words import OWN_SUBJECTS
 from attncheck.subject import Subject
 
 
-def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
-    """Repeat a result and print both; the arguments are those of `attncheck replay`.
+def replay(record: Path, id: str, /, *, subject: str | None = None, trust: list[str] | None = None) -> int:
+    """Repeat one result of a record, to the digit.
 
-    Returns
-    -------
-    int
-        The exit code of the repeated verdict.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, has no such result, names code that is not trusted, or the subject cannot be
-        called.
+    Parameters
+    ----------
+    record
+        A run record.
+    id
+        The result, as it is written in the record and in messages: CHECK@LAYER.
+    subject
+        Examine this simulator instead of the recorded one, a mended one for example.
+    trust
+        A module that the record may have imported: that of the recorded simulator, or of functions of a program.
+        Without it, a record runs no code but attncheck's own.
     """
     manifest, recorded = find_result(record, id)
     if isinstance(recorded, Theory):
@@ -44,11 +45,11 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
     named = subject or manifest.subject
     if ":" not in named:
         refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
-    if subject is None and not _trusted(named, trust):
+    if subject is None and not _trusted(named, trust or ()):
         module = named.partition(":")[0]
         remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
         refuse("subject", named, "is code that the record names, and was not imported", remedy)
-    repeated = repeat(recorded, Subject.of(named), manifest.seed, trust)
+    repeated = repeat(recorded, Subject.of(named), manifest.seed, trust or ())
     same = result_digest(recorded) == result_digest(repeated)
     for line in _comparison(manifest, recorded, repeated, named, same):
         print(line)

@@ -19,41 +19,51 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.progress import progress_bar
 from attncheck._lib.version import PACKAGE
+from attncheck.commands.arguments import ProfileName
 from attncheck.commands.live import Live
 from attncheck.runs.run import Run
 
 
-def run_properties(
+def run(
     *,
-    profile: str,
-    subject: str | None,
-    seed: str,
-    false_alarm: str,
-    draws: str | None,
-    record: Path,
-    report: Path | None,
-    workers: str,
+    profile: ProfileName = "default",
+    subject: str | None = None,
+    seed: str = "0",
+    false_alarm: str = "1e-6",
+    draws: str | None = None,
+    record: Path = Path("reports/output/record.jsonl"),
+    report: Path | None = None,
+    workers: str = "auto",
 ) -> int:
-    """Run the properties and print what they come to; the arguments are those of `attncheck run`.
+    """Hold a simulator to the theorem, and write a record of it.
 
-    Returns
-    -------
-    int
-        See `attncheck._lib.exit_codes`; a violation stands whatever else happened.
-
-    Raises
-    ------
-    InputError
-        If an argument cannot be used, or the subject fails and nothing is violated.
+    Parameters
+    ----------
+    profile
+        Half a minute, some minutes, or as many draws as --draws says.
+    subject
+        The simulator to examine, MODULE:CALLABLE; else ATTNCHECK_SUBJECT, else attncheck's literal one.
+    seed
+        A whole number, or random: the same seed gives the same digits with any number of workers.
+    false_alarm
+        The chance that a right simulator is called violated anywhere in the run.
+    draws
+        With the thorough profile: about what the first looks of the whole run take.
+    record
+        Where the record goes.
+    report
+        Render the record as an HTML page at the end, to this path.
+    workers
+        Processes to use, or auto; 0 examines in this process.
     """
     number = str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed
     processes = _processes(workers)
     named = subject or os.environ.get("ATTNCHECK_SUBJECT")
-    run = Run.of(subject=named, seed=number, profile=profile, false_alarm=false_alarm, draws=draws, record=record)
-    print(run.header(), flush=True)
+    examined = Run.of(subject=named, seed=number, profile=profile, false_alarm=false_alarm, draws=draws, record=record)
+    print(examined.header(), flush=True)
     options = {
         "--attncheck-profile": profile,
-        "--attncheck-subject": run.subject.name,
+        "--attncheck-subject": examined.subject.name,
         "--attncheck-seed": number,
         "--attncheck-false-alarm": false_alarm,
         "--attncheck-record": str(record),

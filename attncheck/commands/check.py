@@ -1,0 +1,37 @@
+"""`attncheck check`: a file of samples in, a verdict out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attncheck.commands.arguments import seed_of
+from attncheck.runs.samples.command import check_file
+
+
+def check(
+    *,
+    layer: Path,
+    samples: Path,
+    record: Path | None = None,
+    seed: str = "0",
+    false_alarm: float = 1e-6,
+) -> int:
+    """Hold samples produced elsewhere to the exact law at their width and to the limit.
+
+    Parameters
+    ----------
+    layer
+        A TOML file with a [layer] table of the fields of attncheck.AttentionLayer.
+    samples
+        A .npz file with outputs (N, s) or (N, s, k) and optionally scores, inputs and Gram matrices; a .npy
+        file of outputs; or a .csv file with columns y1 ... ys and optionally p1_1_2 (head, row, column).
+    record
+        Write a run record to this path.
+    seed
+        Keys the draws of the exact law that the samples are compared with.
+    false_alarm
+        The chance that samples of a right simulator are called violated.
+    """
+    code, text = check_file(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
+    print(text)
+    return code
