@@ -49,7 +49,7 @@ def refused(said: str) -> str:
 # Says what each call imported and how long its answer is, in one process: what one imported would show in the next.
 LIGHT = """
 import contextlib, io, json, sys
-from attncheck.cli import main
+from attncheck.commands.cli import main
 heavy, told = {'numpy', 'scipy', 'statsmodels', 'hypothesis', 'pytest', 'jinja2', 'msgspec'}, []
 for arguments in json.loads(sys.argv[1]):
     said = io.StringIO()
@@ -115,7 +115,7 @@ UNUSABLE = {
     ("paper", "--seed", "1.5"): "seed='1.5': must be a whole number",
     ("paper", "--workers", "some"): "pass a number of processes, or auto",
     ("paper", "--workers", "0"): "workers=0: must be at least 1",
-    ("report", "none.jsonl", "--paper", "nowhere"): "pass the path of a run record",
+    ("report", "none.jsonl", "--paper", "nowhere"): "holds no figure",
 }
 
 
@@ -128,10 +128,10 @@ def test_unusable_input_is_said_in_one_line(arguments: tuple[str, ...], capsys: 
 
 
 def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str | None) -> int:
+    def fail() -> list[str]:
         raise RuntimeError("a\nb")
 
-    monkeypatch.setattr("attncheck.commands.explain.explain", fail)
+    monkeypatch.setattr("attncheck.commands.explain._overview", fail)
     assert main(["explain"]) == ExitCode.UNUSABLE
     assert "RuntimeError: a b; set ATTNCHECK_TRACEBACK=1" in refused(capsys.readouterr().err)
     monkeypatch.setenv("ATTNCHECK_TRACEBACK", "1")

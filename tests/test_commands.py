@@ -92,11 +92,14 @@ def test_environment_exists(name: str) -> None:
 
 def test_environments_run_what_their_names_say() -> None:
     ini = tox_ini()
-    assert ini["testenv"]["commands"] == "pytest -n auto {posargs:tests}"
-    assert ini["testenv:tests"]["commands"] == "pytest -n auto --doctest-modules {posargs:tests attncheck}"
+    assert ini["testenv"]["commands"] == "pytest -n auto --dist loadfile {posargs:tests}"
+    assert (
+        ini["testenv:tests"]["commands"] == "pytest -n auto --dist loadfile --doctest-modules {posargs:tests attncheck}"
+    )
     lint = ini["testenv:lint"]["commands"].split("\n")
     assert any(line.startswith("ruff check") for line in lint)
     assert any(line.startswith("ruff format --check") for line in lint)
+    assert "lint-imports" in lint
     assert ini["testenv:types"]["commands"].startswith("mypy --strict ")
     assert ini["testenv:docs"]["commands"].startswith("sphinx-build -W ")
     assert ini["testenv:docs"]["extras"] == "docs"
@@ -138,7 +141,8 @@ def test_lowest_environment_installs_the_lower_bounds() -> None:
 
 
 def test_ruff_is_the_same_in_tox_and_in_the_extra() -> None:
-    assert tox_ini()["testenv:lint"]["deps"] in PROJECT["project"]["optional-dependencies"]["dev"]
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert set(tox_ini()["testenv:lint"]["deps"].split()) <= {*extras["dev"], *extras["test"]}
 
 
 def test_installed_metadata() -> None:

@@ -136,7 +136,7 @@ def low_rank(w: Written) -> Node:
         ),
         (unbounded, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
         (straight_from_initial, Statement.UNBOUNDED, "h is no bounded function; clip it"),
-        (undeclared, Statement.UNDECLARED, "use a function of attncheck.layers.nonlinearity, or attncheck.declared"),
+        (undeclared, Statement.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
         (cycle, Statement.CYCLIC, "the matrices A · C · B form a cycle"),
         (later, Statement.CONJECTURE, "y1 depends on scores"),
         (score_of_scores, Statement.CONJECTURE, "x3 depends on scores"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from attncheck.looks.profiles import PROFILES
+from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]
@@ -75,7 +75,7 @@ narrow.supports = lambda layer: layer.width < 16 or "only narrow layers"
 """
 
 # Anchors of the smoke profile: n=16 s=4 H=2, n=8 s=4 H=2 and a single number.
-WIDE, NARROW, TINY = "ce30bb2a5e65", "607cec51346c", "87b2b67da3fe"
+WIDE, NARROW, TINY = (layer.key for layer in ANCHORS[:3])
 # Where it does not matter how many layers there are, two of them do, or all three.
 WIDER = ("-k", f"{WIDE} or {NARROW}")
 TWO = ("-k", f"{NARROW} or {TINY}")
@@ -243,7 +243,7 @@ class TestPlan:
         result = smoke(place, "-k", NARROW)
         assert result.ret == 0
         manifest, results, closing = lines(place)
-        assert {planned.unit for planned in manifest.planned} == {"draws@607cec51346c"}
+        assert {planned.unit for planned in manifest.planned} == {f"draws@{NARROW}"}
         assert [planned.id for planned in manifest.planned] == [result.id for result in results]
         assert closing.reported == len(results)
 
@@ -295,7 +295,7 @@ class TestIncomplete:
         assert closing.verdict == "incomplete"
         assert all(result.layer["width"] != 8 for result in results)
         assert len(results) >= 15
-        assert "planned results are missing: draws.calls@607cec51346c" in closing.reasons[0]
+        assert f"planned results are missing: draws.calls@{NARROW}" in closing.reasons[0]
 
     @pytest.mark.parametrize("fate", ["pytest.skip('not today')", "raise RuntimeError"])
     def test_item_that_is_skipped_or_fails_before_it_examines(self, place: pytest.Pytester, fate: str) -> None:
@@ -319,7 +319,7 @@ class TestIncomplete:
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"
         lost = {planned.unit for planned in manifest.planned} - {result.unit for result in results}
-        assert lost == {"draws@607cec51346c"}
+        assert lost == {f"draws@{NARROW}"}
 
     @pytest.mark.usefixtures("interruptible")
     def test_interrupt(self, place: pytest.Pytester) -> None:
@@ -375,7 +375,7 @@ class TestOthers:
             @pytest.mark.parametrize("address", ["somebody@example.org", "scores@0123456789ab"])
             def test_modules(address):
                 ours = {name for name in sys.modules if name.partition(".")[0] == "attncheck"}
-                assert ours == {"attncheck", "attncheck.pytest_plugin"}
+                assert ours == {"attncheck", "attncheck._lib", "attncheck._lib.version", "attncheck.pytest_plugin"}
                 assert not {"numpy", "scipy", "rich", "msgspec"} & set(sys.modules)
 
             @pytest.mark.parametrize("layer", [1])

@@ -42,15 +42,6 @@ def rejected(subject: Any, layer: ac.AttentionLayer, name: str) -> bool:
     return bool(violated(run_unit(Unit(name, layer), Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
 
 
-def test_names_of_layers_without_them_are_as_they_were() -> None:
-    layer = ac.AttentionLayer(width=16)
-    fields = set(layer.to_dict())
-    assert fields.isdisjoint({"position_std", "position_reach", "tied_query_key"})
-    # As in records that were made before there were such fields.
-    assert digest(layer.to_dict()) == "ce30bb2a5e65"
-    assert ac.AttentionLayer.from_dict({**layer.to_dict(), "position_std": 0.0}) == layer
-
-
 @pytest.mark.parametrize("layer", [PLACED, TIED], ids=["positions", "tied"])
 def test_descriptions_come_back(layer: ac.AttentionLayer) -> None:
     assert ac.AttentionLayer.from_dict(layer.to_dict()) == layer

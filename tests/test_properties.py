@@ -11,7 +11,7 @@ import pytest
 
 from attncheck._lib.words import chance
 from attncheck.checks.registry import PROPERTIES
-from attncheck.looks.profiles import PROFILES
+from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]
@@ -28,7 +28,7 @@ OF_LAYERS = [
     if any(f'@examines("{name}"' in path.read_text(encoding="utf-8") for name in PROPERTIES)
 ]
 # Two anchors of the smoke profile: n=8 s=4 H=2, and a causal one with grouped heads.
-PLAIN, GROUPED = "607cec51346c", "e94fc3aedb3b"
+PLAIN, GROUPED = ANCHORS[1].key, ANCHORS[3].key
 
 SUBJECTS = '''
 import numpy as np

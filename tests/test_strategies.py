@@ -262,7 +262,7 @@ def test_errors_of_a_strategy_are_not_hidden() -> None:
 
 SCRIPT = """
 import json
-from attncheck.examples import draw_examples
+from attncheck.looks.examples import draw_examples
 from attncheck.strategies import layers
 print(json.dumps([layer.to_dict() for layer in draw_examples(layers(), 6, 11, "scores")]))
 """

@@ -95,7 +95,7 @@ class Run:
     @property
     def level(self) -> float:
         """The level of one look, from the budget and the number of planned results that looks decide on."""
-        return self.budget.level(len(self.planned))
+        return self.budget.level(max(1, len(self.planned)))
 
     @property
     def planned(self) -> list[Planned]:

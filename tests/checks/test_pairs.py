@@ -19,8 +19,9 @@ FALSE_ALARM = 1e-6
 DRAWS = 2_000
 BY_NAME = {check.name: check for check in CHECKS}
 
-# Inputs beyond 4 standard deviations are rare: one draw in 16,000 has any where it holds one.
-MORE_DRAWS = {"inputs.tail_4": 500_000}
+# Inputs beyond 4 standard deviations are rare: one draw in 16,000 has any where it holds one. Along the direction that
+# is this layer's the two laws are 0.035 apart: the largest p-value of 8 seeds is 3e-17.
+MORE_DRAWS = {"inputs.tail_4": 500_000, "outputs.projection": 20_000}
 
 
 def p_value(subject: object, name: str, layer: AttentionLayer) -> float:

@@ -117,7 +117,7 @@ def coverage(program: Lines) -> Coverage:
     Examples
     --------
     >>> from attncheck.layers.nonlinearity import clip
-    >>> program = Program()
+    >>> program = Lines()
     >>> W, Q, K = (program.weight(name) for name in "WQK")
     >>> x = program.nonlin(clip(3.0), program.matmul(W, program.initial("h")))
     >>> p = program.score(program.matmul(Q, x), program.matmul(K, x))

@@ -148,7 +148,7 @@ class Lines:
 
         Examples
         --------
-        >>> program = Program()
+        >>> program = Lines()
         >>> h = program.initial("h")
         >>> Q, K, V = (program.matmul(program.weight(name), h) for name in "QKV")
         >>> a = program.score(Q, K)

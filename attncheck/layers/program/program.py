@@ -20,6 +20,7 @@ class Program(Lines):
 
     Examples
     --------
+    >>> import numpy as np
     >>> program = Program()
     >>> h = program.initial("h")
     >>> W, Q, K = (program.weight(name) for name in "WQK")

@@ -50,7 +50,7 @@ class LimitLaw:
     --------
     Linear attention with two positions and one head has Laplace outputs:
 
-    >>> law = limit(AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map="linear"))
+    >>> law = LimitLaw(AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map="linear"))
     >>> law.cdf([-1.0, 0.0, 1.0]).round(4)
     array([0.1839, 0.5   , 0.8161])
     """
@@ -137,7 +137,7 @@ class LimitLaw:
 
         Examples
         --------
-        >>> law = limit(AttentionLayer(width=64))
+        >>> law = LimitLaw(AttentionLayer(width=64))
         >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
         ([0.025, 0.5], np.float64(inf))
         """
