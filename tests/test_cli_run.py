@@ -23,7 +23,7 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.commands.cli import main
-from attncheck.commands.run import properties_folder
+from attncheck.commands.session import properties_folder
 from attncheck.records.schema import Closing, Line, Manifest, Result, Writer, read
 
 pytest_plugins = ["pytester"]
@@ -115,7 +115,7 @@ def examined(folder: Path, properties: Path, subject: str, *more: str, record: s
     arguments = ["run", "--profile", "smoke", "--subject", f"cli_subjects:{subject}", "--record", str(path), *more]
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr("attncheck.commands.run.properties_folder", lambda: properties)
+        patch.setattr("attncheck.commands.session.properties_folder", lambda: properties)
         patch.setenv("PYTEST_ADDOPTS", "--no-such-option")
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))

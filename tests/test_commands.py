@@ -18,7 +18,7 @@ import pytest
 
 import attncheck
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.run import _conclude
+from attncheck.commands.session import _conclude
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

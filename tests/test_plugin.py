@@ -304,7 +304,7 @@ class TestIncomplete:
 
             @pytest.fixture(autouse=True)
             def sometimes(request):
-                if "607cec51346c" in request.node.name:
+                if "{NARROW}" in request.node.name:
                     {fate}
         """)
         result = smoke(place, *TWO)
@@ -400,22 +400,6 @@ class TestOthers:
         smoke(place, "--junit-xml=junit.xml", "-k", NARROW)
         assert "p_values" not in (place.path / "junit.xml").read_text()
         assert lines(place)[1]
-
-    def test_test_of_its_own_on_drawn_layers(self, place: pytest.Pytester) -> None:
-        place.makepyfile(
-            test_it="""
-            from attncheck.pytest_plugin import drawn
-            from attncheck.strategies import layers
-
-            @drawn(layers(max_entries=300))
-            def test_layers(layer, run_seed):
-                assert layer.weight_entries <= 300
-                assert run_seed == 3
-            """
-        )
-        result = smoke(place, "--attncheck-seed=3")
-        result.assert_outcomes(passed=PROFILES["smoke"].drawn)
-        assert not (place.path / "record.jsonl").exists()
 
     def test_properties_run_from_another_folder(self, place: pytest.Pytester) -> None:
         draws = ROOT / "properties" / "test_draws.py"

@@ -16,7 +16,7 @@ from attncheck._lib.processes import interrupts_held, pool_of
 # Its processes take their time to begin, and are told by a file that they do.
 SCRIPT = """
 import pathlib, time
-from attncheck.processes import pool_of
+from attncheck._lib.processes import pool_of
 
 if __name__ == "__main__":
     try:

@@ -18,7 +18,7 @@ from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs, given_one_side
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.checks.statements import STATEMENTS
-from attncheck.commands.replay import replay
+from attncheck.commands.replaying import replay_result
 from attncheck.evidence.orders import Order
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase, read_case
 from attncheck.layers.program import LinearCombination
@@ -288,7 +288,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     for unit in units:
         opened.take(run.examine(unit.property_name, unit.layer)[0])
     assert opened.finish()
-    assert replay(record, units[-1].result_id(units[-1].checks[2])) == 0
+    assert replay_result(record, units[-1].result_id(units[-1].checks[2])) == 0
     assert "The digits agree." in capsys.readouterr().out
 
 

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck.records import schema as records
 from attncheck.records.schema import (
     SCHEMA,
     Closing,
@@ -28,6 +27,7 @@ from attncheck.records.schema import (
     read_manifest,
     run_digest,
 )
+from attncheck.records.schema import schema as records
 
 LAYER = {"width": 8, "seq_len": 2}
 

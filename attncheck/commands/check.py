@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from attncheck.commands.arguments import seed_of
-from attncheck.runs.samples.command import check_file
 
 
 def check(
@@ -32,6 +31,8 @@ def check(
     false_alarm
         The chance that samples of a right simulator are called violated.
     """
+    from attncheck.runs.samples.command import check_file
+
     code, text = check_file(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
     print(text)
     return code

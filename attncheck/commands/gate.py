@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attncheck.gate import gate as judge
-from attncheck.gate.cases import sentence
-from attncheck.gate.outputs import write_json, write_junit, write_summary
-
 
 def gate(
     run: Path,
@@ -36,6 +32,10 @@ def gate(
     false_alarm
         The chance that unchanged work is called drifted; by default the budget of the run.
     """
+    from attncheck.gate import gate as judge
+    from attncheck.gate.cases import sentence
+    from attncheck.gate.outputs import write_json, write_junit, write_summary
+
     judgement = judge(run, baseline, false_alarm)
     print(sentence(judgement))
     for finding in judgement.findings:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.progress import progress_bar
 from attncheck.commands.arguments import Out, PublishedFigure, folder_of, processes_of, seed_of
-from attncheck.paper.publish import NUMBERS, PAGE, publish
-from attncheck.paper.run import manifest_of, names_of, settle_all
 
 
 def paper(
@@ -33,6 +30,10 @@ def paper(
     workers
         Processes to use, or auto.
     """
+    from attncheck._lib.progress import progress_bar
+    from attncheck.paper.publish import NUMBERS, PAGE, publish
+    from attncheck.paper.run import manifest_of, names_of, settle_all
+
     names, manifest, count = names_of(list(figure) or "all"), manifest_of(seed_of(seed), scale), processes_of(workers)
     folder = folder_of(out)
     with progress_bar() as progress:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from attncheck._lib.errors import check_choice
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
-from attncheck.calibration.power import PowerEntry, power_table
-from attncheck.calibration.power.text import to_json
 from attncheck.commands.arguments import Out, ProfileName, processes_of, seed_of
-from attncheck.faults import FAULTS
+
+if TYPE_CHECKING:
+    from attncheck.calibration.power import PowerEntry
 
 # Single looks that verify the best row of each fault and exposure.
 _SEEDS = 300
@@ -43,6 +43,10 @@ def power(
     out
         Write the table as JSON to this file, for attncheck report --power.
     """
+    from attncheck.calibration.power import power_table
+    from attncheck.calibration.power.text import to_json
+    from attncheck.faults import FAULTS
+
     number, processes = seed_of(seed), processes_of(workers)
     names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in fault) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")

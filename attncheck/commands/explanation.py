@@ -1,0 +1,221 @@
+"""`attncheck explain`: what is claimed, what examines it, what that cannot see, and what it was tried on."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from attncheck._lib.errors import refuse
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.words import chance, counted
+from attncheck.calibration.power import level_of
+from attncheck.checks.check import AnyCheck, Setting
+from attncheck.checks.claims import CLAIMS, Claim
+from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of
+from attncheck.checks.statements import STATEMENTS
+from attncheck.evidence.looks import per_look_power
+from attncheck.faults import FAULTS, Fault
+from attncheck.faults.named import NAMED_BY
+from attncheck.faults.pairs import PAIRS, paired
+from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
+from attncheck.looks.examples import program_anchors
+from attncheck.looks.profiles import PROFILES, Profile
+
+_WIDTH = 100
+_KINDS = {
+    "exact": "exactly true at finite width",
+    "limit": "about the limit; what finite width leaves is computed or extrapolated",
+}
+# How alike a name and what was typed must be for it to be offered.
+_CLOSE = 0.6
+_FAULTS = "faults"
+_KINDS_OF_NAMES = (
+    f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
+    f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims, attncheck explain {_FAULTS} the faults"
+)
+# Neurons that a subject is imagined to return.
+_NEURONS = 2
+
+
+def print_explanation(name: str | None = None, /) -> int:
+    """Print what a claim, a property, a check or a fault is. The arguments are those of `attncheck explain`."""
+    print("\n".join(_overview() if name is None else explanation(name)))
+    return ExitCode.CONSISTENT
+
+
+def explanation(name: str) -> list[str]:
+    """Return the lines that explain a claim, a property, a check, a known-wrong simulator, or name all of the last.
+
+    Raises
+    ------
+    InputError
+        If there is nothing of that name.
+
+    Examples
+    --------
+    >>> explanation("heads")[0]
+    'Claim heads'
+    """
+    lines: list[str] = []
+    if name in CLAIMS:
+        lines += _claim(CLAIMS[name], [check for check in EVERY_CHECK if check.claim == name])
+    if name in EVERY_PROPERTY:
+        lines += ["", *_property(name)] if lines else _property(name)
+    found = [check for check in EVERY_CHECK if check.name == name.partition("@")[0]]
+    for check in found:
+        lines += [*_check(check), *_said(CLAIMS[check.claim])]
+    if name in FAULTS:
+        lines += _fault(FAULTS[name])
+    if name in PROGRAM_FAULTS:
+        lines += _program_fault(PROGRAM_FAULTS[name])
+    if name == _FAULTS:
+        lines += _faults()
+    if not lines:
+        checks = (check.name for check in EVERY_CHECK)
+        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *checks, *FAULTS, *PROGRAM_FAULTS, _FAULTS])
+        close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
+        refuse(
+            "name",
+            name,
+            "is no claim, property, check or fault",
+            f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
+        )
+    return lines
+
+
+def _overview() -> Iterator[str]:
+    yield "Claims; attncheck explain NAME says more, of a property or a check too."
+    for claim in CLAIMS.values():
+        checks = [check for check in EVERY_CHECK if check.claim == claim.name]
+        yield ""
+        yield f"{claim.name} ({claim.source}; {counted(len(checks), 'check')})"
+        yield from _wrapped(claim.statement, "  ")
+
+
+def _faults() -> Iterator[str]:
+    yield "Known-wrong simulators; attncheck explain NAME says more, attncheck power NAME measures what sees it."
+    for kind, faults in (("layers", FAULTS), ("programs", PROGRAM_FAULTS)):
+        yield f"Of {kind}:"
+        for fault in faults.values():
+            yield from _wrapped(f"{fault.name}: {fault.what}", "  ")
+
+
+def _fault(fault: Fault) -> Iterator[str]:
+    layers = PROFILES["default"].layers
+    shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
+    yield f"Known-wrong simulator {fault.name}"
+    yield from _field("what", fault.what)
+    yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
+    if fault.name in NAMED_BY:
+        yield from _field("seen by", NAMED_BY[fault.name][1])
+    yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults:{fault.name}"
+
+
+def _program_fault(fault: ProgramFault) -> Iterator[str]:
+    yield f"Known-wrong simulator of programs {fault.name}"
+    yield from _field("what", fault.what)
+    yield from _field("seen by", ", ".join(fault.seen_by))
+    yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults.programs:{fault.name}"
+
+
+def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
+    yield f"Claim {claim.name}"
+    yield from _said(claim)
+    yield f"  {counted(len(checks), 'check')} on it:"
+    for check in checks:
+        yield ""
+        yield from _check(check, "  ")
+
+
+def _property(name: str) -> Iterator[str]:
+    yield f"Property {name}: its checks share the draws of a layer"
+    for check in checks_of(name):
+        yield from _wrapped(f"{check.name} (claim {check.claim}): {check.null}", "  ")
+
+
+def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
+    yield f"{indent}Check {check.name}"
+    fields = {
+        "claim": check.claim,
+        "null": f"{check.null} ({_KINDS[check.kind]})",
+        "departure": check.departure.text,
+        "look": _look(check, PROFILES["default"]),
+        "needs": _needed(check),
+        "effect": check.reads.rstrip(":"),
+        "hint": check.hint,
+        "rejects": "; ".join(_rejected(check)),
+    }
+    for name, text in fields.items():
+        if text:
+            yield from _field(name, text, indent)
+
+
+def _needed(check: AnyCheck) -> str:
+    """Return what a subject has to expose; masked scores are no field of their own."""
+    hidden = "scores (masked scores too: numbers where the mask hides them, not -inf)"
+    fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
+    return ", ".join(hidden if name == "masked scores" else name for name in sorted(fields)) or "outputs"
+
+
+def _look(check: AnyCheck, profile: Profile) -> str:
+    """Return what a look takes and how sure it is, where what it needs is exposed, on the first layer that plans it."""
+    level, power = level_of(profile), per_look_power(profile.power)
+    exposed = check.needs | {"outputs"}
+    settings: Iterator[Setting | ProgramSetting]
+    if check.property_name in PROGRAM_PROPERTIES:
+        settings = (ProgramSetting(case, exposed, _NEURONS) for case in program_anchors(check.property_name))
+    else:
+        settings = (Setting(layer, exposed, _NEURONS) for layer in profile.layers)
+    for setting in settings:
+        if not check.reason_not_examined(setting):
+            affordable = profile.affordable(setting.layer)
+            size = check.look_size(setting, level, power, affordable)
+            if size is not None:
+                fine = check.size(setting, level, power, affordable) is not None
+                return (
+                    f"{size:,} draws on {setting.layer.describe()}, level {chance(level)}, chance of a violated "
+                    f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
+                )
+    return ""
+
+
+def _rejected(check: AnyCheck) -> Iterator[str]:
+    """Yield the known-wrong simulators that the project's own tests pair with a check."""
+    named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
+    named |= {fault.name: fault.what for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by}
+    if check.name in PAIRS:
+        fault = paired(check.name)
+        named[fault.name] = fault.what
+    yield from (f"{name} ({what})" for name, what in named.items())
+
+
+def _said(claim: Claim) -> Iterator[str]:
+    """Yield what a claim says and does not show, and the statements of the paper that it is about."""
+    yield from _field("says", claim.statement)
+    yield from _field("source", claim.source)
+    for row in STATEMENTS:
+        if _about(claim.source, row.name):
+            yield from _field("paper", f"{row.name}: {row.statement}")
+    yield from _field("unseen", claim.unseen)
+
+
+def _about(source: str, names: str) -> bool:
+    """Return whether a source names one of the paper's statements.
+
+    Examples
+    --------
+    >>> _about("Assumption 1 (a), (b)", "Assumption 1"), _about("Lemma 10", "Lemma 1, Lemma 2")
+    (True, False)
+    """
+    return any(f"{part} ".startswith(f"{name} ") for part in source.split(", ") for name in names.split(", "))
+
+
+def _field(name: str, text: str, indent: str = "") -> Iterator[str]:
+    first = f"{indent}  {name + ':':11}"
+    yield from textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
+
+
+def _wrapped(text: str, indent: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")

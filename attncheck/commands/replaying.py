@@ -1,0 +1,164 @@
+"""`attncheck replay`: one result of a record, repeated to the digit."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.words import chance
+from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.faults import FAULTS
+from attncheck.layers.case import read_case
+from attncheck.layers.names import layer_name
+from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.records.manifest import installed_versions, this_machine
+from attncheck.records.schema import Manifest, Result, Theory, read, result_digest, theory_digest
+from attncheck.records.words import OWN_SUBJECTS
+from attncheck.subject import Subject
+
+
+def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
+    """Repeat a result and print both. The arguments are those of `attncheck replay`."""
+    manifest, recorded = find_result(record, id)
+    if isinstance(recorded, Theory):
+        return _replay_theory(manifest, recorded)
+    if recorded.property not in EVERY_PROPERTY:
+        refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
+    named = subject or manifest.subject
+    if ":" not in named:
+        refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
+    if subject is None and not _trusted(named, trust):
+        module = named.partition(":")[0]
+        remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
+        refuse("subject", named, "is code that the record names, and was not imported", remedy)
+    repeated = repeat(recorded, Subject.of(named), manifest.seed, trust)
+    same = result_digest(recorded) == result_digest(repeated)
+    for line in _comparison(manifest, recorded, repeated, named, same):
+        print(line)
+    return ExitCode.of(repeated.verdict)
+
+
+def _trusted(subject: str, trust: Sequence[str]) -> bool:
+    """Return whether a subject that a record names is attncheck's own, or of a trusted module."""
+    module, _, name = subject.partition(":")
+    known = {OWN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"), OWN_SUBJECTS[1]: tuple(FAULTS)}
+    return name in known.get(module, ()) or any(module == each or module.startswith(f"{each}.") for each in trust)
+
+
+def repeat(recorded: Result, subject: Subject, seed: int, trust: Sequence[str] = ()) -> Result:
+    """Examine again what a result examined, on the same draws.
+
+    Parameters
+    ----------
+    recorded : Result
+        Says what was examined and what it could cost.
+    subject : Subject
+    seed : int
+        The run seed.
+    trust : sequence of str
+        Modules that functions of a program may be imported from.
+    """
+    unit = Unit(recorded.property, read_case(recorded.layer, trust))
+    cost = Cost(recorded.affordable, recorded.level, recorded.power)
+    with own_arithmetic():
+        results = run_unit(unit, subject, seed, cost)
+    for result in results:
+        if result.check == recorded.check:
+            return result
+    refuse("check", recorded.check, "is not one of this version", "replay with the version of the record")
+
+
+def _replay_theory(manifest: Manifest, recorded: Theory) -> int:
+    """Examine a statement of the theory again, which takes the test that states it; print both."""
+    from attncheck.commands.session import examine_properties  # pytest is slow to import
+
+    name, _, case = recorded.id.partition("@")
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "record.jsonl"
+        options = {"seed": str(manifest.seed), "profile": manifest.profile, "record": str(record)}
+        given = {f"--attncheck-{option}": value for option, value in options.items()}
+        examine_properties(given, "0", f"{name} and {case}")
+        lines = list(read(record)) if record.exists() else []
+    found = [line for line in lines if isinstance(line, Theory) and line.id == recorded.id]
+    if not found:
+        refuse("id", recorded.id, "is not stated by this version", "replay with the version of the record")
+    same = theory_digest(recorded) == theory_digest(found[0])
+    for line in _comparison(manifest, recorded, found[0], manifest.subject, same):
+        print(line)
+    return ExitCode.of(found[0].verdict)
+
+
+def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
+    """Return the manifest of a record and the result or statement with this id.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read, was edited, or has no such result: with those that are nearly called so.
+    """
+    lines = read(record)
+    manifest = next(lines)
+    assert isinstance(manifest, Manifest)
+    found: Result | Theory | None = None
+    for line in lines:  # to the end: its hash stands there
+        if found is None and isinstance(line, Result | Theory) and line.id == id:
+            found = line
+    if found is not None:
+        return manifest, found
+    planned = [each.id for each in manifest.planned]
+    if id in planned:
+        remedy = "make the record again"
+        raise InputError(f"id={id}: was planned and not reported, the run did not get there; {remedy}")
+    close = difflib.get_close_matches(id, planned, n=3, cutoff=0.5) or planned[:3]
+    raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
+
+
+def _comparison(
+    manifest: Manifest, recorded: Result | Theory, repeated: Result | Theory, subject: str, same: bool
+) -> Iterator[str]:
+    case = recorded.case if isinstance(recorded, Theory) else layer_name(recorded.layer)
+    yield f"{recorded.id}{' on ' if case else ''}{case}, seed {manifest.seed}"
+    yield f"  recorded: {_line(recorded)}"
+    yield f"  repeated: {_line(repeated)}"
+    if same:
+        yield "The digits agree."
+        return
+    changed = _changed(manifest, subject)
+    yield "The digits differ" + (
+        f": {'; '.join(changed)}." if changed else ", with the same versions, arithmetic and subject name."
+    )
+    if not changed and isinstance(recorded, Result):
+        yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
+
+
+def _line(result: Result | Theory) -> str:
+    if isinstance(result, Theory):
+        numbers = ", ".join(f"{name} {value:.17g}" for name, value in result.numbers.items())
+        return "; ".join(filter(None, (result.verdict, numbers, result.reason)))
+    if not result.p_values:
+        return f"{result.verdict} ({result.reason})"
+    looks = ", ".join(f"{p:.17g}" if p else chance(p) for p in result.p_values)
+    effects = ", ".join(f"{effect:.17g}" for effect in result.effects)
+    return f"{result.verdict}; {result.text}; {result.size} draws a look; effects {effects}; p = {looks}"
+
+
+def _changed(manifest: Manifest, subject: str) -> list[str]:
+    """Return what differs between the record's run and this one."""
+    changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
+    installed, machine = installed_versions(), this_machine()
+    versions = [
+        f"{name} was {version}, now {installed.get(name, 'not installed')}"
+        for name, version in sorted(manifest.versions.items())
+        if installed.get(name) != version
+    ]
+    elsewhere = [
+        f"{name} was {manifest.machine[name]}, now {machine[name]}"
+        for name in ("system", "arithmetic")
+        if manifest.machine.get(name, machine[name]) != machine[name]
+    ]
+    return changed + versions + elsewhere
