@@ -27,7 +27,7 @@ from attncheck.records.schema import (
     read_manifest,
     run_digest,
 )
-from attncheck.records.schema import schema as records
+from attncheck.records import schema as records
 
 LAYER = {"width": 8, "seq_len": 2}
 

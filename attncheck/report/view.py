@@ -15,7 +15,7 @@ from markupsafe import Markup
 from attncheck._lib.words import chance
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.statements import STATEMENTS, StatementRow
-from attncheck.diagnosis.differences import causes
+from attncheck.diagnosis import causes
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.records.gather import Gathered, Space, Tally, suspicion
