@@ -213,7 +213,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if mark := definition.get_closest_marker(_MARK):
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
-        metafunc.parametrize(parameter, [u.layer for u in units], ids=[f"{u.id} {u.layer.describe()}" for u in units])
+        metafunc.parametrize(parameter, [u.case for u in units], ids=[f"{u.id} {u.case.describe()}" for u in units])
     elif mark := definition.get_closest_marker(_THEORY):
         key, strategy = mark.args
         cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
@@ -285,9 +285,9 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     name = request.node.get_closest_marker(_MARK).args[0]
     ship = request.node.stash.setdefault(_SHIPPED, Shipped(results=[], unusable="", theory=None))
 
-    def examine(layer: Case) -> None:
+    def examine(case: Case) -> None:
         try:
-            results, message = run.examine(name, layer)
+            results, message = run.examine(name, case)
         except InputError as error:
             results, message = [], str(error)
             ship["unusable"] = message

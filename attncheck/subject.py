@@ -121,7 +121,7 @@ class Subject:
             refuse(f"{name}.programs", programs, "is not callable", f"make it a function {_PROGRAM_FORM}")
         return cls(name, call, form, supports, weights, programs=programs)
 
-    def reason_unsupported(self, layer: Case) -> str:
+    def reason_unsupported(self, case: Case) -> str:
         """Return why the subject declares that it cannot simulate a layer or program; empty if it can.
 
         Raises
@@ -129,15 +129,15 @@ class Subject:
         InputError
             If the declaration fails or is neither a boolean nor a string.
         """
-        if isinstance(layer, ProgramCase):
+        if isinstance(case, ProgramCase):
             return "" if self.programs else "the subject simulates layers and no programs"
         if self.form == "program":
             return "the subject simulates programs and no layers"
-        answer = self._run(self.supports, layer)
+        answer = self._run(self.supports, case)
         if isinstance(answer, str):
             return answer or "the subject does not support this layer"
         if not isinstance(answer, bool | np.bool_):
-            refuse(f"{self.name}.supports", answer, f"is what it returns for {layer.describe()}", _SUPPORTS)
+            refuse(f"{self.name}.supports", answer, f"is what it returns for {case.describe()}", _SUPPORTS)
         return "" if answer else "the subject does not support this layer"
 
     def draw(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
@@ -183,7 +183,7 @@ class Subject:
         InputError
             As for `draw`, or if a field is missing or the number of neurons is another one.
         """
-        drawn = self._drawn(setting.layer, size, rng)
+        drawn = self._drawn(setting.case, size, rng)
         self._hold(drawn, setting.exposed, setting.coordinates)
         return drawn
 
@@ -191,12 +191,12 @@ class Subject:
         return self.draw_program(case, size, rng) if isinstance(case, ProgramCase) else self.draw(case, size, rng)
 
     @overload
-    def probe(self, layer: AttentionLayer, rng: np.random.Generator) -> Setting: ...
+    def probe(self, case: AttentionLayer, rng: np.random.Generator) -> Setting: ...
 
     @overload
-    def probe(self, layer: ProgramCase, rng: np.random.Generator) -> ProgramSetting: ...
+    def probe(self, case: ProgramCase, rng: np.random.Generator) -> ProgramSetting: ...
 
-    def probe(self, layer: Case, rng: np.random.Generator) -> Setting | ProgramSetting:
+    def probe(self, case: Case, rng: np.random.Generator) -> Setting | ProgramSetting:
         """Learn what the subject exposes on a layer or program, and that its generator decides what it draws.
 
         Raises
@@ -205,31 +205,31 @@ class Subject:
             If two generators give the same digits, or one generator does call after call, so that every look would
             be the same look; or if one generator gives different ones, so that no result could be repeated.
         """
-        handed = self.form == "inputs" and not isinstance(layer, ProgramCase)
-        few = self.weights != GAUSSIAN and layer.width <= _FEW_NUMBERS
+        handed = self.form == "inputs" and not isinstance(case, ProgramCase)
+        few = self.weights != GAUSSIAN and case.width <= _FEW_NUMBERS
         size = _PROBE_DISCRETE if few else _PROBE
-        inputs = draw_inputs(layer, size, rng) if handed and isinstance(layer, AttentionLayer) else None
+        inputs = draw_inputs(case, size, rng) if handed and isinstance(case, AttentionLayer) else None
         one, other = rng.spawn(2)
 
         def draw(generator: np.random.Generator) -> Sample | ProgramSample:
-            if inputs is None or isinstance(layer, ProgramCase):
-                return self._drawn(layer, size, generator)
-            return self._draw_given(inputs, layer, generator)
+            if inputs is None or isinstance(case, ProgramCase):
+                return self._drawn(case, size, generator)
+            return self._draw_given(inputs, case, generator)
 
         first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
         remedy = "draw all random numbers from the generator passed as rng"
-        given = _decided(layer, self.weights, inputs is not None)
+        given = _decided(case, self.weights, inputs is not None)
         others = {"two different generators": second, "two calls with one generator, one after the other,": later}
         for which, sample in others.items():
             for name in (*FIELDS, "vectors", "gram"):
                 drawn = name in first.exposed & sample.exposed and name not in given
                 if drawn and _same_digits(first.need(name), sample.need(name)):
-                    self._refuse(layer, f"{which} gave the same {name}; {remedy}")
+                    self._refuse(case, f"{which} gave the same {name}; {remedy}")
         if not _alike(first.outputs, again.outputs):
-            self._refuse(layer, f"one generator gave different outputs when used twice; {remedy}")
-        if isinstance(layer, ProgramCase):
-            return ProgramSetting(layer, first.exposed, first.coordinates, self.weights)
-        return Setting(layer, first.exposed, first.coordinates, self.weights)
+            self._refuse(case, f"one generator gave different outputs when used twice; {remedy}")
+        if isinstance(case, ProgramCase):
+            return ProgramSetting(case, first.exposed, first.coordinates, self.weights)
+        return Setting(case, first.exposed, first.coordinates, self.weights)
 
     def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
         """Hand X to the subject and add what X itself says."""
@@ -252,33 +252,33 @@ class Subject:
         """Refuse a sample that does not expose what another call did."""
         if missing := exposed - sample.exposed:
             names = ", ".join(sorted(missing & {*FIELDS, *PROGRAM_FIELDS}) or sorted(missing))
-            self._refuse(sample.layer, f"returned {names} in one call and not in another; return the same always")
+            self._refuse(sample.case, f"returned {names} in one call and not in another; return the same always")
         if sample.coordinates != coordinates:
             counts = f"{coordinates} neurons in one call and {sample.coordinates} in another"
-            self._refuse(sample.layer, f"returned {counts}; return the same always")
+            self._refuse(sample.case, f"returned {counts}; return the same always")
 
-    def _run(self, function: Callable[..., Any], layer: Case, *arguments: Any) -> Any:
+    def _run(self, function: Callable[..., Any], case: Case, *arguments: Any) -> Any:
         """Call a function of the subject's; whatever it raises becomes an `InputError` in one line."""
         try:
             with np.errstate():  # what it makes of it ends with the call
-                return function(layer.program if isinstance(layer, ProgramCase) else layer, *arguments)
+                return function(case.program if isinstance(case, ProgramCase) else case, *arguments)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise InputError(
-                f"subject={self.name}: failed on {layer.describe()} with {_in_one_line(error)}; mend the simulator"
+                f"subject={self.name}: failed on {case.describe()} with {_in_one_line(error)}; mend the simulator"
             ) from error
 
-    def _refuse(self, layer: Case, problem: str) -> NoReturn:
-        raise InputError(f"subject={self.name}: on {layer.describe()} {problem}")
+    def _refuse(self, case: Case, problem: str) -> NoReturn:
+        raise InputError(f"subject={self.name}: on {case.describe()} {problem}")
 
 
-def _decided(layer: Case, weights: str, handed: bool) -> tuple[str, ...]:
+def _decided(case: Case, weights: str, handed: bool) -> tuple[str, ...]:
     """Return what may be the same whatever the generator is: inputs that are given or saturate, and what follows."""
-    if isinstance(layer, ProgramCase):
+    if isinstance(case, ProgramCase):
         return ()
-    given = ("inputs", "input_gram") if handed or not linear(layer) else ()
-    signs = weights == "rademacher" and layer.width == 1
+    given = ("inputs", "input_gram") if handed or not linear(case) else ()
+    signs = weights == "rademacher" and case.width == 1
     return (*given, "key_gram", "value_gram") if given and signs else given
 
 

@@ -105,7 +105,7 @@ def unit_times(results: Iterable[Result]) -> list[UnitTime]:
     times = [
         UnitTime(
             group[0].property,
-            layer_name(group[0].layer),
+            layer_name(group[0].case),
             max(result.seconds for result in group),
             max(result.size * max(1, len(result.p_values)) for result in group),
         )

@@ -152,7 +152,7 @@ def result_of(unit: str, check: str, seconds: float, **fields: Any) -> Result:
         "unit": unit,
         "property": name,
         "check": check,
-        "layer": ac.AttentionLayer(width=8).to_dict(),
+        "case": ac.AttentionLayer(width=8).to_dict(),
         "seconds": seconds,
         "p_values": [0.5],
         "size": 100,
@@ -171,7 +171,7 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
         result_of("scores@bb", "scores.law", 1.0),
         result_of("outputs@aa", "outputs.law", 4.0, p_values=[0.1, 0.2]),
         result_of("outputs@aa", "outputs.limit", 0.0, p_values=[], size=0),
-        result_of("netsor@cc", "netsor.scale", 3.0, layer=ProgramCase(perceptron(1), (16,)).to_dict()),
+        result_of("netsor@cc", "netsor.scale", 3.0, case=ProgramCase(perceptron(1), (16,)).to_dict()),
     ]
     planned = [Planned(result.id, result.unit, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)

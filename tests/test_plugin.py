@@ -112,7 +112,7 @@ def digits(place: pytest.Pytester) -> tuple[Any, ...]:
     """Return what a run came to, in whatever order its items ran."""
     manifest, results, closing = lines(place)
     planned = {(planned.id, planned.unit, planned.check) for planned in manifest.planned}
-    found = {result.id: (result.layer, result.p_values, result.effects) for result in results}
+    found = {result.id: (result.case, result.p_values, result.effects) for result in results}
     return planned, manifest.level, found, closing.digest
 
 
@@ -273,7 +273,7 @@ class TestPlan:
     def test_unsupported_layers_are_not_examined(self, place: pytest.Pytester) -> None:
         result = smoke(place, "--attncheck-subject=subjects:narrow", *THREE)
         assert result.ret == 0
-        wide = [result for result in lines(place)[1] if result.layer["width"] >= 16]
+        wide = [result for result in lines(place)[1] if result.case["width"] >= 16]
         assert {(each.verdict, each.reason) for each in wide} == {("not examined", "only narrow layers")}
 
     def test_a_run_that_examines_nothing_is_no_pass(self, place: pytest.Pytester) -> None:
@@ -293,7 +293,7 @@ class TestIncomplete:
         assert "Traceback" not in printed(result)
         _, results, closing = lines(place)
         assert closing.verdict == "incomplete"
-        assert all(result.layer["width"] != 8 for result in results)
+        assert all(result.case["width"] != 8 for result in results)
         assert len(results) >= 15
         assert f"planned results are missing: draws.calls@{NARROW}" in closing.reasons[0]
 

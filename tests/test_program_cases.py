@@ -120,9 +120,9 @@ class TestRandomPrograms:
     def test_a_default_run_covers_what_the_theorem_allows(self, seed: int) -> None:
         run = Run.of(subject=None, seed=seed, profile="default", false_alarm=1e-6, record=None)
         units = [unit for name in PROGRAM_PROPERTIES for unit in run.units(name, strategy_of(name))]
-        found = [set(features_of(unit.layer.to_dict()["program"])) for unit in units]
+        found = [set(features_of(unit.case.to_dict()["program"])) for unit in units]
         assert set.union(*found) == set(FEATURES)
-        assert all(unit.layer.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for unit in units)
+        assert all(unit.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for unit in units)
 
 
 class TestScoreCovariance:
@@ -273,7 +273,7 @@ class TestCheck:
     def test_layers_and_programs_together(self) -> None:
         layers: list[ac.AttentionLayer | Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent(2)]
         report = ac.check(OWN, layers, properties=["scores", "netsor"], profile="smoke")
-        assert {result.property: "program" in result.layer for result in report.results} == {
+        assert {result.property: "program" in result.case for result in report.results} == {
             "scores": False,
             "netsor": True,
         }
@@ -286,7 +286,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     run = run.settled([unit.id for unit in units])
     opened = RunReport(run)
     for unit in units:
-        opened.take(run.examine(unit.property_name, unit.layer)[0])
+        opened.take(run.examine(unit.property_name, unit.case)[0])
     assert opened.finish()
     assert replay_result(record, units[-1].result_id(units[-1].checks[2])) == 0
     assert "The digits agree." in capsys.readouterr().out
@@ -299,7 +299,7 @@ def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     run = run.settled([unit.id for unit in units])
     opened = RunReport(run)
     for unit in units:
-        opened.take(run.examine(unit.property_name, unit.layer)[0])
+        opened.take(run.examine(unit.property_name, unit.case)[0])
     assert opened.finish()
     page = render_report(record, out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fact1.order on n=32,128,512 program of" in page

@@ -159,7 +159,7 @@ def test_and_mended(place: pytest.Pytester) -> None:
     assert result.ret == 0
     assert verdict == "consistent"
     # The grouped layer is not supported, which is neither a pass nor a failure.
-    unsupported = {each.reason for each in results if each.layer["num_kv_heads"]}
+    unsupported = {each.reason for each in results if each.case["num_kv_heads"]}
     assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}
 
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from attncheck._lib.errors import InputError
+from attncheck.records import schema as records
 from attncheck.records.schema import (
     SCHEMA,
     Closing,
@@ -27,7 +28,6 @@ from attncheck.records.schema import (
     read_manifest,
     run_digest,
 )
-from attncheck.records import schema as records
 
 LAYER = {"width": 8, "seq_len": 2}
 
@@ -47,7 +47,7 @@ def result(**changes: Any) -> Result:
         "check": "a.b",
         "claim": "scores",
         "kind": "exact",
-        "layer": LAYER,
+        "case": LAYER,
         "verdict": "consistent",
         "reason": "",
         "size": 10,
@@ -116,7 +116,7 @@ def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
 
 def test_digest_has_no_prose_and_no_names() -> None:
     other = {"id": "x.y@1", "unit": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
-    renamed = result(**other, hint="h", layer={"width": 9}, diagnosis=["d"], illustration="i")
+    renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"], illustration="i")
     assert run_digest([result()]) == run_digest([renamed])
     assert run_digest([result()]) != run_digest([result(key="x.y@1")])
 

@@ -39,8 +39,8 @@ def test_others_stand_in_for_layers_that_are_not_supported() -> None:
     units = run.units("scores", layers())
     every = made(collapsed).units("scores", layers())
     # What is not supported is still planned, so that it is told as not examined.
-    assert [unit.layer for unit in units][: len(every)] == [unit.layer for unit in every]
-    added = [unit.layer for unit in units][len(every) :]
+    assert [unit.case for unit in units][: len(every)] == [unit.case for unit in every]
+    added = [unit.case for unit in units][len(every) :]
     assert added
     assert all(_plain(layer) is True for layer in added)
     # The grouped causal anchor is not supported: a causal layer of its sizes is.
@@ -58,9 +58,9 @@ def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
     run = made(supporting(lambda layer: layer.head_dim is not None and layer.mask == "none"))
     added = run.units("scores", layers())[len(made().units("scores", layers())) :]
     assert added
-    assert all(isinstance(unit.layer, AttentionLayer) and unit.layer.head_dim is not None for unit in added)
+    assert all(isinstance(unit.case, AttentionLayer) and unit.case.head_dim is not None for unit in added)
     # The grouped causal anchor: heads of width/num_heads, and its groups.
-    assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in [u.layer for u in added]
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in [u.case for u in added]
     # The first plain layer that is supported is the base, and what the layer itself says goes before it.
     wide = AttentionLayer(width=16, num_heads=4, head_dim=8, score_scaling="1/n")
     assert stand_in(wide, lambda layer: layer.head_dim is not None) == wide

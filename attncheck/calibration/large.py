@@ -69,7 +69,7 @@ def checks_for(case: Case) -> Sequence[AnyCheck]:
 def reference_for(setting: Any, size: int, seed: np.random.SeedSequence) -> Reference | ProgramReference:
     """Return what draws of a layer, or of a program, are compared with."""
     if isinstance(setting, ProgramSetting):
-        return ProgramReference(setting.layer, size, setting.coordinates, seed)
+        return ProgramReference(setting.case, size, setting.coordinates, seed)
     return Reference(setting.layer, size, setting.coordinates, seed)
 
 

@@ -47,7 +47,7 @@ def small_samples(
     subject: Subject, setting: ProgramSetting, size: int, count: int
 ) -> Iterator[tuple[ProgramSample, ProgramReference]]:
     """Yield samples of `size` draws of a program with their references, cut from large ones."""
-    case = setting.layer
+    case = setting.case
     key = ("calibration", case.key, size)
     rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
     most = max(1, chunk_of(case, count * size) // size)

@@ -72,7 +72,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
     units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
     run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
     results = [
-        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
+        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
     ]
     conclusion = run.conclude(results)
     looks = Counter(len(result.p_values) for result in results)

@@ -52,6 +52,11 @@ class Setting:
     weights: str = GAUSSIAN
 
     @property
+    def case(self) -> AttentionLayer:
+        """The layer, by the name that it shares with programs: what is examined."""
+        return self.layer
+
+    @property
     def input_rank(self) -> int:
         """The rank that X has with probability one, or nearly so."""
         return 1 if self.layer.equal_inputs else min(self.layer.seq_len, self.layer.width)

@@ -67,6 +67,11 @@ class Sample:
     value_gram: FloatArray | None = None
     score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
+    @property
+    def case(self) -> AttentionLayer:
+        """The layer, by the name that it shares with programs."""
+        return self.layer
+
     @classmethod
     def from_mapping(
         cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = FIELDS

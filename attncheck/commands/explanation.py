@@ -170,12 +170,12 @@ def _look(check: AnyCheck, profile: Profile) -> str:
         settings = (Setting(layer, exposed, _NEURONS) for layer in profile.layers)
     for setting in settings:
         if not check.reason_not_examined(setting):
-            affordable = profile.affordable(setting.layer)
+            affordable = profile.affordable(setting.case)
             size = check.look_size(setting, level, power, affordable)
             if size is not None:
                 fine = check.size(setting, level, power, affordable) is not None
                 return (
-                    f"{size:,} draws on {setting.layer.describe()}, level {chance(level)}, chance of a violated "
+                    f"{size:,} draws on {setting.case.describe()}, level {chance(level)}, chance of a violated "
                     f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
                 )
     return ""

@@ -63,7 +63,7 @@ def repeat(recorded: Result, subject: Subject, seed: int, trust: Sequence[str] =
     trust : sequence of str
         Modules that functions of a program may be imported from.
     """
-    unit = Unit(recorded.property, read_case(recorded.layer, trust))
+    unit = Unit(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
     with own_arithmetic():
         results = run_unit(unit, subject, seed, cost)
@@ -121,7 +121,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
 def _comparison(
     manifest: Manifest, recorded: Result | Theory, repeated: Result | Theory, subject: str, same: bool
 ) -> Iterator[str]:
-    case = recorded.case if isinstance(recorded, Theory) else layer_name(recorded.layer)
+    case = recorded.case if isinstance(recorded, Theory) else layer_name(recorded.case)
     yield f"{recorded.id}{' on ' if case else ''}{case}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"

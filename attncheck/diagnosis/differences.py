@@ -93,7 +93,7 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     seed : int
         The run seed; the sample has a stream of its own.
     """
-    layer = unit.layer
+    layer = unit.case
     if isinstance(layer, ProgramCase):
         return []  # the checks of programs name what differs themselves
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))

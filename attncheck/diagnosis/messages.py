@@ -41,10 +41,10 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     shown = bad[:_SHOWN]
     width = max(len(result.check) for result in shown)
     examined = sum(bool(result.p_values) for result in results)
-    first = [f"may follow from what is wrong first, against: {CLAIMS[after].said_of(worst.layer)}"] if after else []
+    first = [f"may follow from what is wrong first, against: {CLAIMS[after].said_of(worst.case)}"] if after else []
     lines = [
-        f"VIOLATED: {claim.said_of(worst.layer)} ({claim.source})",
-        f"  layer:    {layer_name(worst.layer)}",
+        f"VIOLATED: {claim.said_of(worst.case)} ({claim.source})",
+        f"  layer:    {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  note:     {sentence}" for sentence in first),
         *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),

@@ -37,7 +37,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
     cost : Cost
         What a look of `unit` was allowed.
     """
-    current = unit.layer
+    current = unit.case
     tried: set[Case] = {current}
     budget = _tenth(cost)
     progress = True
@@ -47,12 +47,12 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
             if candidate in tried:
                 continue
             if len(tried) > MOST_CANDIDATES:
-                return None if current == unit.layer else current
+                return None if current == unit.case else current
             tried.add(candidate)
             if _violates(_candidate(unit, candidate, check), subject, seed, budget):
                 current, progress = candidate, True
                 break
-    return None if current == unit.layer else current
+    return None if current == unit.case else current
 
 
 def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> str:
@@ -68,8 +68,8 @@ def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost
     return ": ".join([smaller.describe(), *told])
 
 
-def _candidate(unit: Unit, layer: Case, check: str) -> Unit:
-    return Unit(unit.property_name, layer, role="shrink", only=check)
+def _candidate(unit: Unit, case: Case, check: str) -> Unit:
+    return Unit(unit.property_name, case, role="shrink", only=check)
 
 
 def _tenth(cost: Cost) -> Cost:

@@ -60,7 +60,7 @@ class Line(msgspec.Struct, tag="result", tag_field="type"):
     unit: str
     check: str
     claim: str
-    layer: dict[str, Any]
+    case: dict[str, Any]
     verdict: str
     reason: str
     size: int
@@ -196,7 +196,7 @@ class _Gathering:
             values.append(math.nan if value is None else value)
         self.claims.setdefault(line.claim, Counter())[line.verdict] += 1
         if line.unit not in self.layers:
-            self.layers[line.unit] = _describe(line.layer)
+            self.layers[line.unit] = _describe(line.case)
         if line.verdict in self.notable:
             self._keep(self.notable[line.verdict], line)
         self.digests += result_digest(line)

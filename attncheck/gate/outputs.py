@@ -123,7 +123,7 @@ def _document(judgement: Judgement) -> dict[str, object]:
             {
                 "id": line.id,
                 "claim": line.claim,
-                "layer": line.layer,
+                "case": line.case,
                 "verdict": line.verdict,
                 "text": line.text,
                 "p_values": line.p_values,

@@ -73,9 +73,9 @@ class Profile:
         """The layers that every property of layers visits, whatever the seed."""
         return ANCHORS[: self.anchors] + REGIME_ANCHORS[: self.regimes]
 
-    def affordable(self, layer: Case) -> int:
-        """Return the draws that one look on `layer` may take."""
-        return max(1, min(self.most_draws, self.entries // layer.weight_entries))
+    def affordable(self, case: Case) -> int:
+        """Return the draws that one look on `case` may take."""
+        return max(1, min(self.most_draws, self.entries // case.weight_entries))
 
 
 PROFILES = {

@@ -41,7 +41,7 @@ class Unit:
     ----------
     property_name : str
         Name in `attncheck.checks.registry.PROPERTIES`.
-    layer : AttentionLayer or ProgramCase
+    case : AttentionLayer or ProgramCase
     role : str
         Part of the key of its streams; shrinking uses streams of its own.
     only : str
@@ -49,7 +49,7 @@ class Unit:
     """
 
     property_name: str
-    layer: Case
+    case: Case
     role: str = "draws"
     only: str = ""
 
@@ -61,16 +61,16 @@ class Unit:
     @property
     def stream_key(self) -> tuple[str, str]:
         """Return what its streams are keyed by: the keys of property and case."""
-        return property_key(self.property_name), self.layer.key
+        return property_key(self.property_name), self.case.key
 
     @property
     def id(self) -> str:
         """Return ``property@layer digest``."""
-        return f"{self.property_name}@{self.layer.key}"
+        return f"{self.property_name}@{self.case.key}"
 
     def result_id(self, check: AnyCheck) -> str:
         """Return ``check@layer digest``."""
-        return f"{check.name}@{self.layer.key}"
+        return f"{check.name}@{self.case.key}"
 
     def planned(self) -> list[Planned]:
         """Return every result that this unit owes."""
@@ -78,7 +78,7 @@ class Unit:
 
     def result_key(self, check: AnyCheck) -> str:
         """Return ``check key@case key``: what a result is known by in digests and comparisons."""
-        return f"{check.key}@{self.layer.key}"
+        return f"{check.key}@{self.case.key}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
     most = max(sizes.values(), default=0)
     calls = max((check.calls for check in sizes), default=1)
     # Calls long enough to hold what repeats within one.
-    chunk = min(chunk_of(setting.layer, most), max(most // calls, min(most, _CALL_DRAWS)))
+    chunk = min(chunk_of(setting.case, most), max(most // calls, min(most, _CALL_DRAWS)))
     # What others of the unit draw anyway is taken too, as long as the data stay small.
     taken = {check: min(most, max(size, chunk)) for check, size in sizes.items()}
     whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
@@ -171,9 +171,9 @@ def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting
     return f"{what} takes more than {where}: {smaller}a larger profile affords more"
 
 
-def chunk_of(layer: Case, most: int) -> int:
+def chunk_of(case: Case, most: int) -> int:
     """Return how many of `most` draws are worked on at a time."""
-    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // layer.stored_entries))
+    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // case.stored_entries))
 
 
 def observe(
@@ -226,7 +226,7 @@ def _reference(
 ) -> Reference | ProgramReference:
     """Return what `size` draws of the subject are compared with."""
     if isinstance(setting, ProgramSetting):
-        return ProgramReference(setting.layer, size, setting.coordinates, seed, wanted)
+        return ProgramReference(setting.case, size, setting.coordinates, seed, wanted)
     return Reference(setting.layer, size, setting.coordinates, seed, wanted)
 
 
@@ -243,7 +243,7 @@ def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting)
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
-        problem = f"cannot use what {subject.name} returned on {setting.layer.describe()}: {error}"
+        problem = f"cannot use what {subject.name} returned on {setting.case.describe()}: {error}"
         remedy = "" if isinstance(error, InputError) else "; mend the simulator"
         raise InputError(f"check={check.name}: {problem}{remedy}") from error
 
@@ -265,11 +265,11 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     give the same digits in any process.
     """
     started = time.perf_counter()
-    unsupported = subject.reason_unsupported(unit.layer)
+    unsupported = subject.reason_unsupported(unit.case)
     if unsupported:
         return [excused_result(unit, check, cost, unsupported) for check in unit.checks]
     key = unit.stream_key
-    setting = subject.probe(unit.layer, stream(seed, *key, role=f"{unit.role}/probe"))
+    setting = subject.probe(unit.case, stream(seed, *key, role=f"{unit.role}/probe"))
     planned = plan(unit, setting, cost)
     by_name = {check.name: check for check in planned.sizes}
 
@@ -300,7 +300,7 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         check=check.name,
         claim=check.claim,
         kind=check.kind,
-        layer=unit.layer.to_dict(),
+        case=unit.case.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
         reason="the draws held too little that the check could use" if empty else "",
         size=planned.sizes[check],
@@ -335,7 +335,7 @@ def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Resu
         check=check.name,
         claim=check.claim,
         kind=check.kind,
-        layer=unit.layer.to_dict(),
+        case=unit.case.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED),
         reason=reason,
         size=0,

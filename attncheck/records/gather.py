@@ -236,9 +236,9 @@ def suspicion(result: Result) -> tuple[float, float, float, str]:
 
 def extent(result: Result) -> tuple[float, str]:
     """Return a key that is smaller for smaller layers and programs; ties go by id."""
-    if "program" in result.layer:
-        return float(len(result.layer["program"].get("lines", []))), result.id
-    sizes = [result.layer.get(name) for name in ("width", "seq_len", "num_heads")]
+    if "program" in result.case:
+        return float(len(result.case["program"].get("lines", []))), result.id
+    sizes = [result.case.get(name) for name in ("width", "seq_len", "num_heads")]
     return math.prod(size for size in sizes if isinstance(size, int | float)), result.id
 
 
@@ -259,7 +259,7 @@ def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> I
         _account(found, owed, line.id)
         # A layer on which nothing was examined was not visited.
         if line.p_values:
-            layer = found.space.add(line.layer, line.verdict == Verdict.VIOLATED)
+            layer = found.space.add(line.case, line.verdict == Verdict.VIOLATED)
             found.claim_layers.setdefault(line.claim, set()).add(layer)
         _tally(found.tallies, line)
 

@@ -74,7 +74,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     check: str
     claim: str
     kind: str
-    layer: dict[str, Any]
+    case: dict[str, Any]
     verdict: str
     reason: str
     size: int

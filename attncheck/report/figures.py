@@ -117,10 +117,10 @@ def _covariances(picture: Covariances, result: Result) -> Drawing:
     slope = float(predicted @ observed) / inputs if inputs > 0 else 0.0
     alt = (
         f"Observed against predicted covariances of {counted(len(predicted), 'pair')} of scores on "
-        f"{layer_name(result.layer)}, with joint 99% intervals. {int(off.sum())} of them lie off the diagonal; "
+        f"{layer_name(result.case)}, with joint 99% intervals. {int(off.sum())} of them lie off the diagonal; "
         f"observed covariances are {slope:.3g} times the predicted ones."
     )
-    caption = f"Score covariances on {layer_name(result.layer)}: observed against predicted, joint 99% intervals"
+    caption = f"Score covariances on {layer_name(result.case)}: observed against predicted, joint 99% intervals"
     return draw(paint, alt, caption)
 
 
@@ -234,10 +234,10 @@ def _whiskers(axes: Axes, placed: Sequence[tuple[float, _Mark]], bad: bool) -> N
 
 def limit_distances(results: Sequence[Result]) -> Drawing | None:
     """Return observed distances from the limit, and what the width allows, against the width."""
-    shown = [r for r in results if isinstance(r.layer.get("width"), int) and r.effect and r.null_effect]
+    shown = [r for r in results if isinstance(r.case.get("width"), int) and r.effect and r.null_effect]
     if not shown:
         return None
-    widths = np.array([float(result.layer["width"]) for result in shown])
+    widths = np.array([float(result.case["width"]) for result in shown])
     observed = np.array([float(result.effect or 0.0) for result in shown])
     allowed = np.array([float(result.null_effect or 0.0) for result in shown])
     bad = np.array([result.verdict == Verdict.VIOLATED for result in shown])
@@ -355,4 +355,4 @@ def _widths(axes: Axes, widths: NDArray[np.float64]) -> None:
 
 
 def _where(result: Result) -> str:
-    return f"{result.check} on {layer_name(result.layer)}"
+    return f"{result.check} on {layer_name(result.case)}"

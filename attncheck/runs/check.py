@@ -155,7 +155,7 @@ def check(
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
     results = tuple(
-        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.layer)[0]
+        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
     )
     written = [each for each in layers if isinstance(each, Program)]
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)

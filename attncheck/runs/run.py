@@ -142,24 +142,24 @@ class Run:
         """Return the run's layers or stacks from a strategy for a test of its own, keyed by what they are for."""
         return draw_examples(strategy, self.profile.drawn, self.seed, key)
 
-    def units_on(self, name: str, layers: Iterable[Case]) -> list[Unit]:
-        """Return the units of a property on given layers, each once."""
+    def units_on(self, name: str, cases: Iterable[Case]) -> list[Unit]:
+        """Return the units of a property on given cases, each once."""
         checks_of(name)
-        return [Unit(name, layer) for layer in dict.fromkeys(layers)]
+        return [Unit(name, case) for case in dict.fromkeys(cases)]
 
-    def affordable(self, layer: Case) -> int:
-        """Return the draws that one look on `layer` may take.
+    def affordable(self, case: Case) -> int:
+        """Return the draws that one look on `case` may take.
 
         A budget of draws is shared out evenly over the units, whatever a draw costs: what a limit on cost
         leaves with the lowest power, the wide layers, gains the most.
         """
         share = 0 if self.draws is None else self.draws // max(1, len(self.unit_ids))
-        return max(share, self.profile.affordable(layer))
+        return max(share, self.profile.affordable(case))
 
-    def examine(self, name: str, layer: Case) -> tuple[list[dict[str, Any]], str]:
+    def examine(self, name: str, case: Case) -> tuple[list[dict[str, Any]], str]:
         """Examine a property on a layer; return its results as built-in types, and a message if violated."""
-        unit = Unit(name, layer)
-        cost = Cost(self.affordable(layer), self.level, self.profile.power)
+        unit = Unit(name, case)
+        cost = Cost(self.affordable(case), self.level, self.profile.power)
         with own_arithmetic():
             results = run_unit(unit, self.subject, self.seed, cost)
             if self.explains and violated(results):

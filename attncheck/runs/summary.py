@@ -99,7 +99,7 @@ def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
 
 def visited_layers(results: Iterable[Result]) -> list[str]:
     """Return a line on how many of the examined layers have what a layer may have, if there are any."""
-    examined = [result.layer for result in results if result.p_values and "program" not in result.layer]
+    examined = [result.case for result in results if result.p_values and "program" not in result.case]
     layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
     counts = Counter(feature for layer in layers for feature in features_of(layer))
     shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
@@ -108,7 +108,7 @@ def visited_layers(results: Iterable[Result]) -> list[str]:
 
 def visited_programs(results: Iterable[Result]) -> list[str]:
     """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
-    examined = [result.layer for result in results if result.p_values and "program" in result.layer]
+    examined = [result.case for result in results if result.p_values and "program" in result.case]
     programs = {str(layer["program"]): layer["program"] for layer in examined}
     counts = Counter(feature for program in programs.values() for feature in program_features.features_of(program))
     if not programs:
@@ -121,7 +121,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     """Return the verdict with its false-alarm budget, and the reasons where it is not a pass."""
     examined = [result for result in results if result.p_values]
     claims = len({result.claim for result in examined})
-    cases = len({str(result.layer) for result in examined})
+    cases = len({str(result.case) for result in examined})
     text = (
         f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined):,} of "
         f"{counted(len(run.planned), 'planned result')} examined, on {counted(claims, 'claim')} and "
@@ -133,7 +133,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
 
 def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     """Return a line on what was asked for and what to widen, where the subject supports none of the layers."""
-    fields = {str(result.layer): result.layer for result in results if "program" not in result.layer}
+    fields = {str(result.case): result.case for result in results if "program" not in result.case}
     layers = [AttentionLayer.from_dict(each) for each in fields.values()]
     if not layers or any(result.p_values for result in results) or not all(map(run.subject.reason_unsupported, layers)):
         return []
@@ -187,9 +187,9 @@ def _cases(count: int, check: str) -> str:
 
 def _only(results: Sequence[Result], claim: str) -> str:
     """Return the features that all layers have on which a claim is violated, and none has on which it is not."""
-    examined = [each for each in results if each.claim == claim and each.p_values and "program" not in each.layer]
-    bad = {str(each.layer): each.layer for each in examined if each.verdict == Verdict.VIOLATED}
-    good = {str(each.layer): each.layer for each in examined if str(each.layer) not in bad}
+    examined = [each for each in results if each.claim == claim and each.p_values and "program" not in each.case]
+    bad = {str(each.case): each.case for each in examined if each.verdict == Verdict.VIOLATED}
+    good = {str(each.case): each.case for each in examined if str(each.case) not in bad}
     if not bad or not good:
         return ""
     of_bad, of_good = (
@@ -207,14 +207,14 @@ def _table(results: Sequence[Result]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in _by_property(results):
         examined = [result for result in group if result.p_values]
-        layers = {str(result.layer): result for result in group}
-        draws = sum(max(r.size for r in group if str(r.layer) == layer) for layer in layers)
+        layers = {str(result.case): result for result in group}
+        draws = sum(max(r.size for r in group if str(r.case) == layer) for layer in layers)
         smallest = chance(min(result.p_values[0] for result in examined)) if examined else "-"
-        seconds = sum(max(r.seconds for r in group if str(r.layer) == layer) for layer in layers)
+        seconds = sum(max(r.seconds for r in group if str(r.case) == layer) for layer in layers)
         table.add_row(
             name,
             _verdict(group),
-            _of(len({str(result.layer) for result in examined}), len(layers)),
+            _of(len({str(result.case) for result in examined}), len(layers)),
             _of(len(examined), len(group)),
             f"{draws:,}",
             smallest,

@@ -137,5 +137,5 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
     assert hash(outcome) == hash(outcome)
     fields = {name: None for name in Result.__struct_fields__}
     # Only the id, the layer and the picture matter: the other fields are None, whatever their types.
-    result = msgspec.structs.replace(Result(**fields), id="a", layer={})  # type: ignore[arg-type]
+    result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]
     assert run_digest([result]) == run_digest([msgspec.structs.replace(result, picture={"kind": "cdf"})])

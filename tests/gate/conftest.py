@@ -107,7 +107,7 @@ def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
         check=check,
         claim=name,
         kind="exact",
-        layer=layer.to_dict(),
+        case=layer.to_dict(),
         verdict="consistent",
         reason="",
         size=4000,

@@ -37,7 +37,7 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
         "check": check,
         "claim": claim,
         "kind": "exact",
-        "layer": fields,
+        "case": fields,
         "verdict": "consistent",
         "reason": "",
         "size": 1000,
@@ -154,7 +154,7 @@ def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "unit": HOSTILE, "property": HOSTILE}
     bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], illustration=HOSTILE, **texts)
     results = [
-        msgspec.structs.replace(bad, layer=layer),
+        msgspec.structs.replace(bad, case=layer),
         idle_result(HOSTILE * 40, HOSTILE, reason=HOSTILE),
         *pictured_results(),
     ]

@@ -162,7 +162,7 @@ class TestShrink:
         examine = run_unit
 
         def counting(unit: Unit, *arguments: Any) -> list[Result]:
-            counted.append(unit.layer)
+            counted.append(unit.case)
             assert unit.role == "shrink"
             return examine(unit, *arguments)
 
@@ -202,7 +202,7 @@ class TestShrink:
         layer = LAYER.replace(position_std=0.7, position_reach=0.5)
 
         def violating(unit: Unit, *arguments: Any) -> bool:
-            case = unit.layer
+            case = unit.case
             return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
 
         monkeypatch.setattr(attncheck.diagnosis.shrink, "_violates", violating)

@@ -64,7 +64,7 @@ class TestPlan:
     def test_units_are_anchors_and_then_examples(self) -> None:
         for name, profile in PROFILES.items():
             units = made(profile=name).units("scores", layers(max_entries=500))
-            found = [unit.layer for unit in units]
+            found = [unit.case for unit in units]
             visited = ANCHORS[: profile.anchors] + REGIME_ANCHORS[: profile.regimes]
             assert found[: len(visited)] == list(visited) == list(profile.layers)
             assert len(visited) < len(found) == len(set(found)) <= len(visited) + profile.examples

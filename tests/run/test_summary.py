@@ -87,7 +87,7 @@ class TestSummary:
         run = planned("scores", "netsor")
         of_layer = results_of(planned("scores"), "scores")
         of_program = [
-            msgspec.structs.replace(r, property="netsor", unit=f"netsor@{n}", layer={"program": {}, "widths": [n]})
+            msgspec.structs.replace(r, property="netsor", unit=f"netsor@{n}", case={"program": {}, "widths": [n]})
             for n, r in enumerate(of_layer)
             if r.p_values
         ]
@@ -101,13 +101,13 @@ class TestSummary:
         (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
         both = LAYER.replace(mask="causal", head_dim=2)
         bad = [
-            msgspec.structs.replace(result, layer=layer.to_dict(), unit=f"scores@{k}", verdict="violated")
+            msgspec.structs.replace(result, case=layer.to_dict(), unit=f"scores@{k}", verdict="violated")
             for k, layer in enumerate([both, both.replace(head_dim=None)])
         ]
-        good = msgspec.structs.replace(result, layer=LAYER.replace(head_dim=2).to_dict(), unit="scores@9")
+        good = msgspec.structs.replace(result, case=LAYER.replace(head_dim=2).to_dict(), unit="scores@9")
         assert usual_causes([*bad, good])[1].endswith("(scores.scale is violated on 2 of 3 layers; only with causal)")
         assert usual_causes([bad[0], good])[1].endswith("violated on 1 of 2 layers; only with causal)")
-        masked = msgspec.structs.replace(good, layer=LAYER.replace(mask="causal", width=4).to_dict())
+        masked = msgspec.structs.replace(good, case=LAYER.replace(mask="causal", width=4).to_dict())
         assert usual_causes([*bad, good, masked])[1].endswith("violated on 2 of 4 layers)")
         assert usual_causes(bad)[1].endswith("violated on 2 of 2 layers)")
 

@@ -30,9 +30,9 @@ def level_of(profile: Profile) -> float:
     return Budget().level((len(profile.layers) + profile.examples) * len(CHECKS))
 
 
-def cost_of(profile: Profile, layer: Case) -> Cost:
+def cost_of(profile: Profile, case: Case) -> Cost:
     """Return what a look of the profile may cost on a layer, and must give."""
-    return Cost(profile.affordable(layer), level_of(profile), profile.power)
+    return Cost(profile.affordable(case), level_of(profile), profile.power)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +197,7 @@ def exposed_as(setting: Setting, exposure: str) -> Setting:
 
 def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
     setting = exposed_as(sights[0].setting, exposure)
-    planned = plan(unit, setting, cost_of(profile, unit.layer))
+    planned = plan(unit, setting, cost_of(profile, unit.case))
     return [
         _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
         for sight in sights

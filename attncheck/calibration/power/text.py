@@ -79,8 +79,8 @@ def _layers(entries: Iterable[PowerEntry], profile: str) -> list[str]:
     return lines
 
 
-def _chance(chances: Mapping[Case, float], layer: Case) -> str:
-    return percent(chances[layer]) if layer in chances else "–"
+def _chance(chances: Mapping[Case, float], case: Case) -> str:
+    return percent(chances[case]) if case in chances else "–"
 
 
 def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:

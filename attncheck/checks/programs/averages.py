@@ -70,7 +70,7 @@ def _logs(
     found = np.stack([np.abs(deviation(sample, k)) for k in range(len(sample.draws))], axis=1)
     # Where nothing is random, as with matrices of 0, all that deviates is rounding.
     moves = (found > _ROUNDING).all(axis=1)
-    return np.log(np.minimum(found[moves], 1e300)), np.array([sample.layer.widths] * 3, dtype=np.float64)
+    return np.log(np.minimum(found[moves], 1e300)), np.array([sample.case.widths] * 3, dtype=np.float64)
 
 
 def _gram(sample: ProgramSample, k: int) -> FloatArray:
@@ -81,21 +81,21 @@ def _gram(sample: ProgramSample, k: int) -> FloatArray:
 
 def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
     """Return x·x'/n less E[Z^x Z^x'], Fact 1's average of the product, in units of the two root mean squares."""
-    pair = _netsor_pair(sample.layer)
+    pair = _netsor_pair(sample.case)
     assert pair is not None
-    lines = vectors_of(sample.layer.program)
+    lines = vectors_of(sample.case.program)
     one, other = (lines.index(node) for node in pair)
-    law = _limit(sample.layer.program)
+    law = _limit(sample.case.program)
     size = float(np.sqrt(law.second(pair[0], pair[0]) * law.second(pair[1], pair[1])))
     return (_gram(sample, k)[:, one, other] - law.second(*pair)) / max(size, 1e-300)
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
     """Return |y|²/n less E[(Z^y)² | p° = p]: Theorem 1's average of the square, given the scores of the draw."""
-    output = _output(sample.layer)
+    output = _output(sample.case)
     assert output is not None
-    place = vectors_of(sample.layer.program).index(output)
-    expected = _limit(sample.layer.program).conditional_square(output, sample.draws[k].scores)
+    place = vectors_of(sample.case.program).index(output)
+    expected = _limit(sample.case.program).conditional_square(output, sample.draws[k].scores)
     return (_gram(sample, k)[:, place, place] - expected) / np.maximum(expected, 1e-300)
 
 
@@ -136,22 +136,22 @@ def score_distance(case: ProgramCase) -> tuple[float, float]:
 
 
 def _score_uniform(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    vector, std = _direction(sample.layer.program)
+    vector, std = _direction(sample.case.program)
     return (special.ndtr(sample.draws[-1].scores @ np.array(vector) / std),)
 
 
 def _allowance(setting: ProgramSetting) -> float:
-    return min(0.999, sum(score_distance(setting.layer)))
+    return min(0.999, sum(score_distance(setting.case)))
 
 
 def _no_scores(setting: ProgramSetting) -> str:
     found = several_widths(setting) or no_limit(setting)
     if found:
         return found
-    sides = conditioned_sides(setting.layer.program)
+    sides = conditioned_sides(setting.case.program)
     if isinstance(sides, str):
         return sides
-    return "" if _direction(setting.layer.program)[1] > 0 else "the scores are 0 in the limit"
+    return "" if _direction(setting.case.program)[1] > 0 else "the scores are 0 in the limit"
 
 
 def _measure(
@@ -161,12 +161,12 @@ def _measure(
 
 
 def _no_netsor(setting: ProgramSetting) -> str:
-    missing = "" if _netsor_pair(setting.layer) else "no vector of the width's size is made without scores"
+    missing = "" if _netsor_pair(setting.case) else "no vector of the width's size is made without scores"
     return several_widths(setting) or no_limit(setting) or missing
 
 
 def _no_output(setting: ProgramSetting) -> str:
-    missing = "" if _output(setting.layer) else "no output of the width's size takes scores"
+    missing = "" if _output(setting.case) else "no output of the width's size takes scores"
     return several_widths(setting) or no_limit(setting) or missing
 
 

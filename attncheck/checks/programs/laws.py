@@ -31,7 +31,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
         hint="the program that was simulated is not the declared one",
-        excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        excluded=lambda setting: functional.excluded(setting.case, setting.coordinates),
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
     )

@@ -25,17 +25,17 @@ _ROUNDING = 1e-5
 
 def _uses(setting: ProgramSetting) -> int:
     """Return how many vectors matrices make, which bounds the directions that they meet."""
-    made = [node for node in setting.layer.program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
+    made = [node for node in setting.case.program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
     return max(1, len(made))
 
 
 def _no_initial(setting: ProgramSetting) -> str:
-    random = any(isinstance(n, Initial) and any(n.root) for n in setting.layer.program.nodes)
+    random = any(isinstance(n, Initial) and any(n.root) for n in setting.case.program.nodes)
     return "" if random else "no initial vector is random"
 
 
 def _no_matrix(setting: ProgramSetting) -> str:
-    used = any(isinstance(n, MatMul) and n.weight.std > 0 for n in setting.layer.program.nodes)
+    used = any(isinstance(n, MatMul) and n.weight.std > 0 for n in setting.case.program.nodes)
     return "" if used else "the program has no matrix"
 
 
@@ -44,7 +44,7 @@ def _one_use(setting: ProgramSetting) -> str:
 
 
 def _no_function(setting: ProgramSetting) -> str:
-    functions = any(isinstance(node, Nonlin | Output) for node in setting.layer.program.nodes)
+    functions = any(isinstance(node, Nonlin | Output) for node in setting.case.program.nodes)
     return "" if functions else "the program has no functions"
 
 
@@ -78,19 +78,19 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
     """Return PITs of the squared lengths of images of new directions: χ² with as many degrees as rows."""
     parts = []
     for images in sample.images:
-        rows = images.weight.shape(sample.layer.width)[0]
-        squares: Residual = sequential_lengths(images, sample.layer.width, sample.need("gram"))
+        rows = images.weight.shape(sample.case.width)[0]
+        squares: Residual = sequential_lengths(images, sample.case.width, sample.need("gram"))
         parts.append(special.chdtr(rows, squares.flat()))
     return (np.concatenate(parts),)
 
 
 def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
     """Return in how many draws a line is not its function of the lines that it is made from."""
-    place = {node: k for k, node in enumerate(vectors_of(sample.layer.program))}
-    score: dict[Node, int] = {node: k for k, node in enumerate(sample.layer.scores)}
+    place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
+    score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores = sample.need("vectors"), sample.need("scores")
     wrong = np.zeros(len(sample), dtype=bool)
-    for node in sample.layer.program.nodes:
+    for node in sample.case.program.nodes:
         if isinstance(node, Nonlin):
             expected = np.asarray(node.function(*(vectors[:, place[parent]] for parent in node.parents)))
         elif isinstance(node, Output):

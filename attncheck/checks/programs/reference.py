@@ -35,7 +35,7 @@ class ProgramReference:
         Names of the functionals that are computed; all if None. The draws are the same ones.
     """
 
-    layer: ProgramCase
+    case: ProgramCase
     size: int
     coordinates: int
     seed: np.random.SeedSequence
@@ -47,16 +47,16 @@ class ProgramReference:
         wanted = [
             f
             for f in PROGRAM_FUNCTIONALS
-            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.layer, self.coordinates)
+            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.case, self.coordinates)
         ]
         chunks = simulate_chunks(
-            self.layer.program,
+            self.case.program,
             RATIO * self.size,
             self.size,
             self.seed,
             reading="matrix-free",
             coordinates=self.coordinates,
-            width=self.layer.width,
+            width=self.case.width,
         )
         parts = [[f.compute(chunk.outputs, chunk.scores) for f in wanted] for chunk in chunks]
         return {f.name: np.concatenate(column) for f, column in zip(wanted, zip(*parts, strict=True), strict=True)}

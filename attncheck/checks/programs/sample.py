@@ -35,7 +35,7 @@ _LARGEST = 1e100
 class ProgramSetting:
     """What is known of a program before any draw; fields as in `attncheck.checks.check.Setting`."""
 
-    layer: ProgramCase
+    case: ProgramCase
     exposed: frozenset[str]
     coordinates: int = 1
     weights: str = "gaussian"
@@ -52,7 +52,7 @@ class ProgramSample:
         One for each width, of equal size.
     """
 
-    layer: ProgramCase
+    case: ProgramCase
     draws: tuple[ProgramDraws, ...]
 
     def __len__(self) -> int:
@@ -83,12 +83,12 @@ class ProgramSample:
     @cached_property
     def initial(self) -> Residual:
         """What the initial vectors are made from: i.i.d. N(0, 1), (draws, directions, coordinates)."""
-        return initial_residual(self.layer.program, self.need("vectors"))
+        return initial_residual(self.case.program, self.need("vectors"))
 
     @cached_property
     def images(self) -> tuple[Images, ...]:
         """What each matrix is applied to and makes, in the order of the program."""
-        return images_of(self.layer.program)
+        return images_of(self.case.program)
 
     @cached_property
     def matmuls(self) -> Residual:
@@ -107,9 +107,9 @@ class ProgramSample:
     @cached_property
     def score_noise(self) -> Residual:
         """Scores whitened given the vectors and one side of each: i.i.d. N(0, 1), (draws, r)."""
-        sides = conditioned_sides(self.layer.program)
+        sides = conditioned_sides(self.case.program)
         assert not isinstance(sides, str)
-        return score_residual(self.layer, sides, self.need("gram"), self.need("scores"))
+        return score_residual(self.case, sides, self.need("gram"), self.need("scores"))
 
 
 def sample_of(case: ProgramCase, mappings: list[Any], size: int) -> ProgramSample:

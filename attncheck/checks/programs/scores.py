@@ -25,13 +25,13 @@ _PAIRS = 40
 
 
 def _no_choice(setting: ProgramSetting) -> str:
-    sides = conditioned_sides(setting.layer.program)
+    sides = conditioned_sides(setting.case.program)
     return sides if isinstance(sides, str) else ""
 
 
 def _free_weights(sample: ProgramSample) -> set[object]:
     """Return the matrices of the sides that are not conditioned on."""
-    sides = conditioned_sides(sample.layer.program)
+    sides = conditioned_sides(sample.case.program)
     assert not isinstance(sides, str)
     free = [score.parents[1 - side] for score, side in sides.items()]
     return {side.weight for side in free if isinstance(side, MatMul)}
@@ -39,9 +39,9 @@ def _free_weights(sample: ProgramSample) -> set[object]:
 
 def _given(sample: ProgramSample) -> list[int]:
     """Return the places of the vectors that scores are conditioned on: the given sides, and what all are made from."""
-    sides = conditioned_sides(sample.layer.program)
+    sides = conditioned_sides(sample.case.program)
     assert not isinstance(sides, str)
-    place = {node: k for k, node in enumerate(vectors_of(sample.layer.program))}
+    place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     nodes = [score.parents[side] for score, side in sides.items()]
     nodes += [parent.parents[0] for score in sides for parent in score.parents]
     return sorted({place[node] for node in nodes})
@@ -87,7 +87,7 @@ def _portrait(sample: ProgramSample) -> dict[str, Any]:
     """Return formula (*) given the inputs, and the products that were observed, for the first pairs of scores."""
     scores = sample.need("scores")
     first, second = (index[:_PAIRS] for index in np.triu_indices(scores.shape[1]))
-    predicted = given_inputs(sample.layer, sample.need("gram"))[:, first, second]
+    predicted = given_inputs(sample.case, sample.need("gram"))[:, first, second]
     return covariances(predicted, scores[:, first] * scores[:, second])
 
 

@@ -124,7 +124,7 @@ def _single(outcome: Outcome, level: float) -> Trail:
 
 def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
     by_name = {check.name: check for check in plan.sizes}
-    layer = plan.setting.layer
+    layer = plan.setting.case
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         size = next(iter(plan.sizes.values()))
