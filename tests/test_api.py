@@ -81,7 +81,7 @@ class TestResults:
         assert [result.property for result in report.results] == sorted(
             (result.property for result in report.results), key=["draws", "scores"].index
         )
-        assert {str(result.layer) for result in report.results} == {str(each.to_dict()) for each in (LAYER, OTHER)}
+        assert {str(result.case) for result in report.results} == {str(each.to_dict()) for each in (LAYER, OTHER)}
         assert report.violated == ()
         assert list(report.messages()) == []
         report.require()
@@ -158,7 +158,7 @@ class TestResults:
 
     def test_layers_may_come_from_a_generator(self) -> None:
         report = small(layer=(LAYER.replace(seq_len=s) for s in (1, 2)), properties=(name for name in ["draws"]))
-        assert {result.layer["seq_len"] for result in report.results} == {1, 2}
+        assert {result.case["seq_len"] for result in report.results} == {1, 2}
 
 
 class TestInput:
