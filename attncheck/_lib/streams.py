@@ -2,7 +2,7 @@
 
 The same run seed and key give the same digits on every platform, whatever ran before and however many
 workers there are. A stream belongs to one unit of work (one property on one layer), one look and one role. Its key
-is made of keys that never change, those of checks (`Check.key`) and of cases (`AttentionLayer.key`), and of no name
+is made of the keys of properties and cases, which never change, and of no name
 of a module, function or property: what is moved or renamed draws what it drew before.
 """
 
