@@ -95,7 +95,7 @@ def test_environments_run_what_their_names_say() -> None:
     assert ini["testenv"]["commands"] == "pytest -n auto --dist loadfile {posargs:tests}"
     assert (
         ini["testenv:tests"]["commands"]
-        == "pytest -n auto --dist loadfile --doctest-modules {posargs:tests attncheck --ignore=tests/calibration}"
+        == "pytest -n auto --dist loadfile --doctest-modules {posargs:tests attncheck --ignore=tests/slow}"
     )
     lint = ini["testenv:lint"]["commands"].split("\n")
     assert any(line.startswith("ruff check") for line in lint)
@@ -173,7 +173,7 @@ STEPS = [
     "tox run -e lint",
     "tox run -e types",
     "tox run -e docs",
-    "tox run -e calibration",
+    "tox run -e slow",
     "python -m pip install tox",
     "tox run -e tests",
     "python -m pip install tox",

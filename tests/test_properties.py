@@ -91,7 +91,7 @@ def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[
 
 @pytest.mark.parametrize("reading", ["direct", "matrix_free", "collapsed"])
 def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
-    """On one layer: the main job holds the first to all of them, and tests/calibration the last."""
+    """On one layer: the main job holds the first to all of them, and tests/slow the last."""
     result, results, verdict = held(place, f"attncheck.subject:{reading}", *OF_LAYERS, only=GROUPED)
     assert result.ret == 0, "\n".join(result.outlines)
     assert verdict == "consistent"

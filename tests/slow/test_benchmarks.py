@@ -36,7 +36,7 @@ from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 
 FloatArray = NDArray[np.float64]
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 # What the page of figures must hold, whatever the widths: one pattern for each promise.
 FIGURES = (
@@ -311,7 +311,7 @@ def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyP
     paper = load("paper")
     made: list[Sequence[str]] = []
     # What is computed and what is drawn is examined in tests/paper; here, what the page says of their times.
-    monkeypatch.setattr(exact, "compute", load("conftest", Path(__file__).parent / "paper").cheap)
+    monkeypatch.setattr(exact, "compute", load("conftest", Path(__file__).resolve().parents[1] / "paper").cheap)
     monkeypatch.setattr(paper, "publish", lambda names, *_: made.append(names))
     # A literal draw of 256 heads takes 0.2 s.
     monkeypatch.setattr(paper, "QUICK", dataclasses.replace(paper.QUICK, repeats=1))

@@ -1,7 +1,7 @@
 """Every check of programs raises false alarms as often as its level says; orders in n are read without bias.
 
 The full measurement is benchmarks/calibration.md; this is the same code on fewer samples, in two stages as in
-tests/calibration/test_layers.py. Noise fails a test here with chance below 1e-6, split over all comparisons: no seed
+tests/slow/test_calibration.py. Noise fails a test here with chance below 1e-6, split over all comparisons: no seed
 was chosen because it passes.
 """
 

@@ -18,7 +18,7 @@ from sybil.typing import Evaluator
 from attncheck import AttentionLayer
 from attncheck.commands.cli import app, main
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 SHELL = ("sh", "yaml")
