@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attncheck._lib.version import __version__
+from attncheck._lib.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attncheck.api import *  # noqa: F403  # for type checkers: what __getattr__ finds
+    from attncheck.api import *  # noqa: F403  # what __getattr__ finds: type checkers see these names and no others
+else:
 
+    def __getattr__(name: str) -> Any:
+        # Tools ask for names of their own before they are there: these must not import all.
+        if name.startswith("_") and name != "__all__":
+            raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
+        import attncheck.api as api
 
-def __getattr__(name: str) -> Any:
-    # Python asks for submodules, and tools for names of their own, before they are there: these must not import all.
-    if name.startswith("_"):
-        raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
-    import attncheck.api as api
-
-    if name not in api.__all__:
-        raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
-    return getattr(api, name)
+        if name == "__all__":
+            return __dir__()
+        if name not in api.__all__:
+            raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
+        return getattr(api, name)
 
 
 def __dir__() -> list[str]:
     import attncheck.api as api
 
     return [*api.__all__, "__version__"]
-
-
-__all__ = ["__version__"]

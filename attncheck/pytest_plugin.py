@@ -9,6 +9,7 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import signal
@@ -75,12 +76,15 @@ class _Note:
         self.numbers: dict[str, float] = {}
 
     def __call__(self, **numbers: float) -> None:
-        self.numbers |= {name: float(value) for name, value in numbers.items()}
+        found = {name: float(value) for name, value in numbers.items()}
+        unusable = [f"{name} is {value}" for name, value in found.items() if not math.isfinite(value)]
+        assert not unusable, ", ".join(unusable)  # a record holds finite numbers only
+        self.numbers |= found
 
     def shipped(self, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
         """Return the statement for the record; None where the test could not say whether it holds."""
         failure = None if call.excinfo is None else call.excinfo.value
-        if failure is not None and not isinstance(failure, AssertionError):
+        if failure is not None and not isinstance(failure, AssertionError | pytest.fail.Exception):
             return None
         return {
             "type": "theory",
@@ -132,6 +136,8 @@ def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Calla
     **parameters : sequence
         Values of further arguments, for a test without a strategy: all combinations are cases.
     """
+    if not re.fullmatch(r"\w+\.\w+", key):
+        raise ValueError(f"key={key!r}: is not of the form group.statement; use letters, digits and _, e.g. 'rates.kl'")
     mark = getattr(pytest.mark, _THEORY)(key, strategy, **parameters)
     return lambda test: pytest.mark.usefixtures("note")(mark(test))
 
@@ -392,7 +398,8 @@ def _run_of(config: pytest.Config) -> Run:
         from attncheck.runs.run import Run
 
         given = {name: _option(config, name) for name in _DEFAULTS}
-        given["subject"] = given["subject"] or os.environ.get("ATTNCHECK_SUBJECT")
+        if given["subject"] is None:
+            given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
         config.stash[_RUN] = Run.of(**{**given, "record": Path(given["record"])})
     return config.stash[_RUN]
 

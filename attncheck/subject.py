@@ -322,7 +322,8 @@ def _find(name: str) -> Any:
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         refuse("subject", name, "is not of the form module:callable", "write e.g. mypackage.attention:simulate")
-    if os.getcwd() not in sys.path:
+    own = module_name.partition(".")[0] == "attncheck"
+    if not own and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         with np.errstate():  # what the module makes of it ends with its import

@@ -1,7 +1,8 @@
 """Did anything change? Two records of the same run, compared by key: ``python benchmarks/same.py OLD NEW``.
 
 It lists what one record has and the other has not, verdicts that differ, and numbers that differ by more than 1e-9 of
-their size. Names, messages and the order of the lines do not matter. It ends with 0 where nothing differs, else with 1.
+their size. Names, messages and the order of the lines do not matter. It ends with 0 where nothing differs, with 1 where
+something does, and with 2 where a record cannot be read.
 """
 
 from __future__ import annotations

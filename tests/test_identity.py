@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from attncheck._lib.errors import InputError
 from attncheck._lib.streams import given_fields
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, property_key
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import Coordinatewise, Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples, program_anchors, strategy_of
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS
 from attncheck.looks.unit import Cost, Unit, run_unit
 from attncheck.records.schema import Result, run_digest
+from attncheck.runs.run import Run
 from attncheck.strategies import layers, stacks
 from attncheck.subject import Subject, collapsed
 
@@ -113,6 +119,35 @@ def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkey
     spec.loader.exec_module(module)
     assert of_any_numbers() != others
     assert drawn() == before
+
+
+def unnamed(function: Coordinatewise) -> ProgramCase:
+    program = Program()
+    program.nonlin(function, program.initial("h"))
+    return ProgramCase(program, (8,))
+
+
+def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
+    one, other = unnamed(lambda x: np.tanh(x)), unnamed(lambda x: np.tanh(0.01 * x))
+    assert one.key == other.key
+    assert one != other
+    assert one == one
+    assert unnamed(np.tanh) == unnamed(np.tanh)
+    run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    with pytest.raises(InputError, match="differs from another program in a function without a name"):
+        run.units_on("fact1", [one, other])
+
+
+def test_no_address_in_memory_is_in_a_key() -> None:
+    @dataclasses.dataclass(repr=False)
+    class Scaled:
+        factor: float
+
+        def __call__(self, x: np.ndarray) -> np.ndarray:
+            return self.factor * x
+
+    assert unnamed(Scaled(2.0)).key == unnamed(Scaled(2.0)).key
+    assert unnamed(functools.partial(Scaled(2.0))).key == unnamed(functools.partial(Scaled(2.0))).key
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 
 from attncheck.commands.cli import main
 from attncheck.gate import gate
+from attncheck.pytest_plugin import theory
 from attncheck.records.schema import Closing, Manifest, Theory, read
 from attncheck.report import render_report
 
@@ -149,3 +150,33 @@ def test_replay_repeats_a_statement_of_the_properties(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     assert "The digits agree." in said
     assert f"{statement.numbers['tail']:.17g}" in said
+
+
+ODD = """
+import pytest
+from attncheck.pytest_plugin import theory
+
+@theory("odd.nan")
+def test_nan(note):
+    note(fine=1.0)
+    note(x=float("nan"))
+
+@theory("odd.failed")
+def test_failed():
+    with pytest.raises(ValueError):
+        pass
+"""
+
+
+def test_numbers_that_no_record_holds_and_failures_of_pytest_are_violations(place: pytest.Pytester) -> None:
+    place.makepyfile(test_statements=ODD)
+    _, record, found = recorded(place)
+    assert {each.name: each.verdict for each in found} == {"odd.nan": "violated", "odd.failed": "violated"}
+    assert next(each for each in found if each.name == "odd.nan").reason.startswith("x is nan")
+    assert closing(record).verdict == "violated"
+
+
+@pytest.mark.parametrize("key", ["nodot", "a.subtle-key", "a.b.c", ""])
+def test_keys_have_a_form(key: str) -> None:
+    with pytest.raises(ValueError, match=r"is not of the form group\.statement"):
+        theory(key)

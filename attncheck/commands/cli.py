@@ -30,7 +30,7 @@ app = App(
 )
 
 
-#: Each command in a module of its own, imported when it is called: its help is the first line of its docstring.
+#: Each command with its help for the list of commands: a module of its own, imported when it is called.
 COMMANDS = {
     "run": "Hold a simulator to the theorem, and write a record of it.",
     "check": "Hold samples produced elsewhere to the exact law at their width and to the limit.",

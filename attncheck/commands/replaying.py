@@ -29,7 +29,7 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
         return _replay_theory(manifest, recorded)
     if recorded.property not in EVERY_PROPERTY:
         refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
-    named = subject or manifest.subject
+    named = manifest.subject if subject is None else subject
     if ":" not in named:
         refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
     if subject is None and not _trusted(named, trust):

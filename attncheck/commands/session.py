@@ -37,7 +37,7 @@ def run_properties(
     """Run the properties and print what they come to; the arguments are those of `attncheck run`."""
     number = str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed
     processes = _processes(workers)
-    named = subject or os.environ.get("ATTNCHECK_SUBJECT")
+    named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
     examined = Run.of(subject=named, seed=number, profile=profile, false_alarm=false_alarm, draws=draws, record=record)
     print(examined.header(), flush=True)
     options = {

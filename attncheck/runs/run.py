@@ -79,7 +79,7 @@ class Run:
         most = settled.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
         return cls(
-            subject=Subject.of(subject or DEFAULT_SUBJECT),
+            subject=Subject.of(DEFAULT_SUBJECT if subject is None else subject),
             seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
             profile=settled,
             budget=Budget(chance),
@@ -145,7 +145,12 @@ class Run:
     def units_on(self, name: str, cases: Iterable[Case]) -> list[Unit]:
         """Return the units of a property on given cases, each once."""
         checks_of(name)
-        return [Unit(name, case) for case in dict.fromkeys(cases)]
+        distinct = list(dict.fromkeys(cases))
+        for case in distinct:
+            if sum(case.key == other.key for other in distinct) > 1:
+                remedy = "give the functions names in a module, or examine one program at a time"
+                refuse("layer", case.describe(), "differs from another program in a function without a name", remedy)
+        return [Unit(name, case) for case in distinct]
 
     def affordable(self, case: Case) -> int:
         """Return the draws that one look on `case` may take.

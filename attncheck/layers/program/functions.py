@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,8 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
 
 def name_of(function: Any) -> str:
     """Return a function's name, with its parameters where it has some: tanh, clip(100)."""
-    name = getattr(function, "__name__", None) or getattr(function, "name", None) or str(function)
+    name = getattr(function, "__name__", None) or getattr(function, "name", None)
+    if not name:
+        name = re.sub(r" at 0x[0-9A-Fa-f]+", "", str(function))  # where it lies in memory is no part of a name
     parameters = ", ".join(f"{p:g}" for p in getattr(function, "parameters", ()))
     return f"{name}({parameters})" if parameters else str(name)
