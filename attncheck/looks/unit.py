@@ -65,11 +65,11 @@ class Unit:
 
     @property
     def id(self) -> str:
-        """Return ``property@layer digest``."""
+        """Return ``property@case key``."""
         return f"{self.property_name}@{self.case.key}"
 
     def result_id(self, check: AnyCheck) -> str:
-        """Return ``check@layer digest``."""
+        """Return ``check name@case key``."""
         return f"{check.name}@{self.case.key}"
 
     def planned(self) -> list[Planned]:

@@ -1,4 +1,4 @@
-"""What is declared of a function is held to it: false declarations are found, true ones are not refused."""
+"""What is declared of a function is believed; a function that is of no use is refused."""
 
 from __future__ import annotations
 
