@@ -329,11 +329,39 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     _settle(session.config, [item.nodeid for item in session.items])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Open the record, where what was collected is run here."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Open the record, where what was collected is run here; take the pools when all items are in."""
     if not (_is_worker(session.config) or session.config.option.collectonly):
         _open(session.config)
+    done = yield
+    if _REPORT in session.config.stash and not (session.shouldfail or session.shouldstop):
+        _take_pools(session.config)
+    return done
+
+
+def _take_pools(config: pytest.Config) -> None:
+    """Examine the pools, with as many processes as there were workers; a violated one is a failed report."""
+    from attncheck._lib.errors import InputError
+
+    processes = getattr(config.option, "numprocesses", None) or 1
+    try:
+        found = config.stash[_REPORT].pool(int(processes))
+    except InputError as error:
+        _report_failure(config, "pools", Shipped(results=[], unusable=str(error), theory=None), str(error))
+        return
+    for result, message in found:
+        _report_failure(config, f"pools[{result['id']}]", Shipped(results=[result], unusable="", theory=None), message)
+
+
+def _report_failure(config: pytest.Config, name: str, ship: Shipped, message: str) -> None:
+    """Report what failed after the last item as pytest reports an item."""
+    where = ("attncheck", None, name)
+    for when, outcome, text in (("call", "failed", message), ("teardown", "passed", None)):
+        report = pytest.TestReport(f"attncheck::{name}", where, {}, outcome, text, when)  # type: ignore[arg-type]
+        if when == "call":
+            vars(report)["attncheck"] = ship
+        config.hook.pytest_runtest_logreport(report=report)
 
 
 @pytest.hookimpl(optionalhook=True)

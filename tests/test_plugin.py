@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from attncheck.looks.profiles import ANCHORS, PROFILES
-from attncheck.records.schema import Closing, Manifest, Result, read
+from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 
 pytest_plugins = ["pytester"]
 
@@ -101,11 +101,11 @@ def smoke(place: pytest.Pytester, *options: str, here: bool = True) -> pytest.Ru
 
 
 def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifest, list[Result], Closing]:
-    """Return what a record holds."""
+    """Return what a record holds of single cases."""
     manifest, *results, closing = read(place.path / record)
     assert isinstance(manifest, Manifest)
     assert isinstance(closing, Closing)
-    return manifest, [line for line in results if isinstance(line, Result)], closing
+    return manifest, [line for line in results if isinstance(line, Result) and not of_pool(line)], closing
 
 
 def digits(place: pytest.Pytester) -> tuple[Any, ...]:

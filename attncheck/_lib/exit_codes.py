@@ -23,5 +23,5 @@ class ExitCode(IntEnum):
 
     @classmethod
     def of(cls, verdict: str) -> ExitCode:
-        """Return the exit code of a verdict; what was not examined settles nothing."""
-        return cls.INCONCLUSIVE if verdict == "not examined" else cls[verdict.upper()]
+        """Return the exit code of a verdict; what was not examined, or is explained by others, settles nothing."""
+        return cls.INCONCLUSIVE if verdict in ("not examined", "explained") else cls[verdict.upper()]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -32,6 +32,19 @@ def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def spread(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]]:
+    """Hand out what applies a function to many arguments as `map` does: here, or in a pool of processes.
+
+    The processes begin with the first argument, so that nothing is begun where there is none.
+    """
+    if workers == 1:
+        yield map
+        return
+    with pool_of(workers) as pool:
+        yield pool.map
 
 
 class _Pool(ProcessPoolExecutor):

@@ -15,9 +15,10 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.faults import FAULTS
 from attncheck.layers.case import read_case
 from attncheck.layers.names import layer_name
+from attncheck.looks.pools import repeat_pool
 from attncheck.looks.unit import Cost, Unit, run_unit
 from attncheck.records.manifest import installed_versions, this_machine
-from attncheck.records.schema import Manifest, Result, Theory, read, result_digest, theory_digest
+from attncheck.records.schema import Manifest, Result, Theory, of_pool, read, result_digest, theory_digest
 from attncheck.records.words import OWN_SUBJECTS
 from attncheck.subject import Subject
 
@@ -36,7 +37,7 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
         module = named.partition(":")[0]
         remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
         refuse("subject", named, "is code that the record names, and was not imported", remedy)
-    repeated = repeat(recorded, Subject.of(named), manifest.seed, trust)
+    repeated = repeat(recorded, Subject.of(named), manifest.seed, trust, record)
     same = result_digest(recorded) == result_digest(repeated)
     for line in _comparison(manifest, recorded, repeated, named, same):
         print(line)
@@ -50,7 +51,9 @@ def _trusted(subject: str, trust: Sequence[str]) -> bool:
     return name in known.get(module, ()) or any(module == each or module.startswith(f"{each}.") for each in trust)
 
 
-def repeat(recorded: Result, subject: Subject, seed: int, trust: Sequence[str] = ()) -> Result:
+def repeat(
+    recorded: Result, subject: Subject, seed: int, trust: Sequence[str] = (), record: Path | None = None
+) -> Result:
     """Examine again what a result examined, on the same draws.
 
     Parameters
@@ -62,7 +65,12 @@ def repeat(recorded: Result, subject: Subject, seed: int, trust: Sequence[str] =
         The run seed.
     trust : sequence of str
         Modules that functions of a program may be imported from.
+    record : Path, optional
+        Where the cases of a pool are.
     """
+    if record is not None and of_pool(recorded):
+        single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
+        return repeat_pool(recorded, single, subject, seed, trust)
     unit = Unit(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
     with own_arithmetic():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from attncheck.evidence.family import (
     unit_array,
 )
 from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
+from attncheck.evidence.ranks import rank_score, shift_score
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
 # Relative differences that single precision makes in sums of some numbers.
@@ -101,7 +103,8 @@ class Uniform(Family):
         half = _band(count, 1.0 - CONFIDENCE)
         picture = cdf_of_uniform(array, half, self.allowance)
         interval, at_most = _around(distance, half), self.allowance > 0.0
-        return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most)
+        summary = shift_score(array, self.allowance)
+        return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most, summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `departure`.
@@ -200,13 +203,15 @@ class TwoSample(Family):
         theirs = np.sort(finite_array("reference", reference), axis=None)
         check_count("sample", ours.size, self.minimum_count)
         check_count("reference", theirs.size, self.minimum_count)
-        distance = _two_sample_distance(ours, theirs, self.unit)
+        rounding = _rounding(ours, theirs, self.unit)
+        distance = _two_sample_distance(ours, theirs, rounding)
         effective = ours.size * theirs.size / (ours.size + theirs.size)
         p_value = special.kolmogorov(math.sqrt(effective) * distance)
         # Each law lies in its own band with half the error, so their distance lies in the sum.
         half = _band(ours.size, 0.5 - 0.5 * CONFIDENCE) + _band(theirs.size, 0.5 - 0.5 * CONFIDENCE)
         picture = cdf_of_two(ours, theirs, half)
-        return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size, picture)
+        summary = rank_score(ours, theirs, rounding, logarithms=self.unit == 1.0)
+        return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size, picture, summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return a lower bound of the chance of detecting two laws at distance `departure`.
@@ -280,14 +285,18 @@ def least_power(margin: float, count: float) -> float:
     return float(1.0 - np.max(missed))
 
 
-def _two_sample_distance(ours: FloatArray, theirs: FloatArray, unit: float) -> float:
-    """Return the largest F(x) − G(x + δ) or G(x) − F(x + δ) of two sorted arrays, δ what rounding may make of x."""
+def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[FloatArray], FloatArray]:
+    """Return what single precision may add to numbers of two arrays, as a function of them."""
     size = max(unit, float(np.quantile(np.abs(np.concatenate([ours, theirs])), 0.9)))
+    return lambda values: _ROUNDING * np.maximum(np.abs(values), size)
+
+
+def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> float:
+    """Return the largest F(x) − G(x + δ) or G(x) − F(x + δ) of two sorted arrays, δ what rounding may make of x."""
 
     def above(one: FloatArray, other: FloatArray) -> float:
-        beyond = one + _ROUNDING * np.maximum(np.abs(one), size)
         ranks = np.arange(1, one.size + 1) / one.size
-        return float(np.max(ranks - np.searchsorted(other, beyond, side="right") / other.size))
+        return float(np.max(ranks - np.searchsorted(other, one + rounding(one), side="right") / other.size))
 
     return max(above(ours, theirs), above(theirs, ours))
 

@@ -13,6 +13,7 @@ from scipy import special, stats
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array, smallest_real
+from attncheck.evidence.summaries import Score, normal_score
 
 _DRAWS = "pass a number of draws, e.g. size=1000"
 _TAIL = 0.5 * (1.0 - CONFIDENCE)
@@ -100,9 +101,9 @@ class Calls(Family):
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
         effect = self._share(odds - freedom, count)
-        return Outcome(
-            float(special.chdtrc(freedom, statistic)), effect, min(low, effect), max(high, effect), 0.0, count
-        )
+        p_value = float(special.chdtrc(freedom, statistic))
+        summary = Score(normal_score(1.0 - p_value, p_value), 1.0, "excess")
+        return Outcome(p_value, effect, min(low, effect), max(high, effect), 0.0, count, summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detection when a share `departure` of the variance lies between calls."""

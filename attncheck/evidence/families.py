@@ -18,6 +18,7 @@ from attncheck._lib.errors import check_choice, check_number, check_whole, refus
 from attncheck.evidence.distances import TwoSample, Uniform
 from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
 from attncheck.evidence.normal import Association, Smooth
+from attncheck.evidence.summaries import Events, Score, normal_score
 
 __all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoSample", "Uniform"]
 
@@ -94,10 +95,13 @@ class Scale(Family):
         check_count("dof", int(total_dof), 1)
         with np.errstate(over="ignore"):  # an overflow is refused as infinite
             total = float(finite_array("squares", entries.sum()))
-        p_value = _two_sided(float(special.chdtr(total_dof, total)), float(special.chdtrc(total_dof, total)))
+        below, above = float(special.chdtr(total_dof, total)), float(special.chdtrc(total_dof, total))
         low = total / _chi_square_above(total_dof, _TAIL)
         high = total / _chi_square_below(total_dof, _TAIL)
-        return Outcome(p_value, total / total_dof, low, high, 1.0, round(total_dof))
+        # The logarithm of the ratio has a variance of about 2/dof.
+        summary = Score(normal_score(below, above), 0.5 * total_dof, "ratio")
+        p_value = _two_sided(below, above)
+        return Outcome(p_value, total / total_dof, low, high, 1.0, round(total_dof), summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the exact chance of detection when the variance is `departure` times the declared one."""
@@ -198,8 +202,9 @@ class Count(Family):
             p_value = _two_sided(float(binom.cdf(hits, total, self.probability)), p_value)
         low = float(special.betaincinv(hits, total - hits + 1, _TAIL)) if hits else 0.0
         high = float(special.betainccinv(hits + 1, total - hits, _TAIL)) if hits < total else 1.0
-        at_most = self.tail == "upper" and self.probability > 0.0
-        return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most)
+        upper = self.tail == "upper"
+        at_most, summary = upper and self.probability > 0.0, Events(hits, total, float(self.probability), upper)
+        return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most, summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the exact chance of detection when the true probability is `departure`."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck.evidence.summaries import Summary
 
 FloatArray = NDArray[np.float64]
 
@@ -47,6 +48,8 @@ class Outcome:
         What the sample looked like, for reports; see `attncheck.evidence.pictures`.
     at_most : bool
         Whether the null allows everything up to `null_effect`, rather than expecting it.
+    summary : Summary or None
+        What is left of the sample to add up with others; None where there is nothing to add.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class Outcome:
     count: int
     picture: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
     at_most: bool = False
+    summary: Summary | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"

@@ -20,6 +20,7 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
+from attncheck.evidence.summaries import Score
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 _DRAWS = "pass a number of draws, e.g. size=1000"
@@ -217,7 +218,8 @@ class Smooth(Family):
 def _normal_outcome(z: float, count: int, spread: float) -> Outcome:
     effect = z / math.sqrt(count)
     half = _QUANTILE * spread / math.sqrt(count)
-    return Outcome(2.0 * float(special.ndtr(-abs(z))), effect, effect - half, effect + half, 0.0, count)
+    p_value, summary = 2.0 * float(special.ndtr(-abs(z))), Score(z, count)
+    return Outcome(p_value, effect, effect - half, effect + half, 0.0, count, summary=summary)
 
 
 def _normal_power(mean: float, level: float) -> float:

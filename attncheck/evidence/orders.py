@@ -13,6 +13,7 @@ from scipy import special
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
 from attncheck.evidence.pictures import rate
+from attncheck.evidence.summaries import Score
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # The spread of log |N(0, 1)|.
@@ -93,7 +94,10 @@ class Order(Family):
         half = _QUANTILE * error
         picture = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, picture)
+        # By the spread that is known beforehand: a weight that comes of the sample would follow its slope.
+        information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
+        summary = Score(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
+        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, picture, summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detection when the true order is `departure`."""

@@ -9,7 +9,7 @@ from attncheck.evidence.family import Outcome
 
 
 class Verdict(StrEnum):
-    """The four verdicts; only `CONSISTENT` is a pass.
+    """The verdicts; only `CONSISTENT` is a pass.
 
     ``consistent``
         No departure was seen, down to the gap that the check could have seen.
@@ -20,6 +20,8 @@ class Verdict(StrEnum):
         power at an affordable size.
     ``inconclusive``
         No fresh draws could be had and the blocks disagree.
+    ``explained``
+        A pool is suspicious, and cases in it are violated by themselves: no further look was taken.
 
     Examples
     --------
@@ -31,6 +33,7 @@ class Verdict(StrEnum):
     VIOLATED = "violated"
     NOT_EXAMINED = "not examined"
     INCONCLUSIVE = "inconclusive"
+    EXPLAINED = "explained"
 
     @property
     def passed(self) -> bool:

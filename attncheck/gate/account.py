@@ -24,6 +24,7 @@ from attncheck.records.schema import (
     Planned,
     Theory,
     combined_digest,
+    of_pool,
     read_as,
     result_digest,
     sensible,
@@ -135,6 +136,8 @@ class Account:
         Violated statements of the theory.
     first_looks : dict of str to float
         One first-look p-value for each unit, chosen by key.
+    pooled : dict of int to tuple of str
+        The cases of each pool, by its key.
     """
 
     path: Path
@@ -152,6 +155,7 @@ class Account:
     notable: list[Line]
     refuted: list[Theory]
     first_looks: dict[str, float]
+    pooled: dict[int, tuple[str, ...]]
 
     @property
     def examined(self) -> BoolArray:
@@ -163,9 +167,10 @@ class Account:
         return np.equal(self.verdicts, _VERDICTS.index(verdict))
 
     def common(self, other: Account) -> tuple[IntArray, IntArray]:
-        """Return where in this and in the other account the results are that both have."""
-        _, ours, theirs = np.intersect1d(self.keys, other.keys, return_indices=True)
-        return ours, theirs
+        """Return where in this and in the other account the results are that both have; pools, of the same cases."""
+        keys, ours, theirs = np.intersect1d(self.keys, other.keys, return_indices=True)
+        same = np.array([self.pooled.get(key) == other.pooled.get(key) for key in keys.tolist()], dtype=bool)
+        return ours[same], theirs[same]
 
 
 class _Gathering:
@@ -182,6 +187,7 @@ class _Gathering:
         self.layers: dict[str, str] = {}
         self.notable: dict[str, list[Line]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
         self.refuted: list[Theory] = []
+        self.pooled: dict[int, tuple[str, ...]] = {}
         self.digests = bytearray()
 
     def take(self, line: Line) -> Entry:
@@ -189,6 +195,8 @@ class _Gathering:
         fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
         entry = Entry(*fields)
         self.keys.append(self.names.key(line.check, line.unit))
+        if of_pool(line):
+            self.pooled[self.keys[-1]] = tuple(line.case.get("of", ()))
         self.verdicts.append(_VERDICTS.index(line.verdict))
         self.why.append(self.reasons.setdefault(line.reason, len(self.reasons)))
         for name, values in self.numbers.items():
@@ -269,6 +277,7 @@ def read_account(path: Path, names: Names) -> Account:
         notable=[line for kept in gathered.notable.values() for line in worst(kept)],
         refuted=gathered.refuted,
         first_looks=first_looks,
+        pooled=gathered.pooled,
     )
 
 
@@ -292,6 +301,8 @@ def _check_digest(path: Path, closing: Sequence[Closing], digests: bytearray) ->
 
 def _describe(layer: dict[str, Any]) -> str:
     try:
-        return layer_name(layer) if "program" in layer else AttentionLayer.from_dict(layer).describe()
+        return (
+            layer_name(layer) if "program" in layer or "pool" in layer else AttentionLayer.from_dict(layer).describe()
+        )
     except InputError:
         return "a layer that this version does not know"

@@ -11,9 +11,11 @@ from attncheck.layers.attention import AttentionLayer
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a layer or program; of one that this version does not know, its fields."""
+    """Return the short name of a layer, program or pool; of a layer that this version does not know, its fields."""
     if "program" in layer:
         return _program_name(layer)
+    if "pool" in layer:
+        return f"{counted(len(layer['of']), 'case')} together, pool {layer['pool']}"
     try:
         return AttentionLayer.from_dict(layer).describe()
     except (InputError, TypeError):

@@ -20,6 +20,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
+from attncheck.evidence.summaries import to_record
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.case import Case
 from attncheck.records.schema import Planned, Result
@@ -268,17 +269,13 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     unsupported = subject.reason_unsupported(unit.case)
     if unsupported:
         return [excused_result(unit, check, cost, unsupported) for check in unit.checks]
-    key = unit.stream_key
-    setting = subject.probe(unit.case, stream(seed, *key, role=f"{unit.role}/probe"))
-    planned = plan(unit, setting, cost)
-    by_name = {check.name: check for check in planned.sizes}
+    planned = probed(unit, subject, seed, cost)
+    names = [check.name for check in planned.sizes]
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
-        rng = stream(seed, *key, look=look, role=unit.role)
-        reference_seed = seed_sequence(seed, *key, look=look, role=f"{unit.role}/reference")
-        return observe(planned, [by_name[name] for name in names], factor, subject, rng, reference_seed)
+        return take_look(unit, planned, subject, seed, look, factor, names)
 
-    trails = examine(evaluate, list(by_name), cost.level) if by_name else {}
+    trails = examine(evaluate, names, cost.level) if names else {}
     seconds = time.perf_counter() - started
     return [
         examined_result(unit, check, cost, planned, trails[check.name], seconds)
@@ -288,9 +285,28 @@ def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result
     ]
 
 
+def probed(unit: Unit, subject: Subject, seed: int, cost: Cost) -> Plan:
+    """Return the plan of a unit, after a probe of the subject on a stream of its own."""
+    setting = subject.probe(unit.case, stream(seed, *unit.stream_key, role=f"{unit.role}/probe"))
+    return plan(unit, setting, cost)
+
+
+def take_look(
+    unit: Unit, planned: Plan, subject: Subject, seed: int, look: int, factor: int, names: Sequence[str]
+) -> dict[str, Outcome]:
+    """Return what checks, by name, come to on the streams of one look.
+
+    The draws of a check do not depend on which others are asked for.
+    """
+    checks = [check for check in planned.sizes if check.name in names]
+    rng = stream(seed, *unit.stream_key, look=look, role=unit.role)
+    reference = seed_sequence(seed, *unit.stream_key, look=look, role=f"{unit.role}/reference")
+    return observe(planned, checks, factor, subject, rng, reference)
+
+
 def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
     """Return the record of a check that was examined."""
-    last = trail.last
+    first, last = trail.outcomes[0], trail.last
     empty = last.count == 0
     return Result(
         id=unit.result_id(check),
@@ -322,6 +338,7 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         hint=check.hint_on(planned.setting),
         seconds=seconds,
         picture=None if last.picture is None else dict(last.picture),
+        summary=None if empty or first.summary is None else to_record(first.summary),
     )
 
 

@@ -23,7 +23,7 @@ from attncheck.evidence.ledger import Entry, keyed_p_values
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.bounded import Largest
-from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read_as, sensible
+from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, of_pool, read_as, sensible
 
 #: Results that are kept of each check, the most suspicious ones.
 KEPT = 24
@@ -169,6 +169,8 @@ class Gathered:
         Their test.
     theory : list of Theory
         The statements of the theory, by id.
+    pools : list of Result
+        The results of cases together, by id.
     """
 
     path: Path
@@ -185,10 +187,13 @@ class Gathered:
     p_values: list[float] = dataclasses.field(default_factory=list)
     uniformity: Outcome | None = None
     theory: list[Theory] = dataclasses.field(default_factory=list)
+    pools: list[Result] = dataclasses.field(default_factory=list)
 
     def count(self, verdict: str) -> int:
         """Return how many results have a verdict."""
-        return sum(tally.verdicts[verdict] for tally in self.tallies.values())
+        return sum(tally.verdicts[verdict] for tally in self.tallies.values()) + sum(
+            pool.verdict == verdict for pool in self.pools
+        )
 
     @property
     def examined(self) -> int:
@@ -218,6 +223,7 @@ def gather(path: Path) -> Gathered:
     found.named["missing"] = heapq.nsmallest(_NAMED, missing)
     found.tallies = dict(sorted(found.tallies.items()))
     found.theory.sort(key=lambda each: each.id)
+    found.pools.sort(key=lambda each: each.id)
     return found
 
 
@@ -256,6 +262,9 @@ def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> I
             fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
             entry = Entry(*fields)
         yield entry
+        if of_pool(line):  # which pools there are follows from what was examined
+            found.pools.append(line)
+            continue
         _account(found, owed, line.id)
         # A layer on which nothing was examined was not visited.
         if line.p_values:

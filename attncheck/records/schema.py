@@ -13,7 +13,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -64,7 +64,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     ``high`` are of the look that decided; the null expects ``null_effect``, or allows everything up to it where
     ``at_most``; ``gap`` is the smallest effect that a look of this size
     detects with the planned power. ``picture`` shows the look that decided, see
-    `attncheck.evidence.pictures`.
+    `attncheck.evidence.pictures`. ``summary`` is what the first look left to be added up with other cases, see
+    `attncheck.evidence.summaries`. The result of a pool has ``{"pool": what, "of": keys of cases}`` for a case.
     """
 
     id: str
@@ -98,6 +99,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     diagnosis: list[str] = []
     picture: dict[str, Any] | None = None
     at_most: bool = False
+    summary: dict[str, Any] | None = None
 
 
 class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
@@ -136,6 +138,26 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 
 
 Line = Manifest | Result | Theory | Closing
+
+
+class _Seen(Protocol):
+    """A result, or a reader's own struct of one."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def case(self) -> dict[str, Any]: ...
+
+
+def case_key(result: _Seen) -> str:
+    """Return the key of the case of a result, or the name of its pool."""
+    return result.unit.partition("@")[2]
+
+
+def of_pool(result: _Seen) -> bool:
+    """Return whether a result is of several cases together."""
+    return "pool" in result.case
 
 
 class _Head(msgspec.Struct):

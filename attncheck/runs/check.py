@@ -37,6 +37,8 @@ class CheckReport:
         Subject, seed, profile and budget.
     results : tuple of Result
         In the order of layers and checks.
+    pools : tuple of Result
+        What several layers say together, check by check; empty for a single one.
     conclusion : Conclusion
         Verdict over all results, with reasons.
     coverage : tuple of str
@@ -50,6 +52,7 @@ class CheckReport:
     conclusion: Conclusion
     coverage: tuple[str, ...] = ()
     call: str = ""
+    pools: tuple[Result, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -58,8 +61,8 @@ class CheckReport:
 
     @property
     def violated(self) -> tuple[Result, ...]:
-        """The violated results."""
-        return tuple(result for result in self.results if result.verdict == "violated")
+        """The violated results, of layers and then of pools."""
+        return tuple(result for result in (*self.results, *self.pools) if result.verdict == "violated")
 
     def messages(self) -> Iterator[str]:
         """Iterate over what is wrong, in words and numbers, one text per property and layer, the most telling first."""
@@ -70,6 +73,9 @@ class CheckReport:
         for unit, claim in zip(worst, claims, strict=True):
             after = claims[0] if claim != claims[0] else ""
             yield explain([each for each in self.results if each.unit == unit], None, self.call, after)
+        for pool in self.pools:
+            if pool.verdict == "violated":
+                yield explain([pool], None, self.call)
 
     def require(self) -> None:
         """Raise AssertionError unless the verdict is consistent."""
@@ -77,7 +83,7 @@ class CheckReport:
             raise AssertionError("\n\n".join([*self.conclusion.reasons, *self.messages()]))
 
     def __str__(self) -> str:
-        text = summarize(self.run, self.results, self.conclusion)
+        text = summarize(self.run, [*self.results, *self.pools], self.conclusion)
         notes = [f"  {line}" for line in self.coverage[:_NOTES]]
         notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
         uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
@@ -154,13 +160,15 @@ def check(
         field, value = ("properties", names) if layers else ("layer", layers)
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
-    results = tuple(
+    single = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
-    )
+    ]
+    pools = run.pool(single, cases={unit.case.key: unit.case for unit in units})
     written = [each for each in layers if isinstance(each, Program)]
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
     call = "" if written else _call(subject, layers, names, run)
-    return CheckReport(run, results, run.conclude(results), tuple(dict.fromkeys(notes)), call)
+    conclusion = run.conclude([*single, *pools])
+    return CheckReport(run, tuple(single), conclusion, tuple(dict.fromkeys(notes)), call, tuple(pools))
 
 
 def _call(subject: Any, layers: Sequence[AttentionLayer], names: Sequence[str], run: Run) -> str:

@@ -9,7 +9,10 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.processes import spread
+from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Closing, Result, Theory, Writer, run_digest
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
@@ -45,6 +48,23 @@ class RunReport:
         statement = msgspec.convert(fields, Theory)
         self.theory.append(statement)
         self._write(statement)
+
+    def pool(self, processes: int) -> list[tuple[dict[str, Any], str]]:
+        """Examine the pools and take their results, but for violated ones: return these, each with its message.
+
+        Parameters
+        ----------
+        processes : int
+            How many processes share further looks; 1 for this one.
+        """
+        with spread(processes) as each:
+            pools = self.run.pool(self.results, each)
+        bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
+        self.take([msgspec.to_builtins(result) for result in pools if result not in bad])
+        return [
+            (msgspec.to_builtins(result), explain([result], self.run.record, subject=self.run.subject.name))
+            for result in bad
+        ]
 
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run is consistent and written down."""

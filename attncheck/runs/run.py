@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.examples import draw_examples, program_anchors
+from attncheck.looks.pools import Map, examine_pools, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.stand_ins import stand_in
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
 from attncheck.records.manifest import manifest_of
-from attncheck.records.schema import Manifest, Planned, Result, Theory
+from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
@@ -94,17 +96,23 @@ class Run:
 
     @property
     def level(self) -> float:
-        """The level of one look, from the budget and the number of planned results that looks decide on."""
-        return self.budget.level(max(1, len(self.planned)))
+        """The level of one look, from the budget and the number of results that looks decide on: cases and pools."""
+        return self.budget.level(max(1, len(self.planned) + self.most_pools))
 
     @property
     def planned(self) -> list[Planned]:
-        """Every result on the subject that the run owes."""
+        """Every result on single cases of the subject that the run owes."""
         owed = []
         for unit in self.unit_ids:
             name, _, layer = unit.partition("@")
             owed += [Planned(f"{check.name}@{layer}", unit, check.name) for check in checks_of(name)]
         return owed
+
+    @property
+    def most_pools(self) -> int:
+        """How many pools there can be: of every property that is examined on several cases."""
+        counts = Counter(unit.partition("@")[0] for unit in self.unit_ids)
+        return most_pools(name for name, count in counts.items() if count > 1)
 
     @property
     def planned_theory(self) -> list[Planned]:
@@ -187,13 +195,32 @@ class Run:
             for result in results
         ]
 
+    def pool(self, results: Sequence[Result], each: Map = map, cases: Mapping[str, Case] | None = None) -> list[Result]:
+        """Return the results of the pools, once those of all cases are there.
+
+        Parameters
+        ----------
+        results : sequence of Result
+            Of single cases.
+        each : callable
+            Applies a function to further looks, as `map` does.
+        cases : mapping of str to Case, optional
+            Cases by key, where they are at hand.
+        """
+        subject = self.subject if each is map else self.subject.name
+        bad = [case_key(result) for result in violated(results)]
+        with own_arithmetic():
+            return examine_pools(pools_of(results), bad, subject, self.seed, self.level, each, cases)
+
     def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
         """Return what results and statements of the theory come to, against the plan."""
         records = [msgspec.to_builtins(result) for result in results]
         records += [
             {"id": each.id, "unit": each.id, "verdict": each.verdict, "p_values": [], "looks": False} for each in theory
         ]
-        planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
+        # Which pools there are follows from what was examined.
+        pools = [pool.id for pool in pools_of(result for result in results if not of_pool(result))]
+        planned = [*pools, *(planned.id for planned in (*self.planned, *self.planned_theory))]
         with own_arithmetic():
             return conclude(planned, records, self.budget, self.seed)
 

@@ -21,8 +21,9 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call
 from attncheck.layers.program import features as program_features
+from attncheck.looks.pools import ALL
 from attncheck.records.gather import tallied
-from attncheck.records.schema import Result, Theory, run_digest
+from attncheck.records.schema import Result, Theory, case_key, of_pool, run_digest
 from attncheck.records.words import reads, replay_command, telling
 from attncheck.runs.run import Run
 
@@ -48,6 +49,8 @@ NOT_PROVED = (
 )
 # Likely causes that a summary names.
 _CAUSES = 3
+# Violated pools that it shows.
+_POOLS = 8
 
 
 def summarize(
@@ -65,10 +68,12 @@ def summarize(
     theory : sequence of Theory
         Statements of the theory that the run examined besides.
     """
-    parts = [verdict_sentence(run, results, conclusion), *all_refused(run, results), *usual_causes(results)]
+    single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
+    parts = [verdict_sentence(run, results, conclusion), *all_refused(run, single), *usual_causes(single)]
     if results:
-        parts += [render_table(_table(results), color), *skipped(results), *detectable(results), *unseen(results)]
-    parts += [*visited_layers(results), *visited_programs(results), *of_theory(run, theory)]
+        parts += [render_table(_table(single), color), *together(pools), *skipped(single)]
+        parts += [*detectable(single, pools), *unseen(single)]
+    parts += [*visited_layers(single), *visited_programs(single), *of_theory(run, theory)]
     if conclusion.uniformity is not None:
         test = conclusion.uniformity
         parts.append(
@@ -97,6 +102,21 @@ def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
     return lines
 
 
+def together(pools: Sequence[Result]) -> list[str]:
+    """Return a line on what all configurations say together, if they were pooled, and one for each violated pool."""
+    examined = [each for each in pools if each.p_values]
+    if not examined:
+        return []
+    counts = Counter(each.verdict for each in examined)
+    told = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
+    smallest = min(examined, key=lambda each: each.p_values[0])
+    lines = [
+        f"Together: {counted(len(examined), 'pool')} of configurations, {told}; smallest first p "
+        f"{chance(smallest.p_values[0])} ({smallest.id})"
+    ]
+    return lines + [f"  {each.id}: {each.text}" for each in examined if each.verdict == Verdict.VIOLATED][:_POOLS]
+
+
 def visited_layers(results: Iterable[Result]) -> list[str]:
     """Return a line on how many of the examined layers have what a layer may have, if there are any."""
     examined = [result.case for result in results if result.p_values and "program" not in result.case]
@@ -119,14 +139,15 @@ def visited_programs(results: Iterable[Result]) -> list[str]:
 
 def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion) -> str:
     """Return the verdict with its false-alarm budget, and the reasons where it is not a pass."""
-    examined = [result for result in results if result.p_values]
+    examined = [result for result in results if result.p_values and not of_pool(result)]
+    pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
     cases = len({str(result.case) for result in examined})
     text = (
         f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined):,} of "
         f"{counted(len(run.planned), 'planned result')} examined, on {counted(claims, 'claim')} and "
-        f"{counted(cases, 'configuration')}; the chance of a false alarm was set to "
-        f"{run.budget.false_alarm:g} before the run."
+        f"{counted(cases, 'configuration')}{f', and {pools:,} of them together' if pools else ''}; the chance of a "
+        f"false alarm was set to {run.budget.false_alarm:g} before the run."
     )
     return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
 
@@ -257,8 +278,8 @@ def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     return [(name, [result for result in results if result.property == name]) for name in names]
 
 
-def detectable(results: Sequence[Result]) -> list[str]:
-    """Return the detectable gaps of the main checks, on the median layer and on the worst."""
+def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
+    """Return the detectable gaps of the main checks: of all cases together, of the median one and of the worst."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
         group = [r for r in results if r.check == check and r.p_values and r.gap is not None]
@@ -267,8 +288,20 @@ def detectable(results: Sequence[Result]) -> list[str]:
     if not groups:
         return []
     power = min(result.power for result in results)
-    lines = [f"  {claim:16} {_gap_sentence(group)}" for claim, group in groups.items()]
+    common = {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
+    lines = [
+        line
+        for claim, group in groups.items()
+        for line in (f"  {claim:16} {_gap_sentence(group)}", *_common_gap(common.get(group[0].check)))
+    ]
     return [f"The smallest effect that this run had a chance of {power:.0%} to call violated:", *lines]
+
+
+def _common_gap(pool: Result | None) -> list[str]:
+    """Return the gap of all cases together, where they were pooled."""
+    if pool is None or pool.gap is None:
+        return []
+    return [f"  {'':16} {gap_text(pool.gap)} on all together, {expected(pool)}: {reads(pool)}"]
 
 
 def _gap_sentence(group: Sequence[Result]) -> str:

@@ -170,7 +170,8 @@ def test_the_level_spends_the_budget_and_no_more() -> None:
 
 
 def test_verdicts_are_strings_and_only_one_passes() -> None:
-    assert [str(verdict) for verdict in Verdict] == ["consistent", "violated", "not examined", "inconclusive"]
+    names = ["consistent", "violated", "not examined", "inconclusive", "explained"]
+    assert [str(verdict) for verdict in Verdict] == names
     assert [verdict for verdict in Verdict if verdict.passed] == [Verdict.CONSISTENT]
 
 

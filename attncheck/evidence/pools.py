@@ -1,0 +1,201 @@
+"""Pools: what several samples say of one statistic together.
+
+A look leaves a summary of each statistic (`attncheck.evidence.summaries`). In a pool of independent samples scores are
+standardised first and then weighed by their information; counts are compared with the exact law of their sum. Sums are
+rounded once (`math.fsum`): neither the order of the samples, nor the way in which they came together, shows in a digit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import signal, special
+from scipy.stats import binom
+
+from attncheck._lib.errors import refuse
+from attncheck.evidence.families import Count
+from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
+from attncheck.evidence.summaries import Events, Score, Summary
+
+#: Scores count up to here: no p-value was promised to be accurate further out.
+CLIP = 4.5
+_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
+# Chance on either side that the exact law of a sum of counts leaves out, for each sample.
+_LEFT_OUT = 1e-18
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Summaries of one statistic on independent samples, each known by a key.
+
+    Parameters
+    ----------
+    summaries : mapping of str to Summary
+        All scores or all events, and alike in what their effect is.
+
+    Raises
+    ------
+    InputError
+        If there are none, or they are not of one kind.
+
+    Examples
+    --------
+    >>> one, other = Pool({"a": Score(2.5, 100.0)}), Pool({"b": Score(3.0, 100.0)})
+    >>> one.merge(other) == other.merge(one)
+    True
+    >>> outcome = one.merge(other).outcome()
+    >>> f"{outcome.p_value:.1e}", round(outcome.effect, 3), outcome.count
+    ('1.0e-04', 0.275, 2)
+    """
+
+    summaries: Mapping[str, Summary]
+
+    def __post_init__(self) -> None:
+        kinds = {_kind(each) for each in self.summaries.values()}
+        if len(kinds) != 1:
+            remedy = "pool the summaries of one statistic"
+            refuse("summaries", sorted(map(str, kinds)), "must be at least one, and of one kind", remedy)
+        object.__setattr__(self, "summaries", dict(sorted(self.summaries.items())))
+
+    def merge(self, other: Pool) -> Pool:
+        """Return the pool of both.
+
+        Raises
+        ------
+        InputError
+            If a key is in both with different numbers, or the kinds differ.
+        """
+        for key in self.summaries.keys() & other.summaries.keys():
+            if self.summaries[key] != other.summaries[key]:
+                refuse("summaries", key, "is in both pools with different numbers", "merge pools of one run")
+        return Pool({**self.summaries, **other.summaries})
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of all samples together; `count` is their number."""
+        return _outcome_of_events(self._events) if self._events else _outcome_of_scores(self._scores)
+
+    def gap(self, level: float, power: float) -> float:
+        """Return the smallest common effect that these samples show with chance `power`.
+
+        It has the unit of the outcome's effect; ``math.inf`` where no effect does.
+
+        Raises
+        ------
+        InputError
+            If `level` or `power` lies outside its range.
+        """
+        target = check_power(power, level)
+        if self._events:
+            trials, mean = _expected(self._events)
+            return Count(mean / trials).gap(trials, level, target)
+        sums = _sums(self._scores)
+        if sums.information == 0.0:
+            return math.inf
+        critical = float(-special.ndtri(check_level(level) / (1.0 if sums.kind.one_sided else 2.0)))
+        reach = (critical + sums.bias + float(special.ndtri(target))) / math.sqrt(sums.information)
+        return _shown(sums.kind, reach)
+
+    @property
+    def _events(self) -> list[Events]:
+        return [each for each in self.summaries.values() if isinstance(each, Events)]
+
+    @property
+    def _scores(self) -> list[Score]:
+        return [each for each in self.summaries.values() if isinstance(each, Score)]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What scores come to: the first one for their kind, the normal score, information, bias and common effect."""
+
+    kind: Score
+    z: float
+    information: float
+    bias: float
+    effect: float
+
+
+def _sums(scores: Sequence[Score]) -> _Sums:
+    weights = [math.sqrt(each.information) for each in scores]
+    information = math.fsum(each.information for each in scores)
+    if information == 0.0:
+        return _Sums(scores[0], 0.0, 0.0, 0.0, 0.0)
+
+    def weighed(values: Sequence[float]) -> float:
+        return math.fsum(w * value for w, value in zip(weights, values, strict=True))
+
+    root = math.sqrt(information)
+    clipped = [min(max(each.z, -CLIP), CLIP) for each in scores]
+    return _Sums(
+        kind=scores[0],
+        z=weighed(clipped) / root,
+        information=information,
+        bias=weighed([each.bias for each in scores]) / root,
+        effect=weighed([each.z for each in scores]) / information,
+    )
+
+
+def _outcome_of_scores(scores: Sequence[Score]) -> Outcome:
+    sums = _sums(scores)
+    if sums.information == 0.0:
+        null = _shown(sums.kind, 0.0)
+        return Outcome(1.0, null, null, null, null, len(scores))
+    beyond = sums.z if sums.kind.one_sided else max(0.0, abs(sums.z) - sums.bias)
+    p_value = float(special.ndtr(-beyond)) * (1.0 if sums.kind.one_sided else 2.0)
+    half = _QUANTILE / math.sqrt(sums.information)
+    effect, low, high, null = (
+        _shown(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, 0.0)
+    )
+    return Outcome(min(1.0, p_value), effect, low, high, null, len(scores))
+
+
+def _outcome_of_events(events: Sequence[Events]) -> Outcome:
+    hits = sum(each.events for each in events)
+    trials, mean = _expected(events)
+    above, below = _tails(events, hits)
+    two_sided = not events[0].one_sided
+    p_value = min(1.0, 2.0 * min(above, below)) if two_sided else above
+    alike = Count(mean / trials).test(hits, trials)  # its interval needs no null
+    at_most = not two_sided and mean > 0.0
+    return Outcome(p_value, alike.effect, alike.low, alike.high, mean / trials, len(events), at_most=at_most)
+
+
+def _expected(events: Sequence[Events]) -> tuple[int, float]:
+    """Return all trials, and how many events the null expects of them."""
+    return sum(each.trials for each in events), math.fsum(each.trials * each.probability for each in events)
+
+
+def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
+    """Return the exact chances of at least and of at most `hits` events: a Poisson binomial law, by convolution."""
+    start, law = 0, np.ones(1)
+    for each in sorted(events, key=lambda one: one.trials * one.probability):
+        least = int(binom.ppf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
+        most = int(binom.isf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
+        start += max(0, least)
+        chances = binom.pmf(np.arange(max(0, least), most + 1), each.trials, each.probability)
+        law = np.maximum(signal.convolve(law, chances), 0.0)
+    place = hits - start
+    return _sum(law[max(0, place) :]), _sum(law[: max(0, place + 1)])
+
+
+def _sum(chances: NDArray[np.float64]) -> float:
+    return min(1.0, float(np.sum(chances)))
+
+
+def _kind(summary: Summary) -> tuple[Any, ...]:
+    """Return what summaries of one pool have in common."""
+    if isinstance(summary, Events):
+        return "events", summary.one_sided
+    return "score", summary.unit
+
+
+def _shown(kind: Score, effect: float) -> float:
+    """Return an effect in the unit that people read: a ratio in place of its logarithm."""
+    if kind.unit not in ("ratio", "size"):
+        return effect
+    return math.exp(min(effect, 700.0))

@@ -1,0 +1,327 @@
+"""Pools: what all cases of a property say together of one check, and those with a feature in common.
+
+A departure that is the same everywhere and too small for any single case shows in their sum. The first look of a pool
+is made of the first looks of its cases. Where it is suspicious, further looks take fresh draws of all its cases, which
+no other look has seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import refuse
+from attncheck._lib.words import counted
+from attncheck.checks.check import AnyCheck
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import examine, per_look_power
+from attncheck.evidence.pools import Pool
+from attncheck.evidence.summaries import Summary, from_record, to_record
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.evidence.words import expected
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import Case, read_case
+from attncheck.layers.features import FEATURES
+from attncheck.looks.unit import Cost, Unit, probed, take_look
+from attncheck.records.schema import Result, case_key
+from attncheck.subject import Subject
+
+#: The pool of all cases.
+ALL = "all"
+#: What layers are pooled by, with the feature of `attncheck.layers.features.FEATURES` that they share.
+POOLS: Mapping[str, str] = {
+    "causal": "causal",
+    "grouped": "grouped heads",
+    "head_dim": "fixed head_dim",
+    "over_n": "1/n scores",
+    "tied": "tied queries and keys",
+    "map": "not softmax",
+    "activation": "other φ",
+    "stds": "other standard deviations",
+    "unscaled": "plain sum of heads",
+    "correlated": "correlated inputs",
+    "positions": "position vectors",
+}
+# What the draws of further looks are keyed by.
+_ROLE = "pool"
+
+#: Applies a function to each of some arguments, as `map` does.
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+def most_pools(names: Iterable[str]) -> int:
+    """Return how many results the pools of some properties have at most, which is what the budget counts.
+
+    Examples
+    --------
+    >>> most_pools(["non_gaussianity"]), most_pools(["fact1"])
+    (12, 1)
+    """
+    return sum(len(checks_of(name)) * (1 if name in PROGRAM_PROPERTIES else 1 + len(POOLS)) for name in set(names))
+
+
+@dataclasses.dataclass(frozen=True)
+class CasePool:
+    """The results of one check on cases that have something in common.
+
+    Attributes
+    ----------
+    name : str
+        `ALL`, or a key of `POOLS`.
+    check : Check
+    results : tuple of Result
+        By id, of two or more cases, each with a summary.
+    """
+
+    name: str
+    check: AnyCheck
+    results: tuple[Result, ...]
+
+    @property
+    def id(self) -> str:
+        """Return ``check name@pool``."""
+        return f"{self.check.name}@{self.name}"
+
+    @property
+    def first_look(self) -> Pool:
+        """What the first looks of its cases left."""
+        return Pool({case_key(one): from_record(one.summary) for one in self.results if one.summary is not None})
+
+
+def pools_of(results: Iterable[Result]) -> list[CasePool]:
+    """Return the pools that results of single cases make: each set of two or more cases of a check once, by check."""
+    examined: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda one: one.id):
+        if result.summary is not None:
+            examined.setdefault(result.check, []).append(result)
+    shares = _shared({case_key(one): one.case for members in examined.values() for one in members})
+    found = []
+    for check, members in examined.items():
+        (its,) = (each for each in checks_of(check.partition(".")[0]) if each.name == check)
+        sets: dict[tuple[str, ...], str] = {}
+        for name in (ALL, *POOLS):
+            of = tuple(one.id for one in members if name == ALL or name in shares[case_key(one)])
+            if len(of) > 1:
+                sets.setdefault(of, name)
+        by_id = {one.id: one for one in members}
+        found += [CasePool(name, its, tuple(by_id[each] for each in of)) for of, name in sets.items()]
+    return found
+
+
+def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
+    """Return the pools that cases belong to besides that of all, by key."""
+    return {
+        key: frozenset()
+        if "program" in fields
+        else frozenset(
+            name for name, feature in POOLS.items() if FEATURES[feature](AttentionLayer.from_dict(dict(fields)))
+        )
+        for key, fields in cases.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class OneLook:
+    """One look at one case, described so that any process can take it.
+
+    Attributes
+    ----------
+    subject : str or callable
+    seed : int
+        The run seed.
+    unit : Unit
+    cost : Cost
+    look, factor : int
+        The number of the look, and its size in units of the first.
+    checks : tuple of str
+        Names of what is measured.
+    """
+
+    subject: Any
+    seed: int
+    unit: Unit
+    cost: Cost
+    look: int
+    factor: int
+    checks: tuple[str, ...]
+
+
+def take(one: OneLook) -> dict[str, Summary]:
+    """Return what a look leaves of each check, by name; nothing of those that its draws say nothing of."""
+    subject = Subject.of(one.subject)
+    with own_arithmetic():
+        plan = probed(one.unit, subject, one.seed, one.cost)
+        seen = take_look(one.unit, plan, subject, one.seed, one.look, one.factor, one.checks)
+    return {name: outcome.summary for name, outcome in seen.items() if outcome.count and outcome.summary is not None}
+
+
+def examine_pools(
+    pools: Sequence[CasePool],
+    violated: Iterable[str],
+    subject: Any,
+    seed: int,
+    level: float,
+    each: Map = map,
+    cases: Mapping[str, Case] | None = None,
+) -> list[Result]:
+    """Return one result for each pool.
+
+    Parameters
+    ----------
+    pools : sequence of CasePool
+        From `pools_of`.
+    violated : iterable of str
+        Keys of cases that are violated by themselves. They explain a suspicious pool that they are in, and no further
+        look is taken at it: the run is violated anyway.
+    subject : str or callable
+        Draws again where a pool is suspicious.
+    seed : int
+        The run seed.
+    level : float
+        Level of one look.
+    each : callable
+        Applies `take` to further looks, as `map` does; that of a pool of processes spreads them.
+    cases : mapping of str to Case, optional
+        Cases by key; by default they are read from the results.
+    """
+    started, bad = time.perf_counter(), set(violated)
+    by_id = {pool.id: pool for pool in pools}
+    first = {name: pool.first_look.outcome() for name, pool in by_id.items()}
+    explained = [
+        name
+        for name, outcome in first.items()
+        if outcome.p_value < level and any(case_key(one) in bad for one in by_id[name].results)
+    ]
+
+    def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+        if look == 1:
+            return {name: first[name] for name in names}
+        looks = _looks([by_id[name] for name in names], subject, seed, look, factor, cases or {})
+        found = dict(zip(looks, each(take, looks.values()), strict=True))
+        return {name: _later_look(by_id[name], found) for name in names}
+
+    trails = {name: Trail((first[name],), Verdict.EXPLAINED, level) for name in explained}
+    trails |= examine(evaluate, [name for name in by_id if name not in explained], level)
+    seconds = time.perf_counter() - started
+    return [_result(pool, trails[name], seconds) for name, pool in by_id.items()]
+
+
+def _looks(
+    pools: Iterable[CasePool], subject: Any, seed: int, look: int, factor: int, cases: Mapping[str, Case]
+) -> dict[tuple[str, str], OneLook]:
+    """Return the looks that pools take together, by property and case."""
+    members = {(one.property, case_key(one), one.check): one for pool in pools for one in pool.results}
+    checks: dict[tuple[str, str], list[str]] = {}
+    for name, case, check in sorted(members):
+        checks.setdefault((name, case), []).append(check)
+    found = {}
+    for (name, key), wanted in checks.items():
+        result = members[name, key, wanted[0]]
+        unit = Unit(name, cases.get(key) or read_case(result.case), role=_ROLE)
+        cost = Cost(result.affordable, result.level, result.power)
+        found[name, key] = OneLook(subject, seed, unit, cost, look, factor, tuple(wanted))
+    return found
+
+
+def _later_look(pool: CasePool, found: Mapping[tuple[str, str], Mapping[str, Summary]]) -> Outcome:
+    """Return what fresh draws of all cases of a pool come to."""
+    seen = {case_key(one): found[one.property, case_key(one)].get(pool.check.name) for one in pool.results}
+    kept = {key: summary for key, summary in seen.items() if summary is not None}
+    return Pool(kept).outcome() if kept else Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int, trust: Sequence[str] = ()) -> Result:
+    """Return a pool's result, made again from the draws of its cases.
+
+    Parameters
+    ----------
+    pool : Result
+        As it was recorded.
+    results : sequence of Result
+        Of the record's single cases: those of the pool say what to draw.
+    subject : str or callable
+    seed : int
+        The run seed.
+    trust : sequence of str
+        Modules that functions of a program may be imported from.
+
+    Raises
+    ------
+    InputError
+        If a case of the pool is not in the record.
+    """
+    of = set(pool.case["of"])
+    members = sorted((one for one in results if one.check == pool.check and case_key(one) in of), key=lambda r: r.id)
+    missing = sorted(of - {case_key(one) for one in members})
+    if missing:
+        refuse("record", missing[0], f"is a case of {pool.id} and has no result there", "make the record again")
+    (check,) = (each for each in checks_of(pool.property) if each.name == pool.check)
+    cases = {case_key(one): read_case(one.case, trust) for one in members}
+    again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
+    violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
+    (found,) = examine_pools([CasePool(case_key(pool), check, again)], violated, subject, seed, pool.level, cases=cases)
+    return found
+
+
+def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
+    """Return a result with the summary that its first look leaves when it is taken again."""
+    unit, cost = Unit(result.property, case), Cost(result.affordable, result.level, result.power)
+    summary = take(OneLook(subject, seed, unit, cost, look=1, factor=1, checks=(result.check,))).get(result.check)
+    return msgspec.structs.replace(result, summary=None if summary is None else to_record(summary))
+
+
+def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
+    """Return the record of a pool."""
+    check, last, power = pool.check, trail.last, min(one.power for one in pool.results)
+    gap = pool.first_look.gap(trail.level, per_look_power(power))
+    name = pool.results[0].property
+    return Result(
+        id=pool.id,
+        key=f"{check.key}@{pool.name}",
+        unit=f"{name}@{pool.name}",
+        property=name,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        case={"pool": pool.name, "of": [case_key(one) for one in pool.results]},
+        verdict=str(trail.verdict),
+        reason="cases of it are violated by themselves" if trail.verdict == Verdict.EXPLAINED else "",
+        size=sum(one.size for one in pool.results),
+        affordable=sum(one.affordable for one in pool.results),
+        level=trail.level,
+        power=power,
+        p_values=list(trail.p_values),
+        effects=[outcome.effect for outcome in trail.outcomes],
+        effect=last.effect,
+        low=last.low,
+        high=last.high,
+        null_effect=last.null_effect,
+        at_most=last.at_most,
+        gap=gap if math.isfinite(gap) else None,
+        departure=None,
+        combined=trail.combined,
+        continuous=False,
+        text=_text(pool, last),
+        hint=pool.results[0].hint,
+        seconds=seconds,
+    )
+
+
+def _text(pool: CasePool, outcome: Outcome) -> str:
+    """Return the common effect in words and numbers."""
+    unit = (pool.results[0].summary or {}).get("unit", "")
+    what = {
+        "size": f"common factor on sizes (null: {pool.check.null}):",
+        "shift": f"common shift in standard deviations (null: {pool.check.null}):",
+        "excess": f"normal score a case (null: {pool.check.null}):",
+        "deviation": f"common deviation of: {pool.check.reads}",
+    }.get(unit, pool.check.reads)
+    numbers = f"{outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
+    return f"{what} {numbers}, {expected(outcome)}, {counted(len(pool.results), 'case')} together"

@@ -1,0 +1,224 @@
+"""Pools: they add up whatever the order, keep their level for every family, and see what they say they see."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from attncheck._lib.errors import InputError
+from attncheck.evidence.exchange import Calls, Repeats
+from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.orders import Order
+from attncheck.evidence.pools import CLIP, Pool
+from attncheck.evidence.summaries import Events, Score, Summary, from_record, to_record
+
+Draw = Callable[[np.random.Generator], Summary | None]
+WIDTHS = np.array([32, 128, 512])
+
+
+class Alone(Calls):
+    """Calls without the interval, whose computation takes nearly all the time: summaries are the same."""
+
+    @staticmethod
+    def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
+        return 0.0
+
+
+def _order(rng: np.random.Generator) -> Summary | None:
+    logs = np.log(np.abs(rng.standard_normal((200, 3)) / np.sqrt(WIDTHS)))
+    return Order(-0.5).test(logs, WIDTHS).summary
+
+
+def _two(values: Callable[[int], np.ndarray], unit: float = 0.0) -> Summary | None:
+    return TwoSample(4, unit=unit).test(values(40), values(160)).summary
+
+
+#: One sample of each family under its null; the laws of those that hold for any are unusual ones.
+FAMILIES: dict[str, Draw] = {
+    "scale": lambda rng: Scale(3).test(rng.chisquare(3, 5)).summary,
+    "association": lambda rng: Association().test(rng.standard_normal(30), rng.standard_cauchy(30)).summary,
+    "smooth": lambda rng: Smooth(2).test(rng.random(500)).summary,
+    "uniform": lambda rng: Uniform().test(rng.random(30)).summary,
+    "allowance": lambda rng: Uniform(0.01).test(rng.random(20) * 0.99).summary,
+    "two-sample": lambda rng: _two(rng.standard_cauchy),
+    "logarithms": lambda rng: _two(lambda size: np.log(rng.chisquare(2, size)), unit=1.0),
+    "atoms": lambda rng: _two(lambda size: rng.integers(0, 3, size) * 0.1),
+    "count": lambda rng: Count(0.002).test(int(rng.binomial(1000, 0.002)), 1000).summary,
+    "two-sided": lambda rng: Count(0.3, tail="two-sided").test(int(rng.binomial(50, 0.3)), 50).summary,
+    "repeats": lambda rng: Repeats().test(np.arange(50, dtype=np.uint64)).summary,
+    "calls": lambda rng: Alone(3).test(rng.standard_cauchy(90), np.array([30, 30, 30])).summary,
+    "order": _order,
+}
+#: Whose p-values are uniform under the null; those of the others are conservative.
+CONTINUOUS = ("scale", "association", "smooth", "uniform", "two-sample", "logarithms", "order")
+
+
+def _pool(draw: Draw, rng: np.random.Generator, cases: int = 4) -> Pool:
+    found = {str(case): draw(rng) for case in range(cases)}
+    return Pool({key: summary for key, summary in found.items() if summary is not None})
+
+
+@given(st.sampled_from(sorted(FAMILIES)), st.integers(0, 20), st.lists(st.integers(0, 2), min_size=5, max_size=5))
+def test_neither_order_nor_grouping_shows_in_a_digit(name: str, seed: int, places: list[int]) -> None:
+    summaries = _pool(FAMILIES[name], np.random.default_rng(seed), 5).summaries
+    whole = Pool(summaries)
+    parts = [
+        Pool({key: summaries[key] for key, each in zip(summaries, places, strict=True) if each == place})
+        for place in sorted(set(places))
+    ]
+    for order in itertools.permutations(parts):
+        merged = order[0]
+        for part in order[1:]:
+            merged = merged.merge(part)
+        assert merged == whole
+        assert merged.outcome() == whole.outcome()
+        assert merged.gap(1e-3, 0.9) == whole.gap(1e-3, 0.9)
+    if len(parts) == 3:
+        first, second, third = parts
+        assert first.merge(second.merge(third)) == first.merge(second).merge(third) == whole
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_level_is_kept(name: str) -> None:
+    # Of 1,500 right pools more than 7% below 0.05, or more than 2.1% below 0.01, come with a chance below 3e-4 each.
+    rng = np.random.default_rng(list(name.encode()))
+    p_values = np.array([_pool(FAMILIES[name], rng).outcome().p_value for _ in range(1500)])
+    assert (p_values < 0.05).mean() < 0.07
+    assert (p_values < 0.01).mean() < 0.021
+    if name in CONTINUOUS:
+        assert stats.kstest(p_values, "uniform").pvalue > 1e-6
+    else:
+        assert (p_values > 0.9).mean() > 0.08
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_scores_are_standard_normal(name: str) -> None:
+    rng = np.random.default_rng(list(name.encode()))
+    found = [FAMILIES[name](rng) for _ in range(4000)]
+    z = np.array([each.z for each in found if isinstance(each, Score)])
+    # The standard error of the mean is 0.016, that of the standard deviation 0.011: five of each.
+    assert abs(z.mean()) < 0.08
+    assert abs(z.std() - 1.0) < 0.06
+
+
+def test_a_pool_sees_what_its_gap_says() -> None:
+    # Scales of three cases, one of which holds little: 1,000 pools of the gap are found with 90%, as is its mirror
+    # image (standard error 0.01; the logarithm of a scale is not quite normal).
+    rng, sizes, level = np.random.default_rng(3), (400, 300, 10), 1e-3
+
+    def pool(ratio: float) -> Pool:
+        samples = {str(size): Scale(4).test(ratio * rng.chisquare(4, size)).summary for size in sizes}
+        return Pool({key: each for key, each in samples.items() if each is not None})
+
+    gap = pool(1.0).gap(level, 0.9)
+    single = Scale(4).gap(400, level, 0.9)
+    assert 1.0 < gap < single
+    for ratio in (gap, 1.0 / gap):
+        found = np.mean([pool(ratio).outcome().p_value < level for _ in range(1000)])
+        assert 0.86 < found < 0.94
+
+
+def test_small_departures_add_up() -> None:
+    # Sizes 3% too large in twenty samples, of which hardly one alone is suspicious.
+    rng = np.random.default_rng(5)
+    family = TwoSample(4, unit=1.0)
+    outcomes = [
+        family.test(np.log(1.03**2 * rng.chisquare(8, 1000)), np.log(rng.chisquare(8, 4000))) for _ in range(20)
+    ]
+    together = Pool({str(k): each.summary for k, each in enumerate(outcomes) if each.summary is not None}).outcome()
+    assert np.median([each.p_value for each in outcomes]) > 1e-3
+    assert together.p_value < 1e-6
+    assert together.low < 1.03**2 < together.high
+
+
+def test_counts_have_the_exact_law_of_their_sum() -> None:
+    events = {"a": Events(2, 40, 0.05), "b": Events(3, 20, 0.01), "c": Events(0, 10, 0.0)}
+    law = {
+        hits: sum(stats.binom.pmf(k, 40, 0.05) * stats.binom.pmf(hits - k, 20, 0.01) for k in range(hits + 1))
+        for hits in range(61)
+    }
+    upper = sum(chance for hits, chance in law.items() if hits >= 5)
+    assert Pool(events).outcome().p_value == pytest.approx(upper, rel=1e-9)
+    assert Pool({"a": Events(0, 10, 0.0), "b": Events(1, 10, 0.0)}).outcome().p_value == 0.0
+    assert Pool({"a": Events(0, 10, 0.0), "b": Events(0, 10, 0.0)}).outcome().p_value == 1.0
+    many = {str(k): Events(30_000, 60_000, 0.5, one_sided=False) for k in range(25)}
+    assert Pool(many).outcome().p_value == pytest.approx(1.0)
+    far = {**many, "0": Events(33_000, 60_000, 0.5, one_sided=False)}
+    exact = 2.0 * stats.binom.sf(24 * 30_000 + 33_000 - 1, 25 * 60_000, 0.5)
+    assert Pool(far).outcome().p_value == pytest.approx(exact, rel=1e-3)
+
+
+def test_one_case_counts_up_to_a_bound_only() -> None:
+    # A p-value of no such accuracy, in a pool of twenty that say nothing.
+    quiet = {str(k): Score(0.0, 100.0) for k in range(20)}
+    loud = Pool({**quiet, "x": Score(38.0, 100.0)}).outcome()
+    assert loud.p_value == pytest.approx(2.0 * stats.norm.sf(CLIP / math.sqrt(21.0)))
+
+
+def test_what_the_null_allows_moves_no_pool() -> None:
+    # Cases at their allowance, all to the same side: p-values are valid, and hold nothing against the null.
+    rng = np.random.default_rng(7)
+    found = [_pool(FAMILIES["allowance"], rng, 10).outcome().p_value for _ in range(400)]
+    assert np.mean(np.array(found) < 0.05) < 0.05
+    # Twice as far it shows.
+    far = {str(k): Uniform(0.01).test(rng.random(4000) * 0.96).summary for k in range(10)}
+    assert Pool({key: each for key, each in far.items() if each is not None}).outcome().p_value < 1e-6
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_record_holds_a_summary(name: str) -> None:
+    summary = FAMILIES[name](np.random.default_rng(1))
+    assert summary is not None
+    assert from_record(to_record(summary)) == summary
+    assert len(str(to_record(summary))) < 200
+
+
+@pytest.mark.parametrize(
+    ("summaries", "field"),
+    [
+        ({}, "summaries"),
+        ({"a": Score(0.0, 1.0), "b": Events(0, 1, 0.5)}, "summaries"),
+        ({"a": Score(0.0, 1.0), "b": Score(0.0, 1.0, "ratio")}, "summaries"),
+        ({"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)}, "summaries"),
+    ],
+)
+def test_what_is_not_alike_is_refused(summaries: dict[str, Summary], field: str) -> None:
+    with pytest.raises(InputError, match=f"{field}=.*one kind.*pool the summaries of one statistic"):
+        Pool(summaries)
+
+
+def test_two_stories_of_one_case_are_refused() -> None:
+    with pytest.raises(InputError, match="in both pools with different numbers"):
+        Pool({"a": Score(0.0, 1.0)}).merge(Pool({"a": Score(1.0, 1.0)}))
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Score(math.nan, 1.0), "z"),
+        (lambda: Score(0.0, -1.0), "information"),
+        (lambda: Score(0.0, 1.0, "ratios"), "unit"),
+        (lambda: Score(0.0, 1.0, bias=-1.0), "bias"),
+        (lambda: Events(2, 1, 0.5), "events"),
+        (lambda: Events(0, 0, 0.5), "trials"),
+        (lambda: Events(0, 1, 1.5), "probability"),
+        (lambda: from_record({"z": 1.0}), "summary"),
+        (lambda: from_record({"trials": 1}), "summary"),
+    ],
+)
+def test_bad_numbers_are_refused(make: Callable[[], Summary], field: str) -> None:
+    with pytest.raises(InputError, match=f"{field}="):
+        make()
+
+
+def test_samples_without_information_say_nothing() -> None:
+    empty = Pool({"a": Score(0.0, 0.0), "b": Score(0.0, 0.0)})
+    assert empty.outcome().p_value == 1.0
+    assert empty.gap(1e-3, 0.9) == math.inf

@@ -1,0 +1,246 @@
+"""Pools of cases: what is too small for any of them shows in all of them, on fresh draws, whoever takes them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import attncheck
+from attncheck._lib.errors import InputError
+from attncheck._lib.processes import spread
+from attncheck.evidence.summaries import Score, to_record
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.pools import (
+    ALL,
+    POOLS,
+    CasePool,
+    OneLook,
+    examine_pools,
+    most_pools,
+    pools_of,
+    repeat_pool,
+    take,
+)
+from attncheck.records.schema import Result, case_key, of_pool
+from attncheck.runs.check import CheckReport
+from attncheck.subject import collapsed
+
+WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
+LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
+#: What one look at one of these layers hardly sees, and eight of them together do.
+SLIGHT = 1.01
+
+
+def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw scores whose variance is 2% too large."""
+    return collapsed(layer.replace(query_std=SLIGHT * layer.query_std), size, rng)
+
+
+def slighter(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw scores whose variance is 1.4% too large."""
+    return collapsed(layer.replace(query_std=1.007 * layer.query_std), size, rng)
+
+
+def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw scores whose variance is twice what it should be."""
+    return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
+
+
+def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return nothing that can be used."""
+    raise AssertionError("no look should be taken")
+
+
+pytest_plugins = ["pytester"]
+
+
+@functools.cache
+def found(subject: Callable[..., Any]) -> CheckReport:
+    return attncheck.check(subject, LAYERS, properties=["scores"], profile="smoke")
+
+
+def pool_of(report: CheckReport, check: str) -> CasePool:
+    (pool,) = (each for each in pools_of(report.results) if each.id == f"{check}@{ALL}")
+    return pool
+
+
+def test_a_slight_departure_shows_in_all_cases_together() -> None:
+    # One layer has a gap of 1.045, eight together of 1.016: they see 1.02 with a chance above 98%, a single one does
+    # so with a chance below 0.3%.
+    report = found(slight)
+    assert report.verdict == "violated"
+    assert {result.id for result in report.violated} == {"scores.scale@all"}
+    assert all(result.verdict == "consistent" for result in report.results if result.p_values)
+    (pool,) = report.violated
+    assert pool.low is not None
+    assert pool.high is not None
+    assert pool.gap is not None
+    assert pool.low < SLIGHT**2 < pool.high
+    assert 1.0 < pool.gap < SLIGHT**2
+    assert len(pool.p_values) >= 3
+    (message,) = report.messages()
+    for words in ("VIOLATED: ", "8 cases together, pool all", "score variance given inputs and keys", "replay:"):
+        assert words in message
+    with pytest.raises(AssertionError, match=r"scores\.scale@all"):
+        report.require()
+    assert "Together: " in str(report)
+
+
+def test_a_right_simulator_is_consistent_together() -> None:
+    report = found(collapsed)
+    assert report.verdict == "consistent"
+    assert {result.verdict for result in report.pools} == {"consistent"}
+    assert {result.check for result in report.pools} == {r.check for r in report.results if r.summary is not None}
+
+
+def test_violated_cases_explain_a_suspicious_pool() -> None:
+    report = found(gross)
+    (pool,) = (each for each in report.pools if each.id == "scores.scale@all")
+    assert pool.verdict == "explained"
+    assert len(pool.p_values) == 1
+    # Nothing is drawn for it.
+    bad = [case_key(result) for result in report.results if result.verdict == "violated"]
+    (again,) = examine_pools([pool_of(report, "scores.scale")], bad, broken, 0, pool.level)
+    assert again.verdict == "explained"
+    # A case that is not in the pool explains nothing.
+    with pytest.raises(InputError, match="no look should be taken"):
+        examine_pools([pool_of(report, "scores.scale")], ["elsewhere"], broken, 0, pool.level)
+
+
+def test_further_looks_are_fresh_draws_of_all_cases() -> None:
+    report, asked = found(slight), list[OneLook]()
+
+    def each(function: Callable[[OneLook], Any], looks: Iterable[OneLook]) -> list[Any]:
+        asked.extend(looks)
+        return [function(look) for look in asked[-len(LAYERS) :]]
+
+    pool = pool_of(report, "scores.scale")
+    (result,) = examine_pools([pool], [], slight, 0, report.run.level, each)
+    numbers = [each.look for each in asked]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(2, 1 + len(result.p_values)))
+    for number in set(numbers):
+        assert {one.unit.case for one in asked if one.look == number} == set(LAYERS)
+    # Neither those of single cases nor those of another look.
+    case = asked[0]
+    alone = msgspec.structs.asdict(pool.results[0])["summary"]
+    others = [case, *(one for one in asked if one.unit == case.unit and one.look != case.look)]
+    seen = [alone, *(to_record(take(one)["scores.scale"]) for one in others)]
+    assert len({str(each) for each in seen}) == len(seen)
+
+
+def test_processes_find_the_same_digits() -> None:
+    pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
+    subject, level = "attncheck.faults:query_std_2", found(slight).run.level
+    here = examine_pools(pools, [], subject, 0, level)
+    with spread(2) as each:
+        there = examine_pools(pools, [], subject, 0, level, each)
+    assert [result.p_values for result in here] == [result.p_values for result in there]
+    assert [result.effects for result in here] == [result.effects for result in there]
+    assert len(here[0].p_values) > 1
+
+
+def test_a_pool_is_repeated_to_the_digit() -> None:
+    report = found(slight)
+    (pool,) = report.violated
+    again = repeat_pool(pool, report.results, slight, 0)
+    assert msgspec.structs.replace(again, seconds=0.0) == msgspec.structs.replace(pool, seconds=0.0)
+    with pytest.raises(InputError, match=r"is a case of scores\.scale@all and has no result there"):
+        repeat_pool(pool, [one for one in report.results if one.case["width"] != 3], slight, 0)
+
+
+class TestFormed:
+    def result(self, number: int, **fields: Any) -> Result:
+        some = found(collapsed).results[0]
+        layer = AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
+        unit = f"scores@{number:012x}"
+        summary = to_record(Score(0.1 * number, 10.0, "ratio"))
+        return msgspec.structs.replace(
+            some, id=f"scores.scale@{number:012x}", unit=unit, check="scores.scale", property="scores",
+            case=layer.to_dict(), summary=summary,
+        )  # fmt: skip
+
+    def names(self, results: Iterable[Result]) -> dict[str, int]:
+        return {pool.name: len(pool.results) for pool in pools_of(results)}
+
+    def test_by_feature(self) -> None:
+        causal, plain = {"mask": "causal"}, dict[str, Any]()
+        results = [self.result(k, **fields) for k, fields in enumerate([causal, causal, plain])]
+        assert self.names(results) == {"all": 3, "causal": 2}
+        # The order in which results come in does not matter.
+        assert [pool.results for pool in pools_of(results)] == [pool.results for pool in pools_of(results[::-1])]
+
+    def test_no_pool_of_one_case(self) -> None:
+        assert self.names([self.result(0)]) == {}
+        assert self.names([self.result(0, mask="causal"), self.result(1)]) == {"all": 2}
+
+    def test_no_pool_twice(self) -> None:
+        # All are causal, and those with groups have fixed head dimensions too.
+        fields: list[dict[str, Any]] = [
+            {"mask": "causal"},
+            {"num_kv_heads": 1, "head_dim": 2},
+            {"num_kv_heads": 1, "head_dim": 2},
+        ]
+        results = [self.result(k, **{"mask": "causal", **each}) for k, each in enumerate(fields)]
+        assert self.names(results) == {"all": 3, "grouped": 2}
+
+    def test_what_left_nothing_is_in_no_pool(self) -> None:
+        empty = msgspec.structs.replace(self.result(0), summary=None)
+        assert self.names([empty, self.result(1), self.result(2)]) == {"all": 2}
+
+    def test_no_more_than_the_budget_counts(self) -> None:
+        report = found(collapsed)
+        assert 0 < len(report.pools) <= most_pools(["scores"]) == report.run.most_pools
+        assert report.run.level == report.run.budget.level(len(report.run.planned) + report.run.most_pools)
+        one = attncheck.check(collapsed, LAYERS[0], properties=["scores"], profile="smoke")
+        assert one.pools == ()
+        assert one.run.most_pools == 0
+
+    def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
+        from attncheck.layers.features import FEATURES
+
+        assert sorted(POOLS.values()) == sorted(FEATURES)
+        assert ALL not in POOLS
+
+
+def test_a_missing_pool_is_missed() -> None:
+    report = found(collapsed)
+    assert report.run.conclude([*report.results, *report.pools]).verdict == "consistent"
+    lost = report.run.conclude([*report.results, *report.pools[1:]])
+    assert lost.verdict == "incomplete"
+    assert report.pools[0].id in lost.reasons[0]
+    twice = report.run.conclude([*report.results, *report.pools, report.pools[0]])
+    assert twice.verdict == "incomplete"
+
+
+def test_under_pytest_a_violated_pool_is_a_failed_report(pytester: pytest.Pytester) -> None:
+    # The anchors hold more than the layers above: seven cases together see 1.4% with a chance of 95%, none alone.
+    pytester.makepyfile(
+        subject=Path(__file__).read_text().partition("pytest_plugins")[0],
+        test_it="""
+            from hypothesis import strategies as st
+            from attncheck.pytest_plugin import examines
+            from attncheck.strategies import layers
+
+            @examines("scores", layers(max_entries=300))
+            def test_scores(layer, hold):
+                hold(layer)
+        """,
+    )
+    options = ["--attncheck-subject=subject:slighter", "--attncheck-profile=smoke", "--attncheck-record=r.jsonl"]
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rf", "--junit-xml=j.xml", "-n2", *options)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["VIOLATED: subject:slighter*", "FAILED attncheck::pools[[]scores.scale@*"])
+    assert "pools[scores.scale@" in (pytester.path / "j.xml").read_text()
+    from attncheck.records.schema import read
+
+    lines = [line for line in read(pytester.path / "r.jsonl") if isinstance(line, Result)]
+    bad = {line.id for line in lines if line.verdict == "violated"}
+    assert "scores.scale@all" in bad
+    assert all(of_pool(line) for line in lines if line.id in bad)
