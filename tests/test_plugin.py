@@ -30,7 +30,7 @@ PROPERTY = """
 from attncheck.pytest_plugin import examines
 from attncheck.strategies import layers
 
-@examines("draws", layers(max_entries=300))
+@examines("draws", layers(max_entries=40))
 def test_draws(layer, hold):
     hold(layer)
 """
@@ -314,7 +314,7 @@ class TestIncomplete:
         assert results
 
     def test_worker_that_crashes(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n2", *THREE)
+        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *THREE)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"

@@ -27,6 +27,7 @@ from attncheck.diagnosis.estimates import (
     SCORES_GIVEN,
     VALUES,
     Observed,
+    agree,
     by_head,
     estimates,
     mean_square,
@@ -190,7 +191,7 @@ def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
         if layer == sample.layer or masked:
             continue
         read = dataclasses.replace(sample, layer=layer)
-        if not any(estimate.differs for estimate in estimates(read, seed)) and _passes(read, seed):
+        if agree(read, seed) and _passes(read, seed):
             yield f"all of it fits a layer with {field}={value!r}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -89,11 +90,21 @@ def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Observed
         yield from _input_estimates(sample, reference)
     if sample.scores is not None:
         yield from score_estimates(sample, reference)
-    for name, (squares, dof) in _whitened(sample).items():
-        yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
+    yield from _given(sample)
     yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
     means = sample.outputs.mean(axis=(1, 2))
     yield _mean("mean of the outputs", means, 0.0)
+
+
+def agree(sample: Sample, seed: np.random.SeedSequence) -> bool:
+    """Return whether no estimate differs; most that do need no draws of the exact law, which cost the most."""
+    return not any(estimate.differs for estimate in itertools.chain(_given(sample), estimates(sample, seed)))
+
+
+def _given(sample: Sample) -> Iterator[Observed]:
+    """Yield ratios to variances given what else was drawn."""
+    for name, squares, dof in _whitened(sample):
+        yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 
 
 def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
@@ -187,26 +198,24 @@ def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed
         yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
 
 
-def _whitened(sample: Sample) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
-    found = {}
+def _whitened(sample: Sample) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+    """Yield sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
     exposed, layer = sample.exposed, sample.layer
     if {"input_gram", "key_gram", "masked scores"} <= exposed and not layer.tied_query_key:
-        found[SCORES_GIVEN] = sample.whitened_scores.squares(2)
+        yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed:
-        found[KEYS] = sample.key_energy()
+        yield KEYS, *sample.key_energy()
     if {"input_gram", "value_gram"} <= exposed:
-        found[VALUES] = sample.value_energy()
+        yield VALUES, *sample.value_energy()
     if {"scores", "value_gram"} <= exposed:
         squares, dof = sample.output_residual.squares()
-        found[OUTPUTS_GIVEN] = squares[:, None], dof[:, None]
-    return found
+        yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
 
 
 def by_head(sample: Sample) -> dict[str, list[Observed]]:
     """Return the variance ratios of each head, or group of heads that share a matrix, by the name of that of all."""
     return {
         name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]
-        for name, (squares, dof) in _whitened(sample).items()
+        for name, squares, dof in _whitened(sample)
         if squares.shape[1] > 1 and dof.any()
     }

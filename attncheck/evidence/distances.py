@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,8 +115,7 @@ class Uniform(Family):
         """
         distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
-        critical = float(kstwo.isf(check_level(level), count))
-        return least_power(distance - self.allowance - critical, count)
+        return least_power(distance - self.allowance - _critical(check_level(level), count), count)
 
     @property
     def _farthest(self) -> float:
@@ -231,6 +231,13 @@ class TwoSample(Family):
     @property
     def _farthest(self) -> float:
         return 1.0
+
+
+# Kept, as plans of other allowances and other caps try the same sizes.
+@functools.lru_cache(maxsize=4096)
+def _critical(level: float, count: int) -> float:
+    """Return the distance that `count` values exceed with chance `level`."""
+    return float(kstwo.isf(level, count))
 
 
 def one_sample_tail(distance: float, count: int) -> float:

@@ -20,7 +20,7 @@ PROPERTY = """
 from attncheck.pytest_plugin import examines
 from attncheck.strategies import layers
 
-@examines("draws", layers(max_entries=300))
+@examines("draws", layers(max_entries=40))
 def test_draws(layer, hold):
     hold(layer)
 """

@@ -5,6 +5,8 @@ Each comparison has a level of 1e-5, so that all of them together fail a right s
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -41,9 +43,15 @@ def drawn(layer: Layer, *key: str, of: str = "outputs", size: int = DRAWS) -> Fl
     return {"outputs": draw.draw_outputs, "scores": draw.draw_scores, "limit": draw.draw_limit}[of](layer, size, rng)
 
 
+# One sample of a layer serves all its comparisons: their levels add up all the same.
+@functools.cache
+def _numbers(layer: Layer, reading: Reading, size: int) -> dict[str, FloatArray]:
+    draws = ac.simulate(layer, size, seed=seed_sequence(0, "readings", layer.to_dict(), reading), reading=reading)
+    return {"outputs": draws.outputs[:, 0, 0].copy(), "scores": draws.scores[:, 0, 0, 0].copy()}
+
+
 def read(layer: Layer, of: str, reading: Reading = "collapsed", size: int = DRAWS) -> FloatArray:
-    draws = ac.simulate(layer, size, seed=seed_sequence(0, "readings", layer.to_dict(), of, reading), reading=reading)
-    return draws.scores[:, 0, 0, 0] if of == "scores" else draws.outputs[:, 0, 0]
+    return _numbers(layer, reading, size)[of]
 
 
 def least_p(ours: FloatArray, theirs: FloatArray) -> float:

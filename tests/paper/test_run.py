@@ -180,7 +180,7 @@ def test_published_sizes_are_kept() -> None:
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_what_is_done(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "attncheck", "paper", "fig3", "--scale", "0.05", "--workers", "2"]
+    command = [sys.executable, "-m", "attncheck", "paper", "fig3", "--scale", "0.005", "--workers", "2"]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while len(list((out / "data").glob("*.npz"))) < 1 and time.monotonic() < deadline:
