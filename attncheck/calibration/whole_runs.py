@@ -52,7 +52,7 @@ class WholeRun:
         return sum(self.looks[1:])
 
 
-def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
+def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: float = 1e-6) -> WholeRun:
     """Hold a subject to all properties on anchors and random layers, as ``pytest properties/`` does.
 
     Parameters
@@ -62,18 +62,21 @@ def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
     profile : str
     subject : str, optional
         ``module:callable``; attncheck's literal simulator by default.
+    false_alarm : float
+        The budget of the run.
 
     Returns
     -------
     WholeRun
         With the digest that pytest or ``attncheck run`` comes to.
     """
-    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
+    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
     units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
     run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
     results = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
     ]
+    results += run.pool(results, cases={unit.case.key: unit.case for unit in units})
     conclusion = run.conclude(results)
     looks = Counter(len(result.p_values) for result in results)
     return WholeRun(
@@ -89,7 +92,9 @@ def whole_run(seed: int, profile: str, subject: str | None = None) -> WholeRun:
     )
 
 
-def whole_runs(seeds: Iterable[int], profile: str, subject: str | None = None, workers: int = 1) -> Iterator[WholeRun]:
+def whole_runs(
+    seeds: Iterable[int], profile: str, subject: str | None = None, workers: int = 1, false_alarm: float = 1e-6
+) -> Iterator[WholeRun]:
     """Iterate over whole runs in the order of their seeds, each as soon as it is done.
 
     Parameters
@@ -100,7 +105,9 @@ def whole_runs(seeds: Iterable[int], profile: str, subject: str | None = None, w
         ``module:callable``; attncheck's literal simulator by default.
     workers : int
         Processes.
+    false_alarm : float
+        The budget of each run.
     """
-    one = functools.partial(whole_run, profile=profile, subject=subject)
+    one = functools.partial(whole_run, profile=profile, subject=subject, false_alarm=false_alarm)
     with pool_of(workers) as pool:
         yield from pool.map(one, seeds)

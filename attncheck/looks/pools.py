@@ -305,7 +305,8 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         null_effect=last.null_effect,
         at_most=last.at_most,
         gap=gap if math.isfinite(gap) else None,
-        departure=None,
+        # What cases have in common is caught from the gap on: there is no coarser departure to state.
+        departure=gap if math.isfinite(gap) else None,
         combined=trail.combined,
         continuous=False,
         text=_text(pool, last),

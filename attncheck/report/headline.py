@@ -65,10 +65,13 @@ def _reasons(found: Gathered) -> dict[str, list[str]]:
 def _violations(found: Gathered) -> list[str]:
     refuted = [each.id for each in found.theory if each.verdict == Verdict.VIOLATED]
     theory = [f"{counted(len(refuted), 'statement')} of the theory violated: {', '.join(refuted[:6])}"] * bool(refuted)
-    count = found.count(Verdict.VIOLATED)
+    pools = [pool.id for pool in found.pools if pool.verdict == Verdict.VIOLATED]
+    named = f"{', '.join(pools[:6])}{', …' if len(pools) > 6 else ''}"
+    theory = [f"{counted(len(pools), 'pool')} of configurations violated: {named}"] * bool(pools) + theory
+    names = [tally.name for tally in violated(found.tallies)]
+    count = found.count(Verdict.VIOLATED) - len(pools)
     if not count:
         return theory
-    names = [tally.name for tally in violated(found.tallies)]
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
     return [f"{counted(count, 'result')} of {counted(len(names), 'check')} violated: {shown}", *theory]
 

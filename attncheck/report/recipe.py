@@ -14,6 +14,7 @@ _TITLES = {
     "verdict": "Verdict",
     "failures": "What failed",
     "claims": "Claims",
+    "together": "All configurations together",
     "statements": "Statements of the paper",
     "rates": "Rates in the width",
     "details": "Claim by claim",

@@ -204,6 +204,16 @@ class View:
         return causes.violated(self.run.tallies)
 
     @cached_property
+    def together(self) -> list[Result]:
+        """The examined pools of configurations, the most suspicious first."""
+        return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
+
+    @cached_property
+    def together_overview(self) -> Drawing | None:
+        """The picture of the most suspicious pools, in units of what each of them detects."""
+        return figures.forest("all of them", [(pool.id, [pool]) for pool in self.together[:_SHOWN]])
+
+    @cached_property
     def doubts(self) -> list[Result]:
         """Results that are inconclusive."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
