@@ -191,7 +191,7 @@ def _whitened(sample: Sample) -> dict[str, tuple[FloatArray, FloatArray]]:
     """Return sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
     found = {}
     exposed, layer = sample.exposed, sample.layer
-    if {"input_gram", "key_gram", "masked scores"} <= exposed and not layer.tied_query_key:
+    if {"input_gram", "key_gram", "scores"} <= exposed and not layer.tied_query_key:
         found[SCORES_GIVEN] = sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed:
         found[KEYS] = sample.key_energy()
