@@ -66,7 +66,9 @@ def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Ref
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         residual, directions = sample.output_residual, sample.head_directions.values
-        weights = np.repeat(sizes(sample), sample.layer.seq_len, axis=1)[:, None, :]
+        # Centred head by head: scales that differ from head to head, of both matrices, are no tie of the two.
+        heads = sizes(sample)
+        weights = np.repeat(heads - heads.mean(axis=0), sample.layer.seq_len, axis=1)[:, None, :]
         mixed = (directions * weights) @ directions.swapaxes(-1, -2)
         values, vectors, seen = axes_of(mixed, np.asarray(residual.kept.any(axis=-1)))
         squares = ((vectors.swapaxes(-1, -2) @ residual.values) ** 2).sum(axis=-1)

@@ -15,6 +15,8 @@ from attncheck.looks.profiles import ANCHORS
 _PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
 # Two groups of heads, and positions enough to tell them apart by.
 _GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
+# Heads that share their keys have the same scores where they share W_Q too.
+_ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
 _SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 _OVER_N, _TIED = REGIMES["1/n scaling"].layer, REGIMES["tied queries and keys"].layer
 _LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linear attention", "many heads"))
@@ -56,8 +58,8 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "scores.scale": ("scores_over_root_s", _PAPER),
         "scores.law": ("query_std_5", _MANY),
         "scores.tied": ("tied_query_key", _ONE),
-        "scores.heads": ("independent_scores", _NARROW),
-        "scores.heads_energy": ("independent_scores", _PAPER),
+        "scores.heads": ("twin_queries", _ONE_GROUP),
+        "scores.heads_energy": ("twin_queries", _ONE_GROUP),
         "scores.head_pairs": ("twin_queries", _CROWD),
         "scores.marginal": ("tied_query_key", _ONE),
         "scores.size": ("query_std_2", _MANY),
