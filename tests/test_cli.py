@@ -230,10 +230,9 @@ def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> No
 
 
 def test_explain_says_what_masked_scores_are(capsys: pytest.CaptureFixture[str]) -> None:
-    said = explained(capsys, "scores.scale")
-    assert (
-        "needs: input_gram, key_gram, scores (masked scores too: numbers where the mask hides them, not -inf)" in said
-    )
+    said = explained(capsys, "scores.size")
+    assert "needs: input_gram, scores (masked scores too: numbers where the mask hides them, not -inf)" in said
+    assert "masked scores" not in explained(capsys, "scores.scale")
 
 
 def test_explain_counts_one_check_as_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN
 
 Kind = Literal["exact", "limit"]
@@ -65,6 +66,13 @@ class Setting:
     def head_rank(self) -> int:
         """The rank of the keys, and of the values, of one head."""
         return min(self.input_rank, self.layer.head_width)
+
+    @property
+    def score_entries(self) -> int:
+        """The whitened entries of one head's scores: of all scores, or of those that the mask lets see."""
+        layer = self.layer
+        seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
+        return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
 
     @property
     def output_rank(self) -> int:

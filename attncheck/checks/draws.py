@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
 _KEY_GRAM, _VALUE_GRAM = frozenset({"input_gram", "key_gram"}), frozenset({"input_gram", "value_gram"})
-_SCORES = _KEY_GRAM | {"scores", "masked scores"}
+_SCORES = _KEY_GRAM | {"scores"}
 #: Calls that a look compares with each other.
 CALLS = 16
 # A draw may hold a single number, as where all positions are equal, and two such numbers coincide by chance in

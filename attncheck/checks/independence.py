@@ -11,7 +11,7 @@ from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import factor_entries, tied
+from attncheck.checks.scores import entries, factor_entries, tied
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.layers.attention_map import visible
@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
-_KEYS = frozenset({"scores", "masked scores", "input_gram", "key_gram"})
+_KEYS = frozenset({"scores", "input_gram", "key_gram"})
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
@@ -196,7 +196,7 @@ CHECKS = (
         _KEYS | {"inputs"},
         _score_inputs,
         "W_Q depends on the inputs",
-        lambda setting: setting.layer.num_heads * setting.input_rank * setting.head_rank,
+        entries,
         excluded=tied,
     ),
     _tie(
@@ -235,7 +235,7 @@ CHECKS = (
     _tie(
         "values_any_scores",
         (_VALUE_SIZE, "that of the scores of any heads, given their keys"),
-        _VALUE_GRAM | {"key_gram", "scores", "masked scores"},
+        _VALUE_GRAM | {"key_gram", "scores"},
         _values_with(lambda sample: sample.whitened_scores.squares()),
         "W_V of a head and W_Q of this or another head are one matrix",
         claim="assumption",

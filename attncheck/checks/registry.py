@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import refuse
-from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores
+from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores, sharing
 from attncheck.checks.check import AnyCheck, Check
 from attncheck.checks.programs import PROGRAM_CHECKS
 
@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     *outputs.CHECKS,
     *conditional.CHECKS,
     *independence.CHECKS,
+    *sharing.CHECKS,
     *draws.CHECKS,
 )
 

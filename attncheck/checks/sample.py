@@ -14,9 +14,11 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.whitening import (
     Residual,
     Spectrum,
+    Whitener,
     bartlett_residual,
     precision,
     spectrum,
+    triangular,
     whiten_columns,
 )
 from attncheck.layers.attention import AttentionLayer
@@ -172,7 +174,10 @@ class Sample:
 
     @cached_property
     def whitened_scores(self) -> Residual:
-        """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s)."""
+        """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
+
+        Where scores behind the mask are not exposed, what is kept are the visible entries of N.
+        """
         scale = self.layer.query_std * self.layer.score_factor
         return self._whiten_scores(self.need("scores") / scale)
 
@@ -182,10 +187,31 @@ class Sample:
         return self._whiten_scores(self.need("key_gram"))
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
-        left = self._inputs_spectrum.spread(1)
-        right = spectrum(self.need("key_gram"), self._precision)
-        values = left.inverse_root.swapaxes(-1, -2) @ matrices @ right.inverse_root
-        return Residual(values, left.kept[..., :, None] & right.kept[..., None, :])
+        """Whiten matrices as if they were scores: all of them, or what the mask lets see where it is all there is."""
+        seen = visible(self.layer) if self._hidden else np.True_
+        left, right = self._row_whitener, self._column_whitener
+        values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
+        return Residual(values, left.kept[..., :, None] & right.kept[..., None, :] & seen)
+
+    # Where the mask hides scores, P = σ_Q U N Lᵀ with triangular roots: U of the inputs, which begins with the last
+    # position, and L of the keys, which begins with the first. P_ij is then made of N_kl with k ≥ i and l ≤ j alone:
+    # what is visible of P is made of what is visible of N.
+    @cached_property
+    def _row_whitener(self) -> Whitener:
+        if not self._hidden:
+            return self._inputs_spectrum.spread(1)
+        turned = triangular(self.need("input_gram")[:, ::-1, ::-1], self._precision)
+        return Whitener(turned.inverse_root[:, ::-1, ::-1], turned.kept[:, ::-1]).spread(1)
+
+    @cached_property
+    def _column_whitener(self) -> Whitener:
+        keys = self.need("key_gram")
+        return triangular(keys, self._precision) if self._hidden else spectrum(keys, self._precision)
+
+    @cached_property
+    def _hidden(self) -> bool:
+        """Whether scores behind the mask are not exposed."""
+        return "masked scores" not in self.exposed
 
     @cached_property
     def input_whitened_scores(self) -> Residual:
@@ -244,6 +270,14 @@ class Sample:
     def output_residual(self) -> Residual:
         """Σ_y^{-1/2} y: i.i.d. N(0, 1) given inputs, scores and values, (draws, s, coordinates)."""
         return whiten_columns(self._output_factor, self.outputs, self._precision)
+
+    @cached_property
+    def head_directions(self) -> Residual:
+        """W with Σ_y^{-1/2} y = Σ_h W_h z_h, z_h what W_O makes of the values of head h, (draws, s, heads·s).
+
+        Its rows are orthonormal where they are kept, so that the W_h W_hᵀ, each head's part, add up to I.
+        """
+        return whiten_columns(self._output_factor, self._output_factor, self._precision)
 
     @cached_property
     def shift_direction(self) -> FloatArray:

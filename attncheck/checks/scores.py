@@ -22,14 +22,14 @@ from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
 
-_KEYS = frozenset({"scores", "masked scores", "input_gram", "key_gram"})
+_KEYS = frozenset({"scores", "input_gram", "key_gram"})
 _GRAM = frozenset({"scores", "input_gram"})
 _KEY_GRAM = frozenset({"input_gram", "key_gram"})
 
 
 def entries(setting: Setting) -> int:
     """Return the whitened score entries of one draw."""
-    return setting.layer.num_heads * setting.input_rank * setting.head_rank
+    return setting.layer.num_heads * setting.score_entries
 
 
 def factor_entries(setting: Setting) -> int:
@@ -208,7 +208,7 @@ CHECKS = (
         null="given inputs and keys, the scores of different heads are independent",
         departure=Departure.of("a correlation of 0.1 between heads", 0.1, coarsest=0.4),
         reads="standardised covariance of whitened scores between heads:",
-        family=lambda setting: Association(setting.layer.num_heads // 2 * setting.input_rank * setting.head_rank),
+        family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
         hint="heads share W_Q, or a stream of random numbers",
         excluded=lambda setting: tied(setting) or one_head(setting),

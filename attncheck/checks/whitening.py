@@ -7,6 +7,7 @@ never looks at the residual itself and leaves its law exact.
 from __future__ import annotations
 
 import dataclasses
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +48,22 @@ class Residual:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Spectrum:
-    """A batch of Gram matrices U Λ Uᵀ: root U √Λ, inverse root U Λ^{-1/2}, and the directions kept."""
+class Whitener:
+    """Inverse roots R of a batch of Gram matrices, Rᵀ gram R = I, and which columns of R are kept; others are 0."""
 
-    root: FloatArray
     inverse_root: FloatArray
     kept: BoolArray
+
+    def spread(self, axis: int) -> Self:
+        """Return the same with a new batch axis, to be broadcast over heads."""
+        return type(self)(*(np.expand_dims(value, axis) for value in vars(self).values()))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spectrum(Whitener):
+    """A batch of Gram matrices U Λ Uᵀ: inverse root U Λ^{-1/2}, the directions kept, and root U √Λ."""
+
+    root: FloatArray
 
     @property
     def condition(self) -> FloatArray:
@@ -60,10 +71,6 @@ class Spectrum:
         values = (self.root**2).sum(axis=-2)
         smallest = np.where(self.kept, values, np.inf).min(axis=-1)
         return np.where(self.kept.any(axis=-1), values.max(axis=-1), 1.0) / np.where(np.isinf(smallest), 1.0, smallest)
-
-    def spread(self, axis: int) -> Spectrum:
-        """Return the same with a new batch axis, to be broadcast over heads."""
-        return Spectrum(*(np.expand_dims(value, axis) for value in vars(self).values()))
 
 
 def precision(array: FloatArray) -> float:
@@ -84,7 +91,28 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
     kept = values > np.maximum(eps**0.6 * values[..., -1:], 0.0)
     lengths = np.sqrt(np.where(kept, values, 1.0))[..., None, :]
     mask = kept[..., None, :]
-    return Spectrum(np.where(mask, vectors * lengths, 0.0), np.where(mask, vectors / lengths, 0.0), kept)
+    return Spectrum(np.where(mask, vectors / lengths, 0.0), kept, np.where(mask, vectors * lengths, 0.0))
+
+
+def triangular(gram: FloatArray, eps: float) -> Whitener:
+    """Return upper triangular inverse roots of Gram matrices (..., s, s): each position is whitened by those before it.
+
+    Column k is what position k has beyond the kept ones before it, at length one. With rounding unit eps a position is
+    dropped where that is less than eps^0.6 of what it is the difference of: what is kept has relative errors below
+    eps^0.4.
+    """
+    size = gram.shape[-1]
+    lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
+    rows, kept = np.zeros_like(gram), np.zeros(gram.shape[:-1], dtype=bool)
+    for k in range(size):
+        shared = (rows[..., :k, :] @ gram[..., :, k, None])[..., 0]
+        own = -(shared[..., None, :] @ rows[..., :k, :])[..., 0, :]
+        own[..., k] += 1.0
+        square = gram[..., k, k] - (shared**2).sum(axis=-1)
+        kept[..., k] = square > eps**0.6 * (np.abs(own) * lengths).sum(axis=-1) ** 2
+        length = np.sqrt(np.where(kept[..., k], square, 1.0))
+        rows[..., k, :] = np.where(kept[..., k, None], own / length[..., None], 0.0)
+    return Whitener(rows.swapaxes(-1, -2), kept)
 
 
 def whiten_columns(factor: FloatArray, columns: FloatArray, eps: float) -> Residual:

@@ -201,7 +201,7 @@ def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed
 def _whitened(sample: Sample) -> Iterator[tuple[str, FloatArray, FloatArray]]:
     """Yield sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
     exposed, layer = sample.exposed, sample.layer
-    if {"input_gram", "key_gram", "masked scores"} <= exposed and not layer.tied_query_key:
+    if {"input_gram", "key_gram", "scores"} <= exposed and not layer.tied_query_key:
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed:
         yield KEYS, *sample.key_energy()

@@ -11,7 +11,7 @@ from typing import Any
 
 from attncheck._lib.errors import check_choice
 from attncheck.checks.sample import FIELDS
-from attncheck.faults import wrong_laws, wrong_regimes, wrong_scales, wrong_wirings
+from attncheck.faults import wrong_laws, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
 from attncheck.faults.fault import Exposing, Fault, Simulator
 
 __all__ = ["EXPOSURES", "FAULTS", "Exposing", "Fault", "Simulator", "exposing"]
@@ -20,7 +20,7 @@ __all__ = ["EXPOSURES", "FAULTS", "Exposing", "Fault", "Simulator", "exposing"]
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
-        for module in (wrong_scales, wrong_wirings, wrong_laws, wrong_regimes)
+        for module in (wrong_scales, wrong_wirings, wrong_sharing, wrong_laws, wrong_regimes)
         for fault in module.FAULTS
     }
 )

@@ -9,7 +9,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 
-_PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
+_PAPER, _NARROW, _ONE, _GROUPED, _MANY = ANCHORS[:5]
 
 #: A layer in which each fault shows, and a check that sees it there and whose hint says what it is.
 NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
@@ -27,6 +27,10 @@ NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
         "tied_key_value": (_PAPER, "independence.keys_values"),
         "tied_query_value": (_NARROW, "independence.values_any_scores"),
         "slipped_slice": (_PAPER, "independence.values_any_keys"),
+        "tied_query_output": (_ONE, "independence.output_scores_by_head"),
+        "tied_key_output": (_NARROW, "independence.output_keys_by_head"),
+        "tied_value_output": (_NARROW, "independence.output_values_by_head"),
+        "twin_queries": (_MANY, "scores.head_pairs"),
         "shared_keys": (_PAPER, "scores.key_heads"),
         "interleaved_groups": (_GROUPED, "scores.key_groups"),
         "weights_per_call": (_NARROW, "draws.calls"),

@@ -15,9 +15,13 @@ from attncheck.looks.profiles import ANCHORS
 _PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
 # Two groups of heads, and positions enough to tell them apart by.
 _GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
+# Heads that share their keys have the same scores where they share W_Q too.
+_ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
 _SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 _OVER_N, _TIED = REGIMES["1/n scaling"].layer, REGIMES["tied queries and keys"].layer
 _LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linear attention", "many heads"))
+# More pairs of heads than anything that takes them in turn sees one of.
+_CROWD = ANCHORS[4]
 _RELU, _POSITIONS = REGIMES["relu inputs"].layer, REGIMES["positions"].layer
 
 #: For every check of layers a fault, or a tampering, that it rejects on some thousands of draws of a layer.
@@ -54,8 +58,9 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "scores.scale": ("scores_over_root_s", _PAPER),
         "scores.law": ("query_std_5", _MANY),
         "scores.tied": ("tied_query_key", _ONE),
-        "scores.heads": ("independent_scores", _NARROW),
-        "scores.heads_energy": ("independent_scores", _PAPER),
+        "scores.heads": ("twin_queries", _ONE_GROUP),
+        "scores.heads_energy": ("twin_queries", _ONE_GROUP),
+        "scores.head_pairs": ("twin_queries", _CROWD),
         "scores.marginal": ("tied_query_key", _ONE),
         "scores.size": ("query_std_2", _MANY),
         "scores.spread": ("scores_over_n", _PAPER),
@@ -100,6 +105,9 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "independence.keys_values": ("tied_key_value", _LINEAR),
         "independence.values_any_keys": ("slipped_slice", _NARROW),
         "independence.values_any_scores": ("tied_query_value", _NARROW),
+        "independence.output_scores_by_head": ("tied_query_output", _ONE),
+        "independence.output_keys_by_head": ("tied_key_output", _NARROW),
+        "independence.output_values_by_head": ("tied_value_output", _NARROW),
         "draws.signs": ("by_sign", _PAPER),
         "draws.sizes": ("by_size", _PAPER),
         "exactness.neighbours": ("by_size", _PAPER),

@@ -10,6 +10,8 @@ from attncheck.layers.kernel import input_kernel
 
 #: Widths at which finite-width effects are large.
 SMALL_WIDTH = 16
+#: Widths at which two projections of one matrix have much of it in common.
+NARROW_WIDTH = 8
 
 
 def everywhere(layer: AttentionLayer) -> bool | str:
@@ -64,6 +66,16 @@ def softmax(layer: AttentionLayer) -> bool | str:
 def small_width(layer: AttentionLayer) -> bool | str:
     """See it where the width is small."""
     return layer.head_width <= SMALL_WIDTH or f"heads are wider than {SMALL_WIDTH}"
+
+
+def narrow(layer: AttentionLayer) -> bool | str:
+    """See it where sizes of two projections of one matrix go together in thousands of draws."""
+    return layer.head_width <= NARROW_WIDTH or f"heads are wider than {NARROW_WIDTH}"
+
+
+def many_positions(layer: AttentionLayer) -> bool | str:
+    """See it where the positions span a tenth of a head at least: there one matrix shows through two sets of keys."""
+    return layer.head_width <= 10 * layer.seq_len or "heads are wider than ten times the positions"
 
 
 def both(first: Visible, second: Visible) -> Visible:

@@ -6,12 +6,18 @@ checks.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.registry import CHECKS
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
 from attncheck.looks.unit import Plan, observe
 from attncheck.subject import Subject, collapsed
 
@@ -22,6 +28,27 @@ BY_NAME = {check.name: check for check in CHECKS}
 # Inputs beyond 4 standard deviations are rare: one draw in 16,000 has any where it holds one. Along the direction that
 # is this layer's the two laws are 0.035 apart: the largest p-value of 8 seeds is 3e-17.
 MORE_DRAWS = {"inputs.tail_4": 500_000, "outputs.projection": 20_000}
+
+#: Checks of whitened scores, which take what a mask lets see where that is all there is.
+WHITENED = {name for name, check in BY_NAME.items() if check.needs >= {"scores", "key_gram"}}
+
+Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, NDArray[np.float64]]]
+
+
+def hiding(simulator: Any) -> Simulator:
+    """Return a simulator that gives minus infinity for the scores that a mask hides."""
+
+    def hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
+        drawn = dict(simulator(layer, size, rng))
+        return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
+
+    return hidden
+
+
+def masked(name: str) -> AttentionLayer:
+    """Return the layer of a pair with a mask, and with something for it to hide."""
+    layer = PAIRS[name][1].replace(mask="causal")
+    return layer if layer.seq_len > 1 else layer.replace(seq_len=4, width=max(4, layer.width))
 
 
 def p_value(subject: object, name: str, layer: AttentionLayer) -> float:
@@ -48,3 +75,9 @@ def test_wrong_simulator_is_rejected(name: str) -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_right_simulator_is_not(name: str) -> None:
     assert p_value(collapsed, name, PAIRS[name][1]) > FALSE_ALARM / len(BY_NAME)
+
+
+@pytest.mark.parametrize("name", sorted(WHITENED))
+def test_behind_a_mask_the_wrong_simulator_is_rejected_and_the_right_is_not(name: str) -> None:
+    assert p_value(hiding(paired(name).subject), name, masked(name)) < FALSE_ALARM
+    assert p_value(hiding(collapsed), name, masked(name)) > FALSE_ALARM / len(BY_NAME)

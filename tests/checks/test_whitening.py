@@ -16,6 +16,7 @@ from scipy import special, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.check import Setting
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import (
     Residual,
@@ -23,9 +24,11 @@ from attncheck.checks.whitening import (
     chi_square_scores,
     precision,
     spectrum,
+    triangular,
     whiten_columns,
 )
 from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.layers.attention_map import visible
 from attncheck.readings import Reading, simulate
 from attncheck.simulators.linalg import bartlett
 
@@ -202,3 +205,65 @@ def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
     squares, dof = residual.squares()
     np.testing.assert_array_equal(dof, kept.sum(axis=(1, 2)))
     assert squares.sum() == pytest.approx((residual.flat() ** 2).sum())
+
+
+@pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
+def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) -> None:
+    factors = stream(0, "tests", "triangular").standard_normal((200, 5, 40))
+    factors[:50, 2], factors[50:100, 1:3], factors[100:150] = 2.0 * factors[:50, 0], 0.0, factors[100:150, :, :1]
+    factors[150:160, 4] = factors[150:160, 0] + 0.1 * eps**0.3 * factors[150:160, 4]
+    gram = factors @ factors.swapaxes(-1, -2)
+    found = triangular(gram, eps)
+    assert not np.tril(found.inverse_root, -1).any()
+    kept = np.ones((200, 5), dtype=bool)
+    kept[:50, 2], kept[50:100, 1:3], kept[100:150, 1:], kept[150:160, 4] = False, False, False, False
+    np.testing.assert_array_equal(found.kept, kept)
+    white = found.inverse_root.swapaxes(-1, -2) @ gram @ found.inverse_root
+    np.testing.assert_allclose(white, kept[..., None] * np.eye(5), atol=1e-4)
+
+
+def test_what_follows_a_position_that_is_nearly_one_of_others_is_lost_too() -> None:
+    # Of rank 3, and its third position is the sum of the first two but for 1e-4: rounding over 1e-8 is no fourth.
+    factor = np.eye(4, 3)
+    factor[2], factor[3] = [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]
+    assert triangular((factor @ factor.T)[None], DOUBLE).kept.tolist() == [[True, True, True, False]]
+    assert triangular((factor @ factor.T)[None], SINGLE).kept.tolist() == [[True, True, False, True]]
+
+
+MASKED = [
+    *(layer.replace(mask="causal") for layer in LAYERS if layer.seq_len > 1),
+    AttentionLayer(width=5, seq_len=6, num_heads=3, num_kv_heads=1, head_dim=3, mask="causal"),
+    AttentionLayer(width=6, seq_len=6, num_heads=2, clip=0.5, input_std=5.0, mask="causal"),
+    AttentionLayer(width=8, seq_len=8, num_heads=2, position_std=10.0, position_reach=50.0, mask="causal"),
+]
+
+
+def behind_mask(layer: AttentionLayer, single: bool, hidden: float = -np.inf) -> Sample:
+    """Return a sample whose scores behind the mask are a filling."""
+    sample = sample_of(layer, single=single)
+    arrays = {name: getattr(sample, name) for name in ("outputs", "input_gram", "key_gram")}
+    return Sample(layer, scores=np.where(visible(layer), sample.need("scores"), hidden), **arrays)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
+@pytest.mark.parametrize("layer", MASKED, ids=AttentionLayer.describe)
+def test_visible_scores_are_whitened_exactly(layer: AttentionLayer, single: bool) -> None:
+    sample = behind_mask(layer, single)
+    residual, planned = sample.whitened_scores, Setting(layer, sample.exposed)
+    assert not residual.kept[..., ~visible(layer)].any()
+    entries = residual.kept.sum(axis=(2, 3))
+    assert entries.max() == planned.score_entries
+    assert "masked scores" not in sample.exposed
+    assert_standard_normal(residual)
+
+
+def test_visible_scores_of_full_rank_lose_nothing() -> None:
+    """What is kept has the length that the covariance of the visible scores gives them."""
+    layer = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=1.3, mask="causal")
+    sample, seen = behind_mask(layer, False), visible(layer)
+    gram, keys, scores = (sample.need(name) for name in ("input_gram", "key_gram", "scores"))
+    squares = sample.whitened_scores.squares(2)[0]
+    for draw, head in itertools.product(range(20), range(2)):
+        whole = (layer.query_std * layer.score_factor) ** 2 * np.kron(gram[draw], keys[draw, head])
+        covariance, values = whole[np.ix_(seen.ravel(), seen.ravel())], scores[draw, head][seen]
+        assert squares[draw, head] == pytest.approx(values @ np.linalg.solve(covariance, values))

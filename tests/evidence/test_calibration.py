@@ -15,6 +15,7 @@ import pytest
 
 from attncheck._lib.streams import stream
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.largest import Largest
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Draw = Callable[[np.random.Generator, float, int], Outcome]
@@ -61,6 +62,14 @@ def dependent_weight(rng: np.random.Generator, correlation: float, size: int) ->
     return Association(per_draw=4).test(rng.standard_normal((size, 4)), weight)
 
 
+def largest(rng: np.random.Generator, correlation: float, size: int) -> Outcome:
+    """Columns that share their weights, of which one alone may be tied to it."""
+    weight = np.repeat(rng.standard_t(8, size=(4 * size, 1)) / math.sqrt(8 / 6), 30, axis=1)
+    noise = rng.standard_normal((4 * size, 30))
+    noise[:, 7] = math.sqrt(1.0 - correlation**2) * noise[:, 7] + correlation * weight[:, 7]
+    return Largest(per_draw=4, columns=30).test(noise, weight)
+
+
 def uniform(allowance: float) -> Draw:
     return lambda rng, distance, size: Uniform(allowance).test(atom(rng, distance, size))
 
@@ -93,6 +102,7 @@ CASES = {
     "scale": Case(Scale(dof=8), scale, 10, ((1.4, 60), (1 / 1.4, 60), (1.1, 800))),
     "association": Case(Association(per_draw=4), association, 25, ((0.1, 400), (-0.1, 300), (0.03, 4000))),
     "association, dependent weight": Case(Association(per_draw=4), dependent_weight, 25, ()),
+    "largest of 30": Case(Largest(4, 30), largest, 25, ((0.1, 500), (-0.1, 650)), exact=False, bound=True),
     "uniform": Case(Uniform(), uniform(0.0), 200, ((0.1, 900), (0.1, 700), (0.4, 60)), bound=True),
     "uniform, allowance": Case(Uniform(0.02), uniform(0.02), 500, ((0.08, 2000), (0.12, 800)), exact=False, bound=True),
     "smooth 1": Case(Smooth(1), smooth(1), 500, ((0.1, 2000), (-0.1, 1500))),

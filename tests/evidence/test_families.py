@@ -17,6 +17,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.family import smallest_real, smallest_whole
+from attncheck.evidence.largest import Largest
 
 LEVEL, POWER = 5e-4, 0.99
 PLANS: list[tuple[Family, float]] = [
@@ -25,6 +26,7 @@ PLANS: list[tuple[Family, float]] = [
     (Scale(dof=1000), 4.0),
     (Association(), 0.3),
     (Association(per_draw=100), 0.01),
+    (Largest(per_draw=4, columns=120), 0.1),
     (Uniform(), 0.05),
     (Uniform(allowance=0.02, per_draw=3), 0.05),
     (Smooth(order=1), 0.02),
@@ -37,6 +39,9 @@ DISCRETE: list[tuple[Family, float]] = [
     (Count(0.3, per_draw=10, tail="two-sided"), 0.35),
     (Count(0.0), 0.02),
 ]
+
+#: Columns of a table of five: the one that is tied, and all of them.
+ONE_AND_ALL = ((1, slice(2, 3)), (5, slice(None)))
 
 
 @pytest.mark.parametrize(("family", "departure"), PLANS)
@@ -178,6 +183,23 @@ def test_association_is_a_covariance_whose_interval_holds_whatever_the_scale_of_
 def test_association_with_nothing_to_weigh_says_nothing() -> None:
     outcome = Association().test(np.ones(5), np.zeros(5))
     assert outcome == Outcome(p_value=1.0, effect=0.0, low=-1.0, high=1.0, null_effect=0.0, count=0)
+
+
+def test_the_largest_of_one_is_itself_and_of_many_counts_them() -> None:
+    rng = stream(0, "tests", "largest")
+    noise, weight = rng.standard_normal((200, 5)), rng.standard_normal((200, 5))
+    weight[50:, 2], weight[:, 3] = 0.0, 0.0
+    noise[:, 2] += weight[:, 2]
+    tied = Association().test(noise[:, 2], weight[:, 2])
+    alone, outcome = (Largest(columns=k).test(noise[:, columns], weight[:, columns]) for k, columns in ONE_AND_ALL)
+    assert (alone.p_value, alone.effect, alone.count) == (tied.p_value, tied.effect, 50)
+    assert alone.low == pytest.approx(tied.low)
+    assert (outcome.effect, outcome.count, outcome.p_value) == (tied.effect, 50, 5 * tied.p_value)
+    wider = stats.norm.isf(0.001) / stats.norm.isf(0.005)
+    assert outcome.high - outcome.effect == pytest.approx(wider * (tied.high - tied.effect))
+    nothing = Largest(columns=2).test(np.ones((3, 2)), np.zeros((3, 2)))
+    assert (nothing.p_value, nothing.count) == (1.0, 0)
+    assert (Largest().continuous, Largest(columns=2).continuous) == (True, False)
 
 
 @pytest.mark.parametrize("noise", [[0.1, -0.2, 0.3], [3.0, -4.0, 50.0], [0.9, -0.8, 1.1]])
@@ -375,6 +397,11 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Association().test(["a"], [1.0]), "noise"),
     (lambda: Association().test([1e308, 1e308], [1.0, 1.0]), "noise"),
     (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),  # whose sum is 0
+    (lambda: Largest(columns=0), "columns"),
+    (lambda: Largest().test([1.0], [1.0]), "noise"),
+    (lambda: Largest().test([[1.0, 2.0]], [[1.0], [2.0]]), "noise"),
+    (lambda: Largest().test([[math.nan]], [[1.0]]), "noise"),
+    (lambda: Largest(columns=3).power(0.5, 10, 1.0), "level"),
     (lambda: Association().power(1.5, 10, LEVEL), "departure"),
     (lambda: Association().power(-1.5, 10, LEVEL), "departure"),
     (lambda: Association().power(0.5, 0, LEVEL), "size"),

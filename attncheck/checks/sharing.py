@@ -1,0 +1,182 @@
+"""Matrices that are shared where they should not be: W_O with another matrix of its head, W_Q by two of many heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.reference import Reference
+from attncheck.checks.rotation import pairings
+from attncheck.checks.sample import Sample
+from attncheck.checks.scores import one_head, tied
+from attncheck.checks.whitening import BoolArray, Residual, chi_square_scores
+from attncheck.evidence.families import Association
+from attncheck.evidence.largest import Largest
+from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+Pair = tuple[FloatArray, FloatArray]
+Excluded = Callable[[Setting], str]
+
+_VALUES = frozenset({"outputs", "scores", "value_gram"})
+#: Pairs of heads that are examined: all of them up to 16 heads.
+MOST_PAIRS = 120
+# Above every eigenvalue of a matrix that is examined, next to its largest one: what is not kept comes last.
+_BEYOND = 2.0
+
+
+def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Return eigenvalues and eigenvectors of symmetric matrices on the places kept, and where these are.
+
+    Parameters
+    ----------
+    matrices : ndarray, shape (..., s, s)
+        0 in the rows and columns of places that are not kept.
+    kept : ndarray of bool, shape (..., s)
+
+    Returns
+    -------
+    tuple of ndarray
+        Shapes (..., s), (..., s, s), with a vector in each column, and (..., s). Vectors of places that are not kept
+        come last, and have no part in those that are.
+    """
+    size = matrices.shape[-1]
+    bound = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)
+    apart = np.where(kept, 0.0, bound[..., None])[..., None] * np.eye(size)
+    values, vectors = np.linalg.eigh(matrices + apart)
+    return values, vectors, np.arange(size) < kept.sum(axis=-1)[..., None]
+
+
+def _groups_sizes(energies: Pair, layer: AttentionLayer) -> FloatArray:
+    """Return each head's energy, χ² given the inputs, as a standard normal, (draws, heads); 0 where it is empty."""
+    energy, dof = energies
+    scores = np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), 0.0)
+    return np.repeat(scores, layer.group_size, axis=1)
+
+
+def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], Pair]:
+    """Return the measure of output sizes along the axes of Σ_h w_h W_h W_hᵀ, w_h the size of another matrix of head h.
+
+    W_h W_hᵀ is the part of head h in the whitened outputs. Along the axes these stay independent standard normals, and
+    the axes' eigenvalues say how large the heads' other matrices are there.
+    """
+
+    def pair(sample: Sample, reference: Reference) -> Pair:
+        residual, directions = sample.output_residual, sample.head_directions.values
+        # Centred head by head: scales that differ from head to head, of both matrices, are no tie of the two.
+        heads = sizes(sample)
+        weights = np.repeat(heads - heads.mean(axis=0), sample.layer.seq_len, axis=1)[:, None, :]
+        mixed = (directions * weights) @ directions.swapaxes(-1, -2)
+        values, vectors, seen = axes_of(mixed, np.asarray(residual.kept.any(axis=-1)))
+        squares = ((vectors.swapaxes(-1, -2) @ residual.values) ** 2).sum(axis=-1)
+        noise = chi_square_scores(sample.coordinates, squares)[seen]
+        weight = values[seen]
+        return noise, weight - weight.mean() if weight.size else weight
+
+    return pair
+
+
+def head_pairs(count: int) -> list[tuple[int, int]]:
+    """Return pairs of heads: all of them, or `MOST_PAIRS`, neighbours and halves before others.
+
+    Examples
+    --------
+    >>> head_pairs(3), len(head_pairs(16)), len(head_pairs(64))
+    ([(0, 1), (1, 2), (0, 2)], 120, 120)
+    """
+    turns = [(min(pair), max(pair)) for pair in pairings(count).reshape(-1, 2).tolist()]
+    return list(dict.fromkeys(turns))[:MOST_PAIRS]
+
+
+def _block(sample: Sample) -> Residual:
+    """Return whitened scores in full rows and columns, (draws, heads, rows, columns): behind a mask those beside it."""
+    residual = sample.whitened_scores
+    if "masked scores" in sample.exposed:
+        return residual
+    middle = sample.layer.seq_len // 2
+    block = (..., slice(middle, None), slice(middle + 1))
+    return Residual(residual.values[block], residual.kept[block])
+
+
+def _block_rank(setting: Setting) -> int:
+    s = setting.layer.seq_len
+    return min(setting.input_rank, s if "masked scores" in setting.exposed else s - s // 2)
+
+
+def _pairs(sample: Sample, reference: Reference) -> Pair:
+    """Return sizes of one head's scores along the axes of another's, and these axes' lengths, a column for each pair.
+
+    N_a and N_b are independent and of independent N(0, 1). With N_b N_bᵀ = U Λ Uᵀ the rows of Uᵀ N_a are so too, given
+    N_b, and their squares are χ². Against Λ they are tr(N_a N_aᵀ N_b N_bᵀ), in which one W_Q for both heads shows.
+    """
+    block = _block(sample)
+    rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)
+    lengths, axes, kept = axes_of(block.values @ block.values.swapaxes(-1, -2), rows)
+    pairs = head_pairs(sample.layer.num_heads)
+    noise, weight = np.zeros((2, len(pairs), *lengths[:, 0].shape))
+    for k, (one, other) in enumerate(pairs):
+        squares = ((axes[:, other].swapaxes(-1, -2) @ block.values[:, one]) ** 2).sum(axis=-1)
+        seen = kept[:, other] & kept[:, one]
+        noise[k] = np.where(seen, chi_square_scores(np.maximum(columns[:, one, None], 1), squares), 0.0)
+        weight[k] = np.where(seen, lengths[:, other] - lengths[:, other][seen].mean() if seen.any() else 0.0, 0.0)
+    return noise.reshape(len(pairs), -1).T, weight.reshape(len(pairs), -1).T
+
+
+def _output_tie(
+    name: str, matrix: str, needs: frozenset[str], sizes: Callable[[Sample], FloatArray], excluded: Excluded
+) -> Check:
+    """Return the check that W_O of a head is not another matrix of it."""
+    return Check(
+        name=f"independence.output_{name}_by_head",
+        claim="independence",
+        kind="exact",
+        needs=needs,
+        null=f"sizes of the whitened output, by the heads that make it, are independent of those of the heads' {name}",
+        departure=Departure.of("a correlation of 0.05", 0.05, coarsest=0.4),
+        reads=f"standardised covariance of the whitened output's sizes with those of its heads' {name}:",
+        family=lambda setting: Association(setting.output_rank),
+        measure=_output_with(sizes),
+        hint=f"W_O and {matrix} of a head are one matrix",
+        excluded=excluded,
+    )
+
+
+CHECKS = (
+    _output_tie(
+        "scores",
+        "W_Q",
+        _VALUES | {"input_gram", "key_gram"},
+        lambda sample: sample.whitened_scores.energy_scores(2),
+        tied,
+    ),
+    _output_tie(
+        "keys",
+        "W_K",
+        _VALUES | {"input_gram", "key_gram"},
+        lambda sample: _groups_sizes(sample.key_energy(), sample.layer),
+        lambda setting: "",
+    ),
+    _output_tie(
+        "values",
+        "W_V",
+        _VALUES | {"input_gram"},
+        lambda sample: _groups_sizes(sample.value_energy(), sample.layer),
+        lambda setting: "",
+    ),
+    Check(
+        name="scores.head_pairs",
+        claim="heads",
+        kind="exact",
+        needs=frozenset({"scores", "input_gram", "key_gram"}),
+        null="given inputs and keys, the whitened scores N of any two heads are independent: N_a N_aᵀ and N_b N_bᵀ too",
+        departure=Departure.of("a correlation of 0.1 between two heads", 0.1, coarsest=0.4),
+        reads="largest standardised covariance of whitened scores' sizes between two heads:",
+        family=lambda setting: Largest(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
+        measure=_pairs,
+        hint="two heads share W_Q",
+        excluded=lambda setting: tied(setting) or one_head(setting),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Simulators in which heads share a matrix with each other, or with their own output."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Literal as OneOf
+
+import numpy as np
+
+from attncheck.faults import visibility as seen
+from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.literal import Literal, Projections, gram, independent
+from attncheck.layers.attention import AttentionLayer
+from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.linalg import gram_root
+
+Which = OneOf["queries", "keys", "values"]
+
+
+def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Give the last head the W_Q of the first."""
+    made = independent(layer, inputs, rng)
+    queries = made.queries.copy()
+    queries[:, -1] = queries[:, 0]
+    return dataclasses.replace(made, queries=queries)
+
+
+def _tied_output(layer: AttentionLayer, size: int, rng: np.random.Generator, which: Which) -> dict[str, FloatArray]:
+    """Take the transpose of another matrix of a head for its W_O.
+
+    Rows of a matrix W are its images of unit vectors: what these and the inputs become together takes no n × n array.
+    """
+    inputs = draw_inputs(layer, size, rng)
+    made, coordinates = independent(layer, inputs, rng), min(layer.width, 2)
+    units = np.broadcast_to(layer.width**0.5 * np.eye(coordinates, layer.width), (size, coordinates, layer.width))
+    root = gram_root(gram(np.concatenate([inputs, units], axis=1)))[:, None]
+    matrices, group = (layer.num_heads, 1) if which == "queries" else (layer.kv_heads, layer.group_size)
+    images = np.repeat(root @ rng.standard_normal((size, matrices, root.shape[-1], layer.head_width)), group, axis=1)
+    std = {"queries": layer.query_std, "keys": layer.key_std, "values": layer.value_std}[which]
+    rows = images[:, :, layer.seq_len :].swapaxes(-1, -2)
+
+    def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+        scale = layer.output_std * layer.head_factor * layer.head_width**-0.5
+        return np.asarray(scale * (mixed @ rows).sum(axis=1))
+
+    tied = dataclasses.replace(made, **{which: std * images[:, :, : layer.seq_len]})
+    return Literal(finish=finish).after(layer, tied, rng)
+
+
+FAULTS = (
+    Fault(
+        "twin_queries",
+        "the first and the last head share one W_Q",
+        seen.both(seen.both(seen.several_heads, seen.separate), seen.many_positions),
+        Literal(project=_twin_queries),
+    ),
+    Fault(
+        "tied_query_output",
+        "W_O is W_Q of its head, transposed",
+        seen.both(seen.narrow, seen.separate),
+        functools.partial(_tied_output, which="queries"),
+    ),
+    Fault(
+        "tied_key_output",
+        "W_O is W_K of its head, transposed",
+        seen.narrow,
+        functools.partial(_tied_output, which="keys"),
+    ),
+    Fault(
+        "tied_value_output",
+        "W_O is W_V of its head, transposed",
+        seen.small_width,
+        functools.partial(_tied_output, which="values"),
+    ),
+)
