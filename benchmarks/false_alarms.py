@@ -30,15 +30,21 @@ def row(run: WholeRun) -> tuple[str, ...]:
         f"{run.examined:,} of {run.results:,}",
         f"{run.suspicious} ({run.level * run.examined:.2f} expected)",
         "/".join(str(count) for count in run.looks[1:]),
+        f"{run.suspicious_pools} ({run.level * sum(run.pool_looks):.2f} expected)",
+        "/".join(str(count) for count in run.pool_looks[1:]),
         f"{run.uniformity:.2g}",
         run.digest,
     )
 
 
-def totals(runs: Sequence[WholeRun]) -> str:
+def totals(runs: Sequence[WholeRun], budget: float) -> str:
     """Return in words what all runs come to."""
     violated = sum(run.verdict == "violated" for run in runs)
     suspicious, expected = sum(run.suspicious for run in runs), sum(run.level * run.examined for run in runs)
+    pools, pools_expected = (
+        sum(run.suspicious_pools for run in runs),
+        sum(run.level * sum(run.pool_looks) for run in runs),
+    )
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(run.verdict for run in runs).items())
     # Checks of a unit share their draws, so that alarms come in clusters: the Poisson chance is a guide only.
     chance = float(stats.poisson.sf(suspicious - 1, expected))
@@ -46,18 +52,28 @@ def totals(runs: Sequence[WholeRun]) -> str:
     upper = stats.beta.ppf(0.95, violated + 1, len(runs) - violated)
     return (
         f"{len(runs)} runs: {verdicts}. A run is violated with a chance of at most {upper:.3f} (95%, from the count "
-        f"alone; the budget says 1e-6).\n\n"
+        f"alone; the budget says {budget:g}).\n\n"
         f"{suspicious} suspicious first looks where at most {expected:.1f} are expected (Poisson chance of so many "
-        f"{chance:.2g}). The uniformity p-values of the runs against uniform: {ordered:.2g}."
+        f"{chance:.2g}), and {pools} suspicious pools where at most {pools_expected:.1f} are. The uniformity p-values of the runs against uniform: {ordered:.2g}."
     )
 
 
-def report(profile: str, runs: Sequence[WholeRun]) -> str:
+def report(profile: str, runs: Sequence[WholeRun], budget: float) -> str:
     """Return the section of one profile."""
-    header = ("seed", "verdict", "examined", "suspicious first looks", "2/3/4 looks", "uniformity p", "digest")
+    header = (
+        "seed",
+        "verdict",
+        "examined",
+        "suspicious first looks",
+        "2/3/4 looks",
+        "suspicious pools",
+        "2/3/4 looks",
+        "uniformity p",
+        "digest",
+    )
     lines = [header, ("---",) * len(header), *map(row, runs)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"## {profile}\n\n{totals(runs)}\n\n{table}\n"
+    return f"## {profile}\n\n{totals(runs, budget)}\n\n{table}\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
     parser.add_argument("--subject", help="MODULE:CALLABLE; attncheck's literal simulator by default")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep runs there as they end, and go on from it")
     parser.add_argument("--write", action="store_true", help="write benchmarks/false_alarms.md too")
@@ -78,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for profile in PROFILES:
         if getattr(options, profile, 0):
             seeds = range(getattr(options, profile))
-            page.append(report(profile, list(told(seeds, profile, options))))
+            page.append(report(profile, list(told(seeds, profile, options)), options.false_alarm))
     text = "\n\n".join(page)
     print(text, end="")
     if options.write:
@@ -89,7 +106,8 @@ def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Ite
     """Iterate over whole runs, and say how each one ends."""
     kept = kept_runs(options.resume, profile)
     yield from (kept[seed] for seed in seeds if seed in kept)
-    for run in whole_runs([seed for seed in seeds if seed not in kept], profile, options.subject, options.workers):
+    wanted = [seed for seed in seeds if seed not in kept]
+    for run in whole_runs(wanted, profile, options.subject, options.workers, options.false_alarm):
         print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
         if options.resume is not None:
             with options.resume.open("ab") as file:
@@ -98,7 +116,7 @@ def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Ite
 
 
 def kept_runs(path: Path | None, profile: str) -> dict[int, WholeRun]:
-    """Return the runs of a profile that an interrupted call with the same code and subject has left, by seed."""
+    """Return the runs of a profile that an interrupted call with the same code and options has left, by seed."""
     if path is None or not path.exists():
         return {}
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
@@ -108,7 +126,8 @@ def kept_runs(path: Path | None, profile: str) -> dict[int, WholeRun]:
 
 def arguments_of(options: argparse.Namespace) -> list[str]:
     counts = [f"--smoke {options.smoke}", f"--default {options.default}"]
-    return [*counts, *([f"--subject {options.subject}"] if options.subject else [])]
+    budget = [f"--false-alarm {options.false_alarm:g}"] if options.false_alarm != 1e-6 else []
+    return [*counts, *budget, *([f"--subject {options.subject}"] if options.subject else [])]
 
 
 if __name__ == "__main__":

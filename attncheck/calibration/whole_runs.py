@@ -13,7 +13,7 @@ from attncheck._lib.processes import pool_of
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.examples import strategy_of
-from attncheck.records.schema import Result, run_digest
+from attncheck.records.schema import Result, of_pool, run_digest
 from attncheck.runs.run import Run
 
 
@@ -27,9 +27,11 @@ class WholeRun:
     verdict : str
     digest : str
     results, examined, violated : int
-        How many results there are, have a p-value, and are violated.
+        How many results of single configurations there are and have a p-value, and how many results are violated.
     looks : tuple of int
-        How many results took one, two, three and four looks.
+        How many results of single configurations took one, two, three and four looks.
+    pool_looks : tuple of int
+        The same of pools.
     level : float
         Level of one look.
     uniformity : float
@@ -45,11 +47,17 @@ class WholeRun:
     looks: tuple[int, int, int, int]
     level: float
     uniformity: float
+    pool_looks: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     @property
     def suspicious(self) -> int:
         """How many first looks were suspicious."""
         return sum(self.looks[1:])
+
+    @property
+    def suspicious_pools(self) -> int:
+        """How many pools had a suspicious first look."""
+        return sum(self.pool_looks[1:])
 
 
 def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: float = 1e-6) -> WholeRun:
@@ -78,17 +86,20 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
     ]
     results += run.pool(results, cases={unit.case.key: unit.case for unit in units})
     conclusion = run.conclude(results)
-    looks = Counter(len(result.p_values) for result in results)
+    looks, pool_looks = (
+        Counter(len(result.p_values) for result in results if of_pool(result) == pooled) for pooled in (False, True)
+    )
     return WholeRun(
         seed,
         conclusion.verdict,
         run_digest(results),
-        len(results),
-        sum(bool(result.p_values) for result in results),
+        sum(not of_pool(result) for result in results),
+        sum(bool(result.p_values) and not of_pool(result) for result in results),
         sum(result.verdict == Verdict.VIOLATED for result in results),
         (looks[1], looks[2], looks[3], looks[4]),
         run.level,
         1.0 if conclusion.uniformity is None else conclusion.uniformity.p_value,
+        (pool_looks[1], pool_looks[2], pool_looks[3], pool_looks[4]),
     )
 
 
