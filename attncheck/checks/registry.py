@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import refuse
-from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores
+from attncheck.checks import (
+    comparison,
+    conditional,
+    draws,
+    extremes,
+    heads,
+    independence,
+    inputs,
+    outputs,
+    scores,
+    trends,
+)
 from attncheck.checks.check import AnyCheck, Check
 from attncheck.checks.programs import PROGRAM_CHECKS
 
@@ -16,6 +27,9 @@ CHECKS: tuple[Check, ...] = (
     *conditional.CHECKS,
     *independence.CHECKS,
     *draws.CHECKS,
+    *extremes.CHECKS,
+    *trends.CHECKS,
+    *heads.CHECKS,
 )
 
 #: The properties of layers, each a group of checks that share a sample, in the order of the registry.
