@@ -30,7 +30,6 @@ def _each_head(
     name: str,
     what: str,
     matrix: str,
-    claim: str,
     needs: frozenset[str],
     family: Callable[[Setting], Alike],
     energies: Callable[[Sample], tuple[FloatArray, FloatArray]],
@@ -38,12 +37,12 @@ def _each_head(
 ) -> Check:
     return Check(
         name=name,
-        claim=claim,
+        claim="head_scales",
         kind="exact",
         needs=frozenset({"outputs"}) | needs,
         null=f"the whitened {what} of all heads have one scale: the ratio of one head's to the others' has an F law",
         departure=Departure.of(
-            "a head's standard deviation off by 5% from that of the others (variance ratio 1.1025)", 1.1025, 1.44
+            "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
         ),
         reads=f"variance of one head's {what}, over that of the others':",
         family=family,
@@ -62,7 +61,6 @@ CHECKS = (
         "scores.each_head",
         "scores",
         "W_Q",
-        "scores",
         frozenset({"scores", "masked scores", "input_gram", "key_gram"}),
         lambda setting: Alike(setting.layer.num_heads, setting.input_rank * setting.head_rank),
         lambda sample: sample.whitened_scores.squares(2),
@@ -72,7 +70,6 @@ CHECKS = (
         "scores.key_each_head",
         "keys",
         "W_K",
-        "scores",
         frozenset({"input_gram", "key_gram"}),
         _per_group,
         Sample.key_energy,
@@ -82,7 +79,6 @@ CHECKS = (
         "conditional.value_each_head",
         "values",
         "W_V",
-        "values",
         frozenset({"input_gram", "value_gram"}),
         _per_group,
         Sample.value_energy,

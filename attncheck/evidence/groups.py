@@ -20,7 +20,8 @@ class Alike(Family):
     """Sums of squares of several groups, each a chi-square: has one group another variance than the others?
 
     A group's variance over that of all others has an F law, whatever scale they share. The group that is farthest out
-    counts, and its p-value is multiplied by the number of groups. Of two groups both say the same.
+    counts, and its p-value is multiplied by the number of groups. Of two groups both say the same, and the larger
+    one counts.
 
     Parameters
     ----------
@@ -73,7 +74,9 @@ class Alike(Family):
         ratios = np.clip(ratios, 1.0 / self._farthest, self._farthest)
         below, above = special.fdtr(ours_dof, others_dof, ratios), special.fdtrc(ours_dof, others_dof, ratios)
         tails = np.minimum(below, above)
-        # Where p-values are too small to be written down, the largest ratio is told.
+        if self.groups == 2:
+            tails = np.where(ratios == ratios.max(), tails, 1.0)
+        # Where p-values are too small to be written down, the farthest ratio is told.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
         low, high = ratio / _above(one, rest, _TAIL), ratio * _above(rest, one, _TAIL)

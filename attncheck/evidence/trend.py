@@ -13,7 +13,7 @@ from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-# Draws, less one for each call, below which the normal limit is not trusted.
+# Draws, less one for each call, below which the p-value is not trusted.
 _FEWEST = 30
 
 
@@ -23,7 +23,8 @@ class Trend(Family):
 
     Where draws are exchangeable, each call's normal scores of the ranks come in any order with the same chance. So
     their product with the place in the call has mean 0 and a variance that is known, and both add up over calls. The
-    p-value takes the sum for normal. The effect is the correlation of scores and place, above 0 where numbers rise.
+    p-value is that of a correlation of normal numbers, which has the same variance and, nearly, the same tails. The
+    effect is the correlation of scores and place, above 0 where numbers rise.
 
     Examples
     --------
@@ -56,7 +57,7 @@ class Trend(Family):
         if variance <= 0.0 or freedom < _FEWEST:
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or values that are all the same
         z, root = float(products.sum()) / math.sqrt(variance), math.sqrt(freedom)
-        p_value = 2.0 * float(special.ndtr(-abs(z)))
+        p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
         return Outcome(p_value, z / root, (z - _QUANTILE) / root, (z + _QUANTILE) / root, 0.0, freedom + len(sizes))
 
     def power(self, departure: float, size: int, level: float) -> float:
