@@ -25,7 +25,7 @@ from attncheck.subject import Subject, collapsed
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 # About as small as the departure that its check is planned for, or smaller: planned to be seen more surely.
-SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "weights_per_call"})
+SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "weights_per_call", "growing_outputs"})
 SURELY = 1 - 1e-6
 # Less than the departure that `conditional.shift` is planned for: on four times the draws of the surest plan.
 SHIFT_DRAWS = 14_000

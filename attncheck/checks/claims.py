@@ -83,6 +83,12 @@ CLAIMS = {
             (("tied_query_key", True, "W_V is another matrix than W_K; W_Q is W_K in this layer."),),
         ),
         Claim(
+            "head_scales",
+            "The matrices of all heads have entries of one standard deviation.",
+            "Definition 1 (ii), Example 1",
+            "The head that differs most from the others is looked at, by sums of squares.",
+        ),
+        Claim(
             "scores",
             "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν, and the key Grams "
             "are Wishart: formula (*) holds at every width; where W_Q is W_K, scores are K Kᵀ/ν.",

@@ -17,6 +17,7 @@ from attncheck.checks.scores import tied
 from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.families import Association, Count
+from attncheck.evidence.groups import Within
 from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +27,8 @@ _KEY_GRAM, _VALUE_GRAM = frozenset({"input_gram", "key_gram"}), frozenset({"inpu
 _SCORES = _KEY_GRAM | {"scores"}
 #: Calls that a look compares with each other.
 CALLS = 16
+# Calls in which a matrix that each has for all its draws leaves most of its trace beside the mean of all.
+_FEW_CALLS = 4
 # A draw may hold a single number, as where all positions are equal, and two such numbers coincide by chance in
 # float32: a draw with so many different ones never does, nor does a run of draws of which so many are not 0.
 _RUN, _NUMBERS = 6, 3
@@ -103,19 +106,20 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
 _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 
 
-def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray]]:
-    """Return the measure of pairs of neighbouring draws by energies that are χ² given the inputs, (draws, heads)."""
+def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
+    """Return the measure of pairs of neighbouring draws by energies that are χ² given the inputs, (draws, heads).
 
-    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    The head of each pair comes third: what is left of a weight when its head's mean over all calls is taken off. A
+    scale of the head alone is no dependence; a matrix that a call has for all its draws shows between calls.
+    """
+
+    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         energy, dof = energies(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
         # Of three draws the first two are a pair, so that pairs begin at even and at odd draws.
         first = np.arange(0, len(scores) - 2, 3)
         seen = (dof[first] > 0) & (dof[first + 1] > 0)
-        noise, weight = scores[first][seen], scores[first + 1][seen]
-        # Centred: a wrong scale of both is no dependence. Over all heads, as each head has a scale of its own where a
-        # call has one matrix for all its draws.
-        return noise, weight - weight.mean() if weight.size else weight
+        return scores[first][seen], scores[first + 1][seen], np.nonzero(seen)[1]
 
     return pair
 
@@ -137,11 +141,11 @@ def _weights_apart(
         null=f"sizes of the whitened {name} of neighbouring draws are independent",
         departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
         reads=f"standardised covariance of the sizes of the whitened {name} of neighbouring draws:",
-        family=lambda setting: Association(heads(setting)),
+        family=lambda setting: Within(heads(setting)),
         draws_per_unit=3,
         measure=_next_to(energies),
-        hint=f"a draw takes over {matrix} from the one before it, or a whole call has one: each draw needs its own; or "
-        f"the scale of {matrix} differs from head to head",
+        calls=_FEW_CALLS,
+        hint=f"a draw takes over {matrix} from the one before it, or a whole call has one: each draw needs its own",
         excluded=excluded,
     )
 
@@ -189,11 +193,21 @@ def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
         # One number per draw: those of one draw may be functions of each other.
         values = values.reshape(len(values), -1)[:, 0]
         values = values[np.isfinite(values) & (values != 0.0)]
-        with np.errstate(over="ignore"):
-            rounded = values.astype(np.float16).astype(np.float64)
-        return int((rounded == values).sum()), len(values)
+        return int(half_precision(values).sum()), len(values)
 
     return count
+
+
+def half_precision(values: FloatArray) -> NDArray[np.bool_]:
+    """Return which numbers lie on the float16 grid.
+
+    Examples
+    --------
+    >>> half_precision(np.array([0.5, 0.1])).tolist()
+    [True, False]
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(values.astype(np.float16).astype(np.float64) == values)
 
 
 def _fair(setting: Setting) -> Count:

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import refuse
-from attncheck.checks import comparison, conditional, draws, independence, inputs, outputs, scores, sharing
+from attncheck.checks import (
+    comparison,
+    conditional,
+    draws,
+    extremes,
+    heads,
+    independence,
+    inputs,
+    outputs,
+    scores,
+    sharing,
+    trends,
+)
 from attncheck.checks.check import AnyCheck, Check
 from attncheck.checks.programs import PROGRAM_CHECKS
 
@@ -17,6 +29,9 @@ CHECKS: tuple[Check, ...] = (
     *independence.CHECKS,
     *sharing.CHECKS,
     *draws.CHECKS,
+    *extremes.CHECKS,
+    *trends.CHECKS,
+    *heads.CHECKS,
 )
 
 #: The properties of layers, each a group of checks that share a sample, in the order of the registry.

@@ -48,6 +48,8 @@ NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
         "bartlett_freedom": (_NARROW, "scores.key_scale"),
         "student_weights": (_ONE, "scores.key_law"),
         "repeated_stream": (_PAPER, "draws.repeats"),
+        "clipped_outputs": (_PAPER, "exactness.extremes"),
+        "growing_outputs": (_PAPER, "conditional.trend"),
         "ignored_over_n": (REGIMES["1/n scaling"].layer, "scores.scale"),
         "full_rank_heads": (REGIMES["low rank"].layer, "scores.key_law"),
         "linear_as_softmax": (REGIMES["linear attention"].layer, "conditional.scale"),

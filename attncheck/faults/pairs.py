@@ -123,6 +123,13 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "exactness.repeats": ("twice", _PAPER),
         "draws.precision_outputs": ("half_precision_outputs", _PAPER),
         "draws.precision_scores": ("half_precision_scores", _LINEAR),
+        "exactness.extremes": ("clipped_outputs", _PAPER),
+        "exactness.trend": ("by_size", _PAPER),
+        "conditional.trend": ("by_size", _PAPER),
+        "scores.trend": ("fading_scores", _NARROW),
+        "scores.each_head": ("one_head_larger", _PAPER),
+        "scores.key_each_head": ("one_head_larger", _GROUPED),
+        "conditional.value_each_head": ("one_head_larger", _GROUPED),
     }
 )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, independent
-from attncheck.faults.visibility import everywhere
+from attncheck.faults.visibility import everywhere, several_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
@@ -88,6 +88,19 @@ def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) 
 def _half_precision_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     drawn = _drawn(layer, size, rng)
     return _changed(drawn, outputs=lambda drawn: drawn["outputs"].astype(np.float16).astype(np.float64))
+
+
+def _fading_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    fading = np.linspace(1.1, 0.9, size)[:, None, None, None]
+    return _changed(_drawn(layer, size, rng), scores=lambda drawn: fading * drawn["scores"])
+
+
+def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    made = independent(layer, draw_inputs(layer, size, rng), rng)
+    made.queries[:, 0] *= 1.1
+    for shared in (made.keys, made.values):
+        shared[:, : layer.group_size] *= 1.1
+    return Literal().after(layer, made, rng)
 
 
 def _residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
@@ -177,6 +190,18 @@ TAMPERED: Mapping[str, Fault] = MappingProxyType(
             Fault("neuron_twice", "the inputs hold one neuron twice", everywhere, _neuron_twice),
             Fault("scale_per_call", "one random scale multiplies all outputs of a call", everywhere, _scale_per_call),
             Fault("half_precision_outputs", "the outputs are rounded to float16", everywhere, _half_precision_outputs),
+            Fault(
+                "fading_scores",
+                "the scores of a call fade from a tenth too large to one too small",
+                everywhere,
+                _fading_scores,
+            ),
+            Fault(
+                "one_head_larger",
+                "queries, keys and values of the first head, or its group, are a tenth too large",
+                several_heads,
+                _one_head_larger,
+            ),
             Fault(
                 "residual_added",
                 "the inputs are added to the outputs, as a residual stream would be",

@@ -21,6 +21,8 @@ from attncheck.theory.limits.draw import draw_limit
 
 # Draws that the covariance of the matched Gaussian is averaged over.
 _AVERAGED = 20_000
+# The bound of the clipped outputs, in root mean squares of a call.
+_CLIPPED_AT = 4.0
 # Draws that the repeated stream lasts for.
 _PERIOD = 64
 
@@ -93,6 +95,17 @@ def _copied_draws(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return {name: np.concatenate([array, array])[:size] for name, array in half.items()}
 
 
+def _clipped_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    drawn = collapsed(layer, size, rng)
+    bound = _CLIPPED_AT * np.sqrt((drawn["outputs"] ** 2).mean())
+    return {**drawn, "outputs": np.clip(drawn["outputs"], -bound, bound)}
+
+
+def _growing_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    drawn = collapsed(layer, size, rng)
+    return {**drawn, "outputs": np.linspace(1.0, 1.1, size)[:, None, None] * drawn["outputs"]}
+
+
 def _student_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     return draw_with_weights(layer, size, min(layer.width, 2), rng, "student5").as_dict()
 
@@ -128,5 +141,17 @@ FAULTS = (
         f"every block of {_PERIOD} draws starts from the same seed",
         seen.everywhere,
         _repeated_stream,
+    ),
+    Fault(
+        "clipped_outputs",
+        f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations",
+        seen.everywhere,
+        _clipped_outputs,
+    ),
+    Fault(
+        "growing_outputs",
+        "the outputs grow by a tenth from the first draw of a call to its last",
+        seen.everywhere,
+        _growing_outputs,
     ),
 )

@@ -14,11 +14,14 @@ from scipy import stats
 
 from attncheck._lib.errors import InputError
 from attncheck.evidence.exchange import Calls, Repeats
+from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.groups import Alike
 from attncheck.evidence.largest import Largest
 from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import CLIP, Pool
 from attncheck.evidence.summaries import Events, Score, Summary, from_record, to_record
+from attncheck.evidence.trend import Trend
 
 Draw = Callable[[np.random.Generator], Summary | None]
 WIDTHS = np.array([32, 128, 512])
@@ -56,10 +59,13 @@ FAMILIES: dict[str, Draw] = {
     "repeats": lambda rng: Repeats().test(np.arange(50, dtype=np.uint64)).summary,
     "calls": lambda rng: Alone(3).test(rng.standard_cauchy(90), np.array([30, 30, 30])).summary,
     "largest": lambda rng: Largest(columns=3).test(*rng.standard_normal((2, 40, 3))).summary,
+    "extremes": lambda rng: Extremes().test(rng.random((40, 2)), np.array([20, 20])).summary,
+    "trend": lambda rng: Trend().test(rng.standard_cauchy(40), np.array([20, 20])).summary,
+    "alike": lambda rng: Alike(3, 2).test(rng.chisquare(2, (5, 3)), np.full((5, 3), 2.0)).summary,
     "order": _order,
 }
 #: Whose p-values are uniform under the null; those of the others are conservative.
-CONTINUOUS = ("scale", "association", "smooth", "uniform", "two-sample", "logarithms", "order")
+CONTINUOUS = ("trend", "scale", "association", "smooth", "uniform", "two-sample", "logarithms", "order")
 
 
 def _pool(draw: Draw, rng: np.random.Generator, cases: int = 4) -> Pool:

@@ -24,8 +24,10 @@ from attncheck.checks.registry import CHECKS
 from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.exchange import Repeats
+from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Family, Scale, Uniform
 from attncheck.evidence.family import DRAWS_CAP, Outcome
+from attncheck.evidence.groups import Alike
 from attncheck.evidence.looks import examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -157,7 +159,7 @@ class _Reader:
 
 def _tail_exact(family: Family) -> bool:
     """Return whether p-values are exact, or too large, however far out."""
-    return isinstance(family, Scale | Association | Count | Uniform | Repeats)
+    return isinstance(family, Scale | Association | Count | Uniform | Repeats | Extremes | Alike)
 
 
 def _result(

@@ -1,0 +1,51 @@
+"""Extremes: outputs of a continuous law have no bound at which draws meet."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.draws import half_precision
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.evidence.extremes import Extremes
+
+FloatArray = NDArray[np.float64]
+
+# Below this, numbers in single precision are few.
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return how far each draw of a call reaches up and down, (draws, 2): 0 where nothing, or no digits, tell."""
+    flat = sample.outputs.reshape(len(sample), -1)
+    sides = np.stack([flat.max(axis=1), -flat.min(axis=1)], axis=1)
+    sides[np.abs(sides) < _TINY] = 0.0
+    told = sides[sides != 0.0]
+    if 2 * int(half_precision(told).sum()) > told.size:
+        # Numbers of half precision meet by chance.
+        sides[:] = 0.0
+    return sides, np.array([len(sample)])
+
+
+def _two_values(setting: Setting) -> str:
+    return "weights of two values may give the same numbers again" if setting.weights == "rademacher" else ""
+
+
+CHECKS = (
+    Check(
+        name="exactness.extremes",
+        claim="draws",
+        kind="exact",
+        any_weights=True,
+        needs=frozenset({"outputs"}),
+        null="the largest output of a call, and its smallest, is that of one draw alone: their law is continuous",
+        departure=Departure.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
+        reads="share of draws that meet another one at the largest or the smallest output:",
+        family=lambda setting: Extremes(),
+        measure=_sides,
+        hint="the outputs are clipped, or saturate in a number format",
+        excluded=_two_values,
+    ),
+)

@@ -1,0 +1,87 @@
+"""Heads: scores, keys and values of each have the scale that those of the others have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.checks.scores import one_group, one_head, tied
+from attncheck.evidence.groups import Alike
+
+FloatArray = NDArray[np.float64]
+
+
+def _sums(energies: Callable[[Sample], tuple[FloatArray, FloatArray]]) -> Callable[..., tuple[FloatArray, FloatArray]]:
+    """Return the measure of each head's sum of squares over the draws and its degrees of freedom, (1, heads)."""
+
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+        squares, dof = energies(sample)
+        return squares.sum(axis=0, keepdims=True), np.asarray(dof.sum(axis=0, keepdims=True))
+
+    return measure
+
+
+def _each_head(
+    name: str,
+    what: str,
+    matrix: str,
+    needs: frozenset[str],
+    family: Callable[[Setting], Alike],
+    energies: Callable[[Sample], tuple[FloatArray, FloatArray]],
+    excluded: Callable[[Setting], str],
+) -> Check:
+    return Check(
+        name=name,
+        claim="head_scales",
+        kind="exact",
+        needs=frozenset({"outputs"}) | needs,
+        null=f"the whitened {what} of all heads have one scale: the ratio of one head's to the others' has an F law",
+        departure=Departure.of(
+            "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
+        ),
+        reads=f"variance of one head's {what}, over that of the others':",
+        family=family,
+        measure=_sums(energies),
+        hint=f"the standard deviation of {matrix} differs from head to head, or a whole call has one {matrix}",
+        excluded=excluded,
+    )
+
+
+def _per_group(setting: Setting) -> Alike:
+    return Alike(setting.layer.kv_heads, setting.input_rank * setting.layer.head_width)
+
+
+CHECKS = (
+    _each_head(
+        "scores.each_head",
+        "scores",
+        "W_Q",
+        frozenset({"scores", "masked scores", "input_gram", "key_gram"}),
+        lambda setting: Alike(setting.layer.num_heads, setting.input_rank * setting.head_rank),
+        lambda sample: sample.whitened_scores.squares(2),
+        lambda setting: tied(setting) or one_head(setting),
+    ),
+    _each_head(
+        "scores.key_each_head",
+        "keys",
+        "W_K",
+        frozenset({"input_gram", "key_gram"}),
+        _per_group,
+        Sample.key_energy,
+        one_group,
+    ),
+    _each_head(
+        "conditional.value_each_head",
+        "values",
+        "W_V",
+        frozenset({"input_gram", "value_gram"}),
+        _per_group,
+        Sample.value_energy,
+        one_group,
+    ),
+)

@@ -1,0 +1,72 @@
+"""Trends: the first draws of a call are like its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.check import Check, Departure
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.checks.whitening import Residual
+from attncheck.evidence.trend import Trend
+
+FloatArray = NDArray[np.float64]
+
+
+def _mean_square(residual: Residual) -> FloatArray:
+    """Return the mean square of each draw's whitened numbers; 0 where there are none."""
+    squares, dof = residual.squares()
+    return squares / np.maximum(dof, 1.0)
+
+
+def _trend(
+    name: str, what: str, needs: frozenset[str], departure: Departure, sizes: Callable[[Sample], FloatArray]
+) -> Check:
+    """Return the check of one size per draw. Whatever it is, draws of a right simulator are exchangeable."""
+
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+        return sizes(sample), np.array([len(sample)])
+
+    return Check(
+        name=name,
+        claim="draws",
+        kind="exact",
+        any_weights=True,
+        needs=frozenset({"outputs"}) | needs,
+        null=f"sizes of {what} have no trend over the draws of a call",
+        departure=departure,
+        reads=f"correlation of the ranks of the sizes of {what} with the place in the call:",
+        family=lambda setting: Trend(),
+        measure=measure,
+        hint=f"{what} grow or shrink from the first draw of a call to its last: something is carried from draw to draw",
+    )
+
+
+_WHITENED = Departure.of("a correlation of 0.1", 0.1, coarsest=0.4)
+
+CHECKS = (
+    _trend(
+        "exactness.trend",
+        "outputs",
+        frozenset(),
+        Departure.of("a correlation of 0.04", 0.04, coarsest=0.4),
+        lambda sample: np.asarray((sample.outputs**2).sum(axis=(1, 2))),
+    ),
+    _trend(
+        "conditional.trend",
+        "whitened outputs",
+        frozenset({"scores", "value_gram"}),
+        _WHITENED,
+        lambda sample: _mean_square(sample.output_residual),
+    ),
+    _trend(
+        "scores.trend",
+        "whitened scores",
+        frozenset({"scores", "masked scores", "input_gram", "key_gram"}),
+        _WHITENED,
+        lambda sample: _mean_square(sample.whitened_scores),
+    ),
+)

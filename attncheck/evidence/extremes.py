@@ -1,0 +1,92 @@
+"""Ties at the extreme: what a bound makes of draws of a continuous law."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from attncheck._lib.errors import check_number, check_whole
+from attncheck.evidence.families import Count
+from attncheck.evidence.family import Family, Outcome, check_level, finite_array
+from attncheck.evidence.summaries import Events
+
+#: Bound on the chance that the largest number of a sample comes twice. In single precision it is the step between
+#: numbers, at most 2^-23 of their size, times the hazard of the law there, x f(x)/(1 - F(x)). A normal law has x² or
+#: so: 18 for the largest of 10⁴ numbers, 28 for the largest of 10⁶; heavier tails have less.
+TIE = 2.0**-23 * 32
+# Calls that sizes are planned for: with fewer a tie is rarer.
+_CALLS = 100
+
+
+@dataclass(frozen=True)
+class Extremes(Family):
+    """Ties at the largest number of each call, and of all calls: none where the law is continuous.
+
+    The effect is the share of draws that tie. Its null allows one tie in a quarter of a million extremes, by
+    rounding, and the p-value is the chance of as many or more, a Poisson tail. It is too large by far.
+
+    Examples
+    --------
+    >>> sides = np.array([[0.5, 0.1], [2.0, 0.3], [2.0, 0.2], [1.0, 0.4]])
+    >>> outcome = Extremes().test(sides, np.array([4]))
+    >>> outcome.effect, round(outcome.p_value, 6)
+    (0.25, 1.5e-05)
+    >>> Extremes().size(departure=0.01, level=5e-4, power=0.99)
+    838
+    """
+
+    @property
+    def null_effect(self) -> float:
+        """No ties."""
+        return 0.0
+
+    @property
+    def continuous(self) -> bool:
+        """No: without a tie the p-value is 1."""
+        return False
+
+    def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
+        """Return the outcome for how far each draw reaches to every side, and the draws of each call.
+
+        Parameters
+        ----------
+        sides : array_like, shape (draws, sides)
+            Equal numbers must be of different draws. A side at which the largest number is 0 has no ties.
+        counts : array_like, shape (calls,)
+        """
+        reach, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
+        ties = sum(_ties(column, sizes) for column in reach.T)
+        outcome = Count(0.0).test(min(ties, len(reach)), len(reach))
+        rate = _rate(len(sizes), reach.shape[1])
+        p_value = float(special.pdtrc(ties - 1, rate)) if ties else 1.0
+        summary = Events(min(ties, len(reach)), len(reach), min(1.0, rate / len(reach)))
+        return dataclasses.replace(outcome, p_value=p_value, summary=summary)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance of enough ties if each of `size` draws lies at one bound with chance `departure`."""
+        share = check_number("departure", departure, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
+        draws = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
+        rate = _rate(_CALLS, 2)
+        fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
+        return float(stats.binom.sf(fewest, draws, share))
+
+    @property
+    def _farthest(self) -> float:
+        return 1.0
+
+
+def _rate(calls: int, sides: int) -> float:
+    """Return how many ties rounding makes on average: at each side of each call, and of all."""
+    return TIE * sides * (calls + 1)
+
+
+def _ties(values: NDArray[np.float64], sizes: NDArray[np.int64]) -> int:
+    """Return how many numbers equal the largest of their call beyond the first, and so many calls that of all."""
+    largest = np.maximum.reduceat(values, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+    within = (values == np.repeat(largest, sizes)) & (values != 0.0)
+    across = (largest == largest.max()) & (largest != 0.0)
+    return int(within.sum() - (largest != 0.0).sum() + max(0, across.sum() - 1))

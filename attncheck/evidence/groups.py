@@ -1,0 +1,126 @@
+"""Groups that should be alike: scales of each, and association that scales of their own do not make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array
+from attncheck.evidence.normal import Association
+from attncheck.evidence.summaries import Score, normal_score
+
+_TAIL = 0.5 * (1.0 - CONFIDENCE)
+
+
+@dataclass(frozen=True)
+class Alike(Family):
+    """Sums of squares of several groups, each a chi-square: has one group another variance than the others?
+
+    A group's variance over that of all others has an F law, whatever scale they share. The group that is farthest out
+    counts, and its p-value is multiplied by the number of groups. Of two groups both say the same, and the larger
+    one counts.
+
+    Parameters
+    ----------
+    groups : int
+        Two or more.
+    dof : float
+        Degrees of freedom of one group in one draw; for planning.
+
+    Examples
+    --------
+    >>> squares = np.array([[90.0, 110.0, 180.0], [110.0, 90.0, 180.0]])
+    >>> outcome = Alike(groups=3, dof=100).test(squares, np.full((2, 3), 100.0))
+    >>> outcome.effect, outcome.p_value < 1e-5
+    (1.8, True)
+    >>> Alike(groups=2, dof=16).size(departure=1.21, level=5e-4, power=0.99)
+    233
+    """
+
+    groups: int
+    dof: float
+
+    def __post_init__(self) -> None:
+        check_whole("groups", self.groups, 2, "pass how many groups are compared, two or more")
+        check_number("dof", self.dof, "pass the degrees of freedom of a group in one draw", above=0.0)
+
+    @property
+    def null_effect(self) -> float:
+        """One: all groups have one variance."""
+        return 1.0
+
+    @property
+    def continuous(self) -> bool:
+        """Only where there is one comparison: of more the smallest p-value is multiplied."""
+        return self.groups == 2
+
+    @property
+    def _comparisons(self) -> int:
+        return 1 if self.groups == 2 else self.groups
+
+    def test(self, squares: ArrayLike, dof: ArrayLike) -> Outcome:
+        """Return the outcome for sums of squares and their degrees of freedom, both (draws, groups)."""
+        entries, freedom = finite_array("squares", squares), finite_array("dof", dof)
+        if entries.ndim != 2 or entries.shape != freedom.shape:
+            refuse("dof", freedom.shape, f"must have the shape {entries.shape} of squares", "pass one for each sum")
+        ours, ours_dof = entries.sum(axis=0), freedom.sum(axis=0)
+        others, others_dof = ours.sum() - ours, ours_dof.sum() - ours_dof
+        if ours_dof.min() < 1.0 or ours.max() == 0.0:
+            return Outcome(1.0, 1.0, 1.0, 1.0, 1.0, 0)  # a group that holds nothing has no variance
+        ratios = (ours / ours_dof) / np.maximum(others / others_dof, ours.max() / self._farthest)
+        ratios = np.clip(ratios, 1.0 / self._farthest, self._farthest)
+        below, above = special.fdtr(ours_dof, others_dof, ratios), special.fdtrc(ours_dof, others_dof, ratios)
+        tails = np.minimum(below, above)
+        if self.groups == 2:
+            tails = np.where(ratios == ratios.max(), tails, 1.0)
+        # Where p-values are too small to be written down, the farthest ratio is told.
+        worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
+        ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
+        low, high = ratio / _above(one, rest, _TAIL), ratio * _above(rest, one, _TAIL)
+        p_value = min(1.0, 2.0 * self._comparisons * float(tails[worst]))
+        summary = Score(normal_score(1.0 - p_value, p_value), 1.0, "excess")
+        return Outcome(p_value, ratio, low, high, 1.0, round(one + rest), summary=summary)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance that a group is seen whose variance is `departure` times that of the others."""
+        ratio = check_number("departure", departure, "pass a variance ratio, e.g. 1.1", above=0.0)
+        ours = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000") * self.dof
+        others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
+        upper = float(special.fdtrc(ours, others, _above(ours, others, half) / ratio))
+        lower = float(special.fdtrc(others, ours, _above(others, ours, half) * ratio))
+        return min(1.0, upper + lower)
+
+    @property
+    def _farthest(self) -> float:
+        return 1e12
+
+    def _mirrored(self, departure: float) -> tuple[float, ...]:
+        return departure, 1.0 / departure
+
+
+def _above(one: float, other: float, tail: float) -> float:
+    """Return the point above which an F variable lies with chance `tail`, from its mirror image as tails are small."""
+    return 1.0 / float(special.fdtri(other, one, tail))
+
+
+@dataclass(frozen=True)
+class Within(Association):
+    """Association within groups: the weight is centred over all draws of a group, so that no group's scale counts.
+
+    Examples
+    --------
+    >>> noise, group = np.array([3.0, 3.0, -2.0, -2.0]), np.array([0, 0, 1, 1])
+    >>> Within().test(noise, np.array([5.0, 4.0, -5.0, -4.0]), group).effect
+    0.0
+    """
+
+    def test(self, noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> Outcome:
+        """Return the outcome for noise and weight, each of the group with this number, from 0."""
+        weights = finite_array("weight", weight)
+        numbers = np.zeros(weights.shape, dtype=np.int64) if group is None else np.asarray(group, dtype=np.int64)
+        means = np.bincount(numbers, weights) / np.maximum(np.bincount(numbers), 1)
+        return super().test(noise, weights - means[numbers])

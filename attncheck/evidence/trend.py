@@ -1,0 +1,82 @@
+"""Trends: whether a number of each draw goes with the place of the draw in its call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special, stats
+
+from attncheck._lib.errors import check_number, check_whole
+from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array
+from attncheck.evidence.summaries import Score, normal_score
+
+_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
+# Draws, less one for each call, below which the p-value is not trusted.
+_FEWEST = 30
+
+
+@dataclass(frozen=True)
+class Trend(Family):
+    """Do numbers rise or fall from the first draw of a call to its last? A permutation test, whatever their law.
+
+    Where draws are exchangeable, each call's normal scores of the ranks come in any order with the same chance. So
+    their product with the place in the call has mean 0 and a variance that is known, and both add up over calls. The
+    p-value is that of a correlation of normal numbers, which has the same variance and, nearly, the same tails. The
+    effect is the correlation of scores and place, above 0 where numbers rise.
+
+    Examples
+    --------
+    >>> outcome = Trend().test(np.exp(np.arange(40.0) % 20), np.array([20, 20]))
+    >>> round(outcome.effect, 2), outcome.p_value < 1e-8
+    (0.99, True)
+    >>> Trend().size(departure=0.1, level=5e-4, power=0.99)
+    3374
+    """
+
+    @property
+    def null_effect(self) -> float:
+        """No correlation."""
+        return 0.0
+
+    def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
+        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
+        scores = special.ndtri((stats.rankdata(data) - 0.5) / len(data))
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        index = np.arange(len(data)) - np.repeat(starts, sizes)
+        # From -1 at the first to 1 at the last, so that calls of any length have one slope.
+        place = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
+        spread = scores - np.repeat(np.add.reduceat(scores, starts) / sizes, sizes)
+        products, places, squares = (
+            np.add.reduceat(part, starts) for part in (place * spread, place * place, spread * spread)
+        )
+        variance = float((places * squares / np.maximum(sizes - 1, 1)).sum())
+        freedom = int((sizes - 1).sum())
+        if variance <= 0.0 or freedom < _FEWEST:
+            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or values that are all the same
+        z, root = float(products.sum()) / math.sqrt(variance), math.sqrt(freedom)
+        p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
+        interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root
+        summary = Score(math.copysign(normal_score(1.0 - 0.5 * p_value, 0.5 * p_value), z), freedom)
+        return Outcome(p_value, z / root, *interval, 0.0, freedom + len(sizes), summary=summary)
+
+    def power(self, departure: float, size: int, level: float) -> float:
+        """Return the chance of detecting a correlation of `departure` in one call."""
+        remedy = "pass a correlation, e.g. 0.05"
+        correlation = check_number("departure", departure, remedy, minimum=-1.0, maximum=1.0)
+        count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
+        if count <= _FEWEST:
+            return 0.0
+        mean = correlation * math.sqrt(count - 1)
+        critical = -float(special.ndtri(0.5 * check_level(level)))
+        return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))
+
+    @property
+    def _farthest(self) -> float:
+        return 1.0
+
+    def _mirrored(self, departure: float) -> tuple[float, ...]:
+        return departure, -departure

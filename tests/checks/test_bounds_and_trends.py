@@ -1,0 +1,143 @@
+"""What differs along a call, or from head to head, is seen and named; what may coincide is no bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck import AttentionLayer
+from attncheck._lib.streams import stream
+from attncheck.calibration.power import level_of
+from attncheck.checks.extremes import CHECKS as EXTREMES
+from attncheck.checks.sample import Sample
+from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults.tampered import TAMPERED
+from attncheck.looks.profiles import ANCHORS, PROFILES
+from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.records.schema import Result
+from attncheck.subject import Subject, collapsed
+
+FloatArray = NDArray[np.float64]
+
+PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
+LEVEL = 5e-4
+(TIES,) = EXTREMES
+
+
+def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only: str = "") -> list[Result]:
+    """Return what the looks of a property, or of one check of it, make of a subject."""
+    settled = PROFILES[profile]
+    cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
+    return run_unit(Unit(name, layer, only=only), Subject.of(subject), 0, cost)
+
+
+def alone(check: str, subject: object, layer: AttentionLayer, profile: str = "default") -> Result:
+    """Return what the looks of one check make of a subject."""
+    (result,) = looks(check.partition(".")[0], subject, layer, profile, check)
+    return result
+
+
+def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
+    """Return the p-value of one call."""
+    subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
+    setting = subject.probe(layer, stream(0, "tests", "ties"))
+    data = TIES.measure(Sample(layer, outputs), None)  # type: ignore[arg-type]  # compares with nothing
+    return TIES.test(setting, data).p_value
+
+
+def drawn(layer: AttentionLayer, size: int) -> FloatArray:
+    return np.asarray(ac.simulate(layer, size, seed=1).outputs)
+
+
+@pytest.mark.parametrize("layer", [PAPER, NARROW, ONE, GROUPED], ids=AttentionLayer.describe)
+def test_a_bound_at_four_standard_deviations_is_seen_from_outputs_alone(layer: AttentionLayer) -> None:
+    clipped = exposing(FAULTS["clipped_outputs"], EXPOSURES["outputs"])
+    assert alone("exactness.extremes", clipped, layer, "smoke").verdict == "violated"
+
+
+def test_ties_that_are_no_bound_are_none() -> None:
+    outputs = drawn(PAPER, 20_000)
+    assert ties(outputs, PAPER) == 1.0
+    assert ties(outputs.astype(np.float32).astype(np.float64), PAPER) == 1.0
+    # Equal positions of one draw, and draws of which nothing reaches above or below 0.
+    equal = PAPER.replace(input_correlation=1.0)
+    assert len(np.unique(drawn(equal, 1)[0].round(9), axis=0)) == 1
+    assert ties(drawn(equal, 20_000), equal) == 1.0
+    assert ties(np.minimum(outputs, 0.0), PAPER) == 1.0
+
+
+@pytest.mark.parametrize("bits", [10, 7], ids=["float16", "bfloat16"])
+def test_coarse_numbers_are_not_called_clipped(bits: int) -> None:
+    mantissa, exponent = np.frexp(drawn(PAPER, 20_000))
+    coarse = np.ldexp(np.round(mantissa * 2.0 ** (bits + 1)) / 2.0 ** (bits + 1), exponent)
+    assert ties(coarse, PAPER) == 1.0
+
+
+@pytest.mark.parametrize("weights", ["uniform", "truncated normal", "student5", "rademacher"])
+def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
+    blind = exposing(collapsed, EXPOSURES["outputs"])
+    setting = Subject.of(blind).probe(PAPER, stream(0, "tests", "ties"))
+    reason = TIES.reason_not_examined(type(setting)(PAPER, setting.exposed, setting.coordinates, weights))
+    assert bool(reason) == (weights == "rademacher")
+
+
+@pytest.mark.parametrize(
+    ("check", "fields"), [("exactness.trend", "outputs"), ("conditional.trend", "grams")], ids=["outputs", "whitened"]
+)
+def test_outputs_that_grow_by_a_tenth_are_seen(check: str, fields: str) -> None:
+    growing = exposing(FAULTS["growing_outputs"], EXPOSURES[fields])
+    result = alone(check, growing, PAPER)
+    assert result.verdict == "violated"
+    assert all(effect > 0.0 for effect in result.effects)
+
+
+@pytest.mark.parametrize("layer", [PAPER, GROUPED], ids=AttentionLayer.describe)
+def test_a_head_of_its_own_scale_is_named_and_is_no_dependence(layer: AttentionLayer) -> None:
+    subject = TAMPERED["one_head_larger"].subject
+    results = [each for name in ("scores", "conditional", "draws") for each in looks(name, subject, layer, "smoke")]
+    wrong = [result.check for result in violated(results)]
+    named = {"scores.each_head", "scores.key_each_head", "conditional.value_each_head"}
+    assert named <= set(wrong)
+    assert [name for name in wrong if name.startswith("draws.") or "heads" in name or "copies" in name] == []
+    assert wrong[0] in named
+
+
+@pytest.mark.parametrize("check", ["scores.each_head", "scores.key_each_head", "conditional.value_each_head"])
+@pytest.mark.parametrize("change", ["query_std", "key_std", "value_std"])
+def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) -> None:
+    def shared(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        return collapsed(layer.replace(**{change: 1.3}), size, rng)
+
+    assert alone(check, shared, GROUPED, "smoke").verdict == "consistent"
+
+
+@pytest.mark.parametrize(
+    ("check", "layer", "reason"),
+    [
+        ("scores.each_head", ONE, "one head only"),
+        ("scores.each_head", PAPER.replace(score_scaling="1/n", tied_query_key=True), "W_Q is W_K"),
+        ("scores.key_each_head", PAPER.replace(num_kv_heads=1), "one group of heads only"),
+        ("conditional.value_each_head", PAPER.replace(num_kv_heads=1), "one group of heads only"),
+    ],
+)
+def test_where_there_is_nothing_to_compare_the_reason_is_said(check: str, layer: AttentionLayer, reason: str) -> None:
+    result = alone(check, collapsed, layer, "smoke")
+    assert result.verdict == "not examined"
+    assert reason in result.reason
+
+
+def per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Give each call one matrix W_K for all its draws, of one head: what neighbours share is not that head's scale."""
+    inputs = rng.standard_normal((size, layer.seq_len, layer.width))
+    inputs *= np.sqrt(rng.chisquare(layer.width, (size, 1, 1)) / layer.width)
+    keys = inputs @ rng.standard_normal((layer.width, layer.width)) / layer.width**0.5
+    grams = {name: x @ x.swapaxes(-1, -2) / layer.width for name, x in (("input_gram", inputs), ("key_gram", keys))}
+    outputs = collapsed(layer, size, rng)["outputs"]
+    return {"outputs": outputs, "input_gram": grams["input_gram"], "key_gram": grams["key_gram"][:, None]}
+
+
+def test_a_matrix_of_a_whole_call_is_dependence_with_one_head_too() -> None:
+    layer = AttentionLayer(width=4, seq_len=6, num_heads=1)
+    assert alone("draws.keys", per_call, layer, "smoke").verdict == "violated"
