@@ -54,7 +54,8 @@ def totals(runs: Sequence[WholeRun], budget: float) -> str:
         f"{len(runs)} runs: {verdicts}. A run is violated with a chance of at most {upper:.3f} (95%, from the count "
         f"alone; the budget says {budget:g}).\n\n"
         f"{suspicious} suspicious first looks where at most {expected:.1f} are expected (Poisson chance of so many "
-        f"{chance:.2g}), and {pools} suspicious pools where at most {pools_expected:.1f} are. The uniformity p-values of the runs against uniform: {ordered:.2g}."
+        f"{chance:.2g}), and {pools} suspicious pools where at most {pools_expected:.1f} are. "
+        f"The uniformity p-values of the runs against uniform: {ordered:.2g}."
     )
 
 
