@@ -225,6 +225,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         """Return the smallest effect that one look of `size` draws detects with chance `power`."""
         return self.family(setting).gap(max(1, size // self.draws_per_unit), level, power)
 
+    def meets(self, setting: _Setting, size: int, level: float, power: float) -> bool:
+        """Return whether one look of `size` draws detects the departure that the check states with chance `power`."""
+        family, count = self.family(setting), max(1, size // self.draws_per_unit)
+        return family.power(self.departure.effect(setting), count, level) >= power - 1e-9
+
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
         """Return the outcome on what `measure` gave; an outcome of count 0 where that is too little for a test.
 

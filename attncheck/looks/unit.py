@@ -306,8 +306,10 @@ def take_look(
 
 def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
     """Return the record of a check that was examined."""
-    first, last = trail.outcomes[0], trail.last
+    first, last, size = trail.outcomes[0], trail.last, planned.sizes[check]
     empty = last.count == 0
+    gap = check.gap(planned.setting, size, planned.level, planned.power)
+    stated = check.departure.effect(planned.setting)
     return Result(
         id=unit.result_id(check),
         key=unit.result_key(check),
@@ -319,7 +321,7 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         case=unit.case.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
         reason="the draws held too little that the check could use" if empty else "",
-        size=planned.sizes[check],
+        size=size,
         affordable=cost.affordable,
         level=cost.level,
         power=cost.power,
@@ -330,8 +332,9 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         high=last.high,
         null_effect=last.null_effect,
         at_most=last.at_most,
-        gap=check.gap(planned.setting, planned.sizes[check], planned.level, planned.power),
-        departure=check.departure.effect(planned.setting),
+        gap=gap,
+        # A look may have settled for less than the check states: then it promises what it could see, and no more.
+        departure=stated if check.meets(planned.setting, size, planned.level, planned.power) else gap,
         combined=trail.combined,
         continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
         text=check.describe(last),

@@ -63,7 +63,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     that they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and
     ``high`` are of the look that decided; the null expects ``null_effect``, or allows everything up to it where
     ``at_most``; ``gap`` is the smallest effect that a look of this size
-    detects with the planned power. ``picture`` shows the look that decided, see
+    detects with the planned power; ``departure`` is what the check states, or the gap where that is larger.
+    ``picture`` shows the look that decided, see
     `attncheck.evidence.pictures`. ``summary`` is what the first look left to be added up with other cases, see
     `attncheck.evidence.summaries`. The result of a pool has ``{"pool": what, "of": keys of cases}`` for a case.
     """
