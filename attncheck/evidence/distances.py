@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -111,7 +112,7 @@ class Uniform(Family):
         """
         distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
-        critical = float(kstwo.isf(check_level(level), count))
+        critical = _critical(check_level(level), count)
         return least_power(distance - self.allowance - critical, count)
 
     @property
@@ -241,6 +242,13 @@ def one_sample_tail(distance: float, count: int) -> float:
     if distance < 0.2 / math.sqrt(count):
         return 1.0
     return float(kstwo.sf(distance, count))
+
+
+# Kept, as the search for a gap asks for it again and again.
+@functools.lru_cache(maxsize=4096)
+def _critical(level: float, count: int) -> float:
+    """Return the distance beyond which the one-sample Kolmogorov–Smirnov statistic of `count` values is that rare."""
+    return float(kstwo.isf(level, count))
 
 
 def least_power(margin: float, count: float) -> float:
