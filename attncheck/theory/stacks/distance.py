@@ -341,6 +341,8 @@ class _Walk:
 def _ratio(t: FloatArray, variance: FloatArray) -> FloatArray:
     """Return t/√v with a last axis for t; infinite where v is 0, and 0 where both are."""
     root = np.sqrt(variance)[..., None]
+    if (root > 0).all():
+        return np.asarray(t / root)
     t, root = np.broadcast_arrays(t, root)
     return np.divide(t, root, out=np.where(t == 0, 0.0, np.copysign(np.inf, t)), where=root > 0)
 
