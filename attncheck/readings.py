@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, Literal, overload
 
@@ -196,6 +197,23 @@ def simulate_chunks(
     3
     """
     return _iterate(layer, size, chunk_size, seed, reading, coordinates, memory, width)
+
+
+def without_outputs(
+    layer: AttentionLayer, size: int, chunk_size: int, seed: int, reading: Literal["collapsed", "limit"]
+) -> Iterator[Draws]:
+    """Iterate over the draws of `simulate_chunks` without outputs and inputs, which take a quarter of the time.
+
+    Outputs are drawn last in each block, so that all else has the same digits.
+
+    Examples
+    --------
+    >>> draws = next(without_outputs(AttentionLayer(width=16), 100, 50, 0, "collapsed"))
+    >>> draws.outputs.shape, draws.scores.shape
+    ((50, 4, 0), (50, 2, 4, 4))
+    """
+    whole, rest = (READINGS[reading].work(layer, coordinates) for coordinates in (1, 0))
+    return chunks(dataclasses.replace(whole, draw=rest.draw), size, chunk_size, root_of(seed))
 
 
 def _iterate(

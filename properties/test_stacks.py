@@ -39,7 +39,7 @@ def _order(
     seed, position = int(digest([run_seed, "stacks", stack.key]), 16), stack.seq_len - 1
     gap = averaged_parts(stack, 8 * draws, seed, position)[:, -1] if averaged else 0.0
     narrow, wide = (
-        measured(difference_parts(stack.at_width(n), draws, seed, position)[:, -1] + gap, stack.depth, n)
+        measured(difference_parts(stack.at_width(n), draws, seed, position, last=True)[:, -1] + gap, stack.depth, n)
         for n in widths
     )
     reach = math.log(widths[1] / widths[0])

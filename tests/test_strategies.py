@@ -238,6 +238,17 @@ def test_examples_are_capped(count: int) -> None:
     assert len(drawn) == len(set(drawn)) == count
 
 
+def test_no_more_is_drawn_than_is_asked_for() -> None:
+    drawn: list[AttentionLayer] = []
+
+    def layer_of(width: int) -> AttentionLayer:
+        drawn.append(AttentionLayer(width=width))
+        return drawn[-1]
+
+    examples = draw_examples(st.integers(1, 1_000).map(layer_of), 20, 0, "key")
+    assert examples == list(dict.fromkeys(drawn))
+
+
 @pytest.mark.parametrize("count", [0, -1])
 def test_no_examples(count: int) -> None:
     assert draw_examples(layers(), count, 0, "key") == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,17 @@ from scipy import special
 
 from attncheck.checks.marginals import Scalar, conditional_covariance, usual
 from attncheck.layers.attention import AttentionLayer
-from attncheck.readings import Reading, simulate_chunks
+from attncheck.readings import without_outputs
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 FloatArray = NDArray[np.float64]
+_Reading = Literal["collapsed", "limit"]
 
 #: What a computed cdf may be wrong by; part of the allowance of every check that uses it.
 LAW_ERROR = 0.004
+# What the error from few draws is itself off by, at most where it decides how many are taken next.
+_CLEARLY = 1.25
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
@@ -76,7 +80,7 @@ class MarginalLaw:
 
 
 @functools.lru_cache(maxsize=256)
-def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: Reading = "collapsed") -> MarginalLaw:
+def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: _Reading = "collapsed") -> MarginalLaw:
     """Return the law of a marginal under a reading, to within `LAW_ERROR` where affordable.
 
     Examples
@@ -91,10 +95,24 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: Reading = "co
         law = _law(layer, marginal, size, 0, reading)
         if law.error < LAW_ERROR or size >= most:
             return law
-        size = min(4 * size, most)
+        size = _more_draws(size, law.error, most)
 
 
-def affordable_draws(layer: AttentionLayer, most: int, reading: Reading = "collapsed") -> int:
+def _more_draws(size: int, error: float, most: int) -> int:
+    """Return four times as many draws, and four times that where these would clearly not do: errors fall as the root.
+
+    Examples
+    --------
+    >>> _more_draws(2_000, 0.006, 128_000), _more_draws(2_000, 0.012, 128_000), _more_draws(2_000, 0.012, 20_000)
+    (8000, 32000, 20000)
+    """
+    more = min(4 * size, most)
+    while more < most and error * math.sqrt(size / more) > _CLEARLY * LAW_ERROR:
+        more = min(4 * more, most)
+    return more
+
+
+def affordable_draws(layer: AttentionLayer, most: int, reading: _Reading = "collapsed") -> int:
     """Return how many draws a law that is computed beforehand may take: `most`, or fewer where a draw costs much.
 
     Examples
@@ -113,7 +131,7 @@ def held_draws(layer: AttentionLayer) -> int:
     return max(1, min(_DRAWS, _HELD_ENTRIES // per_draw))
 
 
-def _law(layer: AttentionLayer, marginal: Scalar, size: int, seed: int, reading: Reading) -> MarginalLaw:
+def _law(layer: AttentionLayer, marginal: Scalar, size: int, seed: int, reading: _Reading) -> MarginalLaw:
     if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
         variance = marginal.limit_score_variance(layer)
         return MarginalLaw(condense(np.full(size, variance), np.ones(size)), 0.0, size)
@@ -125,12 +143,12 @@ def _law(layer: AttentionLayer, marginal: Scalar, size: int, seed: int, reading:
 
 @functools.lru_cache(maxsize=8)
 def _variances(
-    layer: AttentionLayer, marginals: tuple[Scalar, ...], size: int, seed: int, reading: Reading
+    layer: AttentionLayer, marginals: tuple[Scalar, ...], size: int, seed: int, reading: _Reading
 ) -> FloatArray:
     """Return conditional variances of several marginals, (marginals, size): draws cost more than what is read off."""
     outputs = any(marginal.direction for marginal in marginals)
     parts = []
-    for chunk in simulate_chunks(layer, size, held_draws(layer), seed=seed, reading=reading):
+    for chunk in without_outputs(layer, size, held_draws(layer), seed, reading):
         covariance = conditional_covariance(layer, chunk) if outputs else None  # scores do without
         parts.append([marginal.variances(layer, chunk, covariance) for marginal in marginals])
     return np.concatenate(parts, axis=1)

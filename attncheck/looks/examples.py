@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from attncheck._lib.streams import seed_sequence
@@ -9,6 +10,10 @@ from attncheck.checks.programs import RATE_PROPERTIES
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
 from attncheck.programs import EXAMPLES
+
+
+class _Enough(BaseException):
+    """Ends a search of hypothesis, which takes what is an Exception for a failure to look into."""
 
 
 def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[Any]:
@@ -57,9 +62,12 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
     @given(strategy)
     def collect(layer: Any) -> None:
         found.setdefault(layer)
+        if len(found) == count:
+            raise _Enough
 
-    collect()
-    return list(found)[:count]
+    with contextlib.suppress(_Enough):
+        collect()
+    return list(found)
 
 
 def widths_of(name: str) -> tuple[int, ...]:

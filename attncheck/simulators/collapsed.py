@@ -161,7 +161,7 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     inputs : ndarray, shape (size, seq_len, width)
         X.
     coordinates : int
-        Neurons of the outputs and inputs to return.
+        Neurons of the outputs and inputs to return; 0 for scores and Gram matrices alone.
     rng : numpy.random.Generator
 
     Returns
@@ -171,14 +171,23 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
     root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
     scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
-    projected = values @ rng.standard_normal((len(inputs), layer.num_heads, values.shape[-1], coordinates))
-    outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)
-    outputs *= layer.output_std * layer.head_factor
     return Draws(
-        outputs=outputs,
+        outputs=_outputs(layer, scores, values, coordinates, rng),
         scores=scores,
         inputs=inputs[:, :, :coordinates].copy(),
         input_gram=gram,
         key_gram=keys @ keys.swapaxes(-1, -2),
         value_gram=values @ values.swapaxes(-1, -2),
     )
+
+
+def _outputs(
+    layer: AttentionLayer, scores: FloatArray, values: FloatArray, coordinates: int, rng: np.random.Generator
+) -> FloatArray:
+    """Draw outputs given scores and B_V of every head, (size, seq_len, coordinates)."""
+    if coordinates == 0:  # nor are attention weights needed
+        return np.zeros((len(scores), layer.seq_len, 0))
+    projected = values @ rng.standard_normal((len(scores), layer.num_heads, values.shape[-1], coordinates))
+    outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)
+    outputs *= layer.output_std * layer.head_factor
+    return np.asarray(outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import overload
 
 from attncheck._lib.errors import refuse
@@ -11,6 +12,14 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 from attncheck.theory.stacks.law import StackLaw
+
+
+def kept_limit(layer: AttentionLayer) -> LimitLaw:
+    """Return the limit of a layer, kept with all that was integrated: it is the same for layers of every width."""
+    return _kept(layer.replace(width=1))
+
+
+_kept = functools.lru_cache(maxsize=64)(LimitLaw)
 
 
 @overload

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Literal
+
 import numpy as np
 import pytest
 
-from attncheck.checks.laws import _variances
+from attncheck.checks.laws import _DRAWS, LAW_ERROR, _law, _variances, affordable_draws, marginal_law
 from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores
-from attncheck.readings import Reading
+from attncheck.readings import Reading, simulate, without_outputs
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 
@@ -24,6 +27,44 @@ def test_marginals_of_a_layer_share_their_draws(reading: Reading) -> None:
         np.testing.assert_array_equal(row, alone)
         assert (row > 0).all()
     assert not np.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LAYER,
+        LAYER.replace(width=2, seq_len=5, num_kv_heads=1, attention_map="sigmoid", activation="relu"),
+        LAYER.replace(tied_query_key=True, score_scaling="1/n", mask="causal", input_correlation=0.5),
+        LAYER.replace(width=64, seq_len=12, num_heads=4, head_dim=4, position_std=0.5),
+    ],
+    ids=lambda layer: layer.describe(),
+)
+@pytest.mark.parametrize("reading", ["collapsed", "limit"])
+def test_draws_without_outputs_have_the_digits_of_those_with_them(
+    layer: AttentionLayer, reading: Literal["collapsed", "limit"]
+) -> None:
+    whole = simulate(layer, 2_000, 3, reading).as_dict()  # several blocks
+    parts = [part.as_dict() for part in without_outputs(layer, 2_000, 777, 3, reading)]
+    assert parts[0].keys() == whole.keys()
+    for name in whole.keys() - {"outputs", "inputs"}:
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole[name], err_msg=name)
+    assert all(part["outputs"].size == part["inputs"].size == 0 for part in parts)
+
+
+@pytest.mark.parametrize("reading", ["collapsed", "limit"])
+def test_sizes_that_a_law_skips_would_not_have_done(reading: Literal["collapsed", "limit"]) -> None:
+    layers = (LAYER, LAYER.replace(attention_map="linear", width=2), LAYER.replace(width=16, seq_len=6, mask="causal"))
+    skipped = 0
+    for layer, place in itertools.product(layers, range(2)):
+        marginal, most = usual(layer)[place], affordable_draws(layer, 128_000, reading)
+        found, size = marginal_law(layer, marginal, reading), _DRAWS
+        while size < found.size:
+            assert _law(layer, marginal, size, 0, reading).error >= LAW_ERROR
+            skipped += size > _DRAWS
+            size *= 4
+        assert found.size == min(size, most)
+        assert found.error < LAW_ERROR or found.size == most
+    assert skipped
 
 
 def test_a_reference_computes_what_is_wanted_on_the_same_draws() -> None:

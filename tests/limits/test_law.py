@@ -19,7 +19,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
-from attncheck.theory.limit import limit
+from attncheck.theory.limit import kept_limit, limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.law import LimitLaw
@@ -135,6 +135,30 @@ def test_long_sequences() -> None:
     # s E[v] → e as s grows. The next term, by those of the means of e^z and e^2z: -(2e² - 3e + 1)/s of that.
     first = 2 * np.e**2 - 3 * np.e + 1
     assert 512 * law.variance() == pytest.approx(np.e * (1 - first / 512), abs=0.005)
+
+
+_KEPT = AttentionLayer(width=48, seq_len=3, num_heads=3)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        _KEPT.replace(mask="causal", head_dim=4, activation="relu", position_std=0.5),
+        _KEPT.replace(tied_query_key=True, score_scaling="1/n", input_correlation=0.5),
+        _KEPT.replace(attention_map="linear"),
+        _KEPT.replace(attention_map="sigmoid", score_scaling="1/n", num_heads=1),
+    ],
+    ids=lambda layer: layer.describe(),
+)
+def test_a_limit_that_is_kept_is_that_of_every_width(layer: AttentionLayer) -> None:
+    kept = kept_limit(layer)
+    assert kept is kept_limit(layer.replace(width=7))
+    ours, theirs = (law.mixture(2) for law in (kept, limit(layer)))
+    np.testing.assert_array_equal(ours.variances, theirs.variances)
+    np.testing.assert_array_equal(ours.weights, theirs.weights)
+    whole = kept.head_mixture(2).times(layer.num_heads)
+    assert whole.mean() == pytest.approx(ours.mean(), rel=1e-3)
+    assert whole.variance() == pytest.approx(ours.variance(), rel=1e-2, abs=1e-12)
 
 
 def test_scramblings_agree_within_their_errors() -> None:

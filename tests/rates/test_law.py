@@ -182,7 +182,7 @@ def test_moments_of_the_drivers_are_those_of_their_draws() -> None:
     draws = fluctuations.draw(40_000, rng)
     mean = draws.gram.mean(axis=0)
     error = draws.gram.std(axis=0) / 200
-    assert np.all(np.abs(mean - fluctuations.mean().gram[0]) < _QUANTILE * error)
+    assert np.all(np.abs(mean - fluctuations.mean.gram[0]) < _QUANTILE * error)
     directions = fluctuations.gram_directions(rng)
     second = np.einsum("kij,kab->ijab", directions, directions)
     products = np.einsum("dij,dab->dijab", draws.gram, draws.gram)

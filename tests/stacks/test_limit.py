@@ -216,6 +216,12 @@ def test_same_seed_gives_same_digits() -> None:
     assert distances(stack, 128, 3) != distances(stack, 128, 4)
 
 
+def test_the_last_layer_alone_has_the_digits_that_it_has_among_all() -> None:
+    stack = AttentionStack(layer=AttentionLayer(width=16), depth=3, activations=("relu", "tanh", "erf"), residual=True)
+    every, last = (difference_parts(stack, 128, 3, 1, last=last) for last in (False, True))
+    np.testing.assert_array_equal(last, every[:, -1:])
+
+
 def test_rates_of_a_stack() -> None:
     stack = AttentionStack(layer=AttentionLayer(width=16, seq_len=2, num_heads=1), depth=3)
     found = rates(stack, (32, 64, 128, 256), 3_000)

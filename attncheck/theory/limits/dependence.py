@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,6 +58,13 @@ def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Gene
     >>> abs(found.value * 64 - 6.4) < 6 * 64 * found.error
     True
     """
+    return score_input_dependences(layer, size, rng, (token,))[0]
+
+
+def score_input_dependences(
+    layer: AttentionLayer, size: int, rng: np.random.Generator, tokens: Sequence[int]
+) -> list[Dependence]:
+    """Return `score_input_dependence` for several tokens, from the same draws of the inputs."""
     if layer.tied_query_key:
         remedy = "pass a layer with matrices of its own for both"
         refuse("tied_query_key", True, "makes scores that depend on the inputs in the limit too", remedy)
@@ -66,9 +74,12 @@ def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Gene
     parts = [_norms(layer, min(step, size - start), rng) for start in range(0, size, step)]
     norms = np.concatenate(parts)
     scores = norms[:, 0] * norms[:, -1]
-    inputs = norms[:, token]
+    return [_dependence(scores, norms[:, token]) for token in tokens]
+
+
+def _dependence(scores: FloatArray, inputs: FloatArray) -> Dependence:
     products = (scores - scores.mean()) * (inputs - inputs.mean()) / (scores.mean() * inputs.mean())
-    return Dependence(float(products.mean()), float(products.std() / size**0.5))
+    return Dependence(float(products.mean()), float(products.std() / len(products) ** 0.5))
 
 
 def _norms(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:

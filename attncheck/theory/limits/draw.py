@@ -24,7 +24,7 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     size : int
         Number of draws.
     coordinates : int
-        Neurons of outputs and inputs.
+        Neurons of outputs and inputs; 0 for scores alone.
     rng : numpy.random.Generator
 
     Returns
@@ -40,6 +40,9 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
     else:
         scores = np.tile(rows.mean_scores(layer, input_kernel(layer).matrix), (*per_head, 1, 1))
+    if coordinates == 0:
+        nothing = np.zeros((size, layer.seq_len, 0))
+        return Draws(outputs=nothing, scores=scores, inputs=nothing)
     values = root @ rng.standard_normal((*per_head, rank, coordinates))
     outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
     outputs *= layer.value_std * layer.output_std * layer.head_factor

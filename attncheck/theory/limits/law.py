@@ -299,6 +299,10 @@ class LimitLaw:
             self._pooled[position] = self._exact(position) or self._sum_heads(pool(self._head_laws(position)))
         return self._pooled[position]
 
+    def head_mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of what one head adds to v at `position`."""
+        return pool(self._head_laws(position)).scaled(covariance.output_factor(self.layer))
+
     def _exact(self, position: int) -> ScaleMixture | None:
         """Return the law of v where it is a multiple of χ²."""
         found = rows.chi_square_law(self.layer, self.kernel.matrix, position)

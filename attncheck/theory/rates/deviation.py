@@ -304,7 +304,7 @@ class _Lines:
 
     def linear_mean(self) -> FloatArray:
         """Return E L: the derivative along the mean deviation."""
-        return np.asarray(self.derivatives(self.fluctuations.mean())[0][0])
+        return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
         """Return E Q: the sum over orthogonal directions; None where they are too many, or at a kink."""
@@ -318,9 +318,9 @@ class _Lines:
         if len(directions):
             total += self.derivatives(dataclasses.replace(still, gram=directions))[1].sum(axis=0)
         deviations, count = self.fluctuations.head_directions(len(self.normals))
-        for moved in deviations:
-            total += count * self.derivatives(dataclasses.replace(still, keys=moved))[1][0]
-            total += count * self.derivatives(dataclasses.replace(still, values=moved))[1][0]
+        if len(deviations):
+            for moved in (dataclasses.replace(still, keys=deviations), dataclasses.replace(still, values=deviations)):
+                total += count * self.derivatives(moved)[1].sum(axis=0)
         return total
 
 

@@ -191,9 +191,9 @@ def _of_other_weights(output: OtherWeights, metric: str, size: int | None, seed:
 @functools.lru_cache(maxsize=32)
 def _other_weights(output: OtherWeights, each: int, seed: int) -> tuple[CharacteristicGap, CharacteristicGap]:
     """Return the gap and the first term of its expansion, once for all metrics."""
-    *streams, own = np.random.SeedSequence(seed).spawn(REPLICATES + 1)
+    streams = np.random.SeedSequence(seed).spawn(REPLICATES)
     gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, _FEWEST_DRAWS, seed, False)
-    return output.gap(each, streams), output.leading(gaussian.deviation, own)
+    return output.gap(each, streams), output.leading(gaussian.deviation)
 
 
 def _marginal(

@@ -9,6 +9,7 @@ them, a χ²_ν/ν each is enough. At infinite width they are K, and the identit
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Self
@@ -104,7 +105,7 @@ class Fluctuations:
     infinite: bool = False
     still_heads: bool = False
 
-    @property
+    @functools.cached_property
     def limits(self) -> Drivers:
         """The drivers at infinite width and infinite heads: one draw."""
         kernel = self._kernel(np.ones(1))
@@ -158,8 +159,9 @@ class Fluctuations:
             normals = scrambled_normals(root.shape[1], _POINTS, rng) @ root.T
             yield from (math.sqrt(radius) * normals for radius in radii)
 
+    @functools.cached_property
     def mean(self) -> Drivers:
-        """Return the means of the deviations, one draw; only that of G is not 0."""
+        """The means of the deviations, one draw; only that of G is not 0."""
         limits = self.limits
         gram = np.zeros_like(limits.gram)
         if not self.infinite:
@@ -177,9 +179,9 @@ class Fluctuations:
             return np.zeros((0, m, m))
         phi, limits = nonlinearity.from_layer(self.layer), self.limits
         above = np.triu_indices(m)
-        radii, weights = gamma_rule(0.5 * self.layer.width, _RADII)
+        radii, weights, kernels = self._kernels_by_radius
         second = np.zeros((len(above[0]), len(above[0])))
-        for points, weight, kernel in zip(self._hidden(radii, rng), weights, self._kernel(radii), strict=True):
+        for points, weight, kernel in zip(self._hidden(radii, rng), weights, kernels, strict=True):
             second += weight / self.layer.width * _product_covariance(phi(points), kernel)
             moved = (kernel - limits.gram[0])[above]
             second += weight * np.outer(moved, moved)
@@ -189,41 +191,50 @@ class Fluctuations:
         directions[:, above[1], above[0]] = root.T
         return directions
 
-    def head_directions(self, points: int) -> tuple[tuple[FloatArray, ...], float]:
+    @functools.cached_property
+    def _kernels_by_radius(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Nodes and weights of ‖h‖²/n, and E[G] given each."""
+        radii, weights = gamma_rule(0.5 * self.layer.width, _RADII)
+        return radii, weights, self._kernel(radii)
+
+    def head_directions(self, points: int) -> tuple[FloatArray, float]:
         """Return deviations of one group's keys (or values) whose second moments make up all groups', and how often.
 
         Returns
         -------
-        deviations : tuple of ndarray
-            Each in the shape of one draw of `Drivers.keys`; where heads share nothing, one that moves the groups
-            in turn over the points.
+        deviations : ndarray
+            Like draws of `Drivers.keys`; where heads share nothing, one that moves the groups in turn over the points.
         count : float
             Groups that each of them stands for.
         """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
-            return (), 0.0
+            return np.zeros((0, *self.limits.keys.shape[1:])), 0.0
         if not self.shared:
             moved = np.zeros((1, points, self.groups))
             which = np.arange(points)
             moved[0, which, which % self.groups] = math.sqrt(2.0 / dof)
-            return (moved,), float(self.groups)
-        deviations = []
-        for i, j in zip(*np.triu_indices(m), strict=True):
-            moved = np.zeros((1, self.groups, m, m))
-            moved[0, 0, i, j] = moved[0, 0, j, i] = math.sqrt((2.0 if i == j else 1.0) / dof)
-            deviations.append(moved)
-        return tuple(deviations), float(self.groups)
+            return moved, float(self.groups)
+        rows, columns = np.triu_indices(m)
+        each = np.arange(len(rows))
+        deviations = np.zeros((len(rows), self.groups, m, m))
+        sizes = np.sqrt(np.where(rows == columns, 2.0, 1.0) / dof)
+        deviations[each, 0, rows, columns] = deviations[each, 0, columns, rows] = sizes
+        return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
         """Return how large deviations are relative to the limits, (draws,): the largest of all eigenvalues."""
-        root = symmetric_root(self.limits.gram)[0]
-        inverse = linalg.pinvh(root, rtol=1e-9)
+        inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):
             sizes = np.abs(np.linalg.eigvalsh(heads)) if self.shared else np.abs(heads)
             largest = np.maximum(largest, sizes.reshape(len(heads), -1).max(axis=1))
         return np.asarray(largest)
+
+    @functools.cached_property
+    def _whitening(self) -> FloatArray:
+        """K^{-1/2} where K has an inverse."""
+        return np.asarray(linalg.pinvh(symmetric_root(self.limits.gram)[0], rtol=1e-9))
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:

@@ -42,7 +42,7 @@ class FixedHeads:
             problem = "with a head_dim is not known but from the limit"
             refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
 
-    @property
+    @functools.cached_property
     def _heads(self) -> int:
         return len(self.marginal.fluctuations(infinite=True).limits.keys[0, 0])
 

@@ -140,14 +140,9 @@ class OutputEntry:
 
     def law(self) -> ScaleMixture:
         """Return the hierarchical law's."""
-        return self._law
+        from attncheck.theory.limit import kept_limit
 
-    @functools.cached_property
-    def _law(self) -> ScaleMixture:
-        """The same, computed once: every repetition asks for it."""
-        from attncheck.theory.limit import limit
-
-        return limit(self.layer).mixture(self.position)
+        return kept_limit(self.layer).mixture(self.position)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -215,8 +215,10 @@ class ScoreSum:
         eigenvalues, used = self.eigenvalues(grams), self._count(width)
         step = max(1, _BLOCK // (used * eigenvalues.shape[1]))
         for start in range(0, size, step):
-            ratios = (-2j / math.sqrt(width)) * eigenvalues[start : start + step, :, None] * tau[:used]
-            total[:used] += np.exp(-0.5 * width * np.log1p(ratios).sum(axis=1)).sum(axis=0)
+            ratios = (2.0 / math.sqrt(width)) * eigenvalues[start : start + step, :, None] * tau[:used]
+            # log(1 - ix) in real functions, which are faster.
+            sizes, angles = np.log1p(ratios**2).sum(axis=1), np.arctan(ratios).sum(axis=1)
+            total[:used] += np.exp(width * (-0.25 * sizes + 0.5j * angles)).sum(axis=0)
         difference = total / size - limiting
         if self.moments is None:
             return difference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.regimes import REGIMES
-from attncheck.theory.limit import limit
+from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.fixed_heads import FixedHeads
@@ -53,7 +54,7 @@ class Prediction:
         """The layer of the regime."""
         return REGIMES[self.regime].layer
 
-    @property
+    @functools.cached_property
     def separation(self) -> float:
         """Kolmogorov's distance of the two predictions."""
         return kolmogorov(self.own, self.neighbour)
@@ -116,7 +117,7 @@ def gaussian(variance: float) -> ScaleMixture:
 
 
 def _of(layer: AttentionLayer, position: int) -> ScaleMixture:
-    return limit(layer).mixture(position)
+    return kept_limit(layer).mixture(position)
 
 
 def _standard(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:

@@ -23,12 +23,8 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import check_choice, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
-from attncheck.layers.kernel import input_kernel
-from attncheck.simulators.blocks import LayerReading, head_entries
 from attncheck.simulators.weights import WEIGHT_LAWS
-from attncheck.theory.limit import limit
-from attncheck.theory.limits.covariance import output_factor
-from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.mixture import condense
 from attncheck.theory.rates.deviation import Deviation
 from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
@@ -39,10 +35,8 @@ FloatArray = NDArray[np.float64]
 _HIGHEST = 8.0
 # Matrix entries of a block of draws.
 _BLOCK = 2**21
-# How far a table of a characteristic function reaches.
-_TABLE = 40.0
-# Draws of the limit for the first term of the expansion.
-_LEADING_DRAWS = 2**14
+# How far a table of a characteristic function reaches, and its knots.
+_TABLE, _KNOTS = 40.0, 2**12
 
 
 def _sinc(x: FloatArray) -> FloatArray:
@@ -59,14 +53,21 @@ def _truncated_rule() -> tuple[FloatArray, FloatArray]:
 
 
 @functools.lru_cache(maxsize=1)
-def _truncated_spline() -> CubicSpline:
+def _truncated_spline() -> FloatArray:
+    """Return coefficients of cubic polynomials of the place between two knots, (4, knots - 1)."""
     nodes, weights = _truncated_rule()
-    table = np.linspace(0.0, _TABLE, 2**12)
-    return CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
+    table = np.linspace(0.0, _TABLE, _KNOTS)
+    spline = CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
+    return np.asarray(spline.c * table[1] ** np.array([[3], [2], [1], [0]]))
 
 
 def _truncated(x: FloatArray) -> FloatArray:
-    return np.asarray(_truncated_spline()(np.minimum(np.abs(x), _TABLE)))
+    # Knots are evenly spaced: the one below is found by a division.
+    place = np.minimum(np.abs(x), _TABLE) * ((_KNOTS - 1) / _TABLE)
+    below = np.minimum(place.astype(np.intp), _KNOTS - 2)
+    a, b, c, d = (each[below] for each in _truncated_spline())
+    t = place - below
+    return np.asarray(((a * t + b) * t + c) * t + d)
 
 
 def _student(x: FloatArray) -> FloatArray:
@@ -121,12 +122,12 @@ class OtherWeights:
     @property
     def std(self) -> float:
         """The standard deviation of the limit."""
-        return math.sqrt(limit(self.layer).mixture(self.position).mean())
+        return math.sqrt(kept_limit(self.layer).mixture(self.position).mean())
 
     @functools.cached_property
     def _limiting(self) -> FloatArray:
         """The limit's characteristic function where it is not 0."""
-        mixture = limit(self.layer).mixture(self.position)
+        mixture = kept_limit(self.layer).mixture(self.position)
         squares = self._frequencies**2
         return np.asarray(np.exp(-0.5 * np.outer(squares, mixture.variances)) @ mixture.weights)
 
@@ -242,33 +243,24 @@ class OtherWeights:
             axis=1,
         )
 
-    def leading(self, gaussian: Deviation, seed: np.random.SeedSequence) -> CharacteristicGap:
+    def leading(self, gaussian: Deviation) -> CharacteristicGap:
         """Return the first term of the expansion in 1/n: that of normal weights, and what W^O adds to it.
 
         Parameters
         ----------
         gaussian : Deviation
             Of the same number with normal weights.
-        seed : numpy.random.SeedSequence
         """
-        layer, seen = self.layer, list(self._seen)
-        kernel = input_kernel(layer).matrix[np.ix_(seen, seen)]
         squares = frequencies(self.std) ** 2
         rows = gaussian.expansion @ np.exp(-0.5 * np.outer(gaussian.cells.variances, squares))
-        limit = LayerReading(draw_limit, head_entries).work(layer, 1)
-        for k, stream in enumerate(seed.generate_state(len(rows))):
-            scores = limit.take(_LEADING_DRAWS, int(stream)).scores
-            weights = map_scores(layer, scores[:, :, self.position][..., seen], np.ones(len(seen), dtype=bool))
-            each = output_factor(layer) * np.einsum("dhj,jk,dhk->dh", weights, kernel, weights)
-            fourth = 3.0 * _LAWS[self.weights][1] / layer.width * (each**2).sum(axis=1)
-            mixture = condense(each.sum(axis=1), fourth)
-            rows[k] += (
-                fourth.mean()
-                / 24.0
-                * squares**2
-                * (mixture.weights @ np.exp(-0.5 * np.outer(mixture.variances, squares)))
-            )
-        return CharacteristicGap(self.std, rows.astype(np.complex128))
+        head = kept_limit(self.layer).head_mixture(self.position)
+        # E Σ_a u_a², by the variance that the output has where a head's share is u_a.
+        size = float(head.weights @ head.variances**2)
+        one = condense(head.variances, head.weights * head.variances**2)
+        where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))
+        fourth = 3.0 * _LAWS[self.weights][1] / self.layer.width * self.layer.num_heads * size
+        added = where.weights @ np.exp(-0.5 * np.outer(where.variances, squares))
+        return CharacteristicGap(self.std, (rows + fourth / 24.0 * squares**2 * added).astype(np.complex128))
 
 
 def _row(vectors: FloatArray, matrices: FloatArray) -> FloatArray:

@@ -109,29 +109,34 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
     return tuple(measured(each, k, stack.width) for k, each in enumerate(differences.swapaxes(0, 1), 1))
 
 
-def difference_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
+def difference_parts(
+    stack: AttentionStack, size: int, seed: int = 0, position: int = 0, last: bool = False
+) -> FloatArray:
     """Return F_n - F_∞ after every layer, once for each of `PARTS` independent parts of the draws.
 
     Parameters
     ----------
     stack, size, seed, position
         As for `distances`.
+    last : bool
+        Whether only what is after the last layer is computed.
 
     Returns
     -------
     ndarray, shape (PARTS, depth, points)
-        At `POINTS` standard deviations of the limit.
+        At `POINTS` standard deviations of the limit; of depth 1 with `last`.
     """
     place, size = _check(stack, size, seed, position)
     check_drawn("width", stack)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
+    depths = range(stack.depth)[-1:] if last else range(stack.depth)
     step = max(1, _BLOCK // _entries(stack))
-    means = np.zeros((4, PARTS, stack.depth, len(POINTS)))
+    means = np.zeros((4, PARTS, len(depths), len(POINTS)))
     for part in range(PARTS):
         rng = stream(seed, "stack distance", stack.key, part)
         count = size // PARTS + (part < size % PARTS)
         for start in range(0, count, step):
-            f, c = _coupled(stack, min(step, count - start), place, points, rng)
+            f, c = _coupled(stack, min(step, count - start), place, points, depths, rng)
             for total, value in zip(means, (f, c, f * c, c * c), strict=True):
                 total[part] += value.sum(axis=0) / count
     return _controlled(*means)
@@ -225,9 +230,9 @@ def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
 
 
 def _coupled(
-    stack: AttentionStack, size: int, position: int, points: FloatArray, rng: np.random.Generator
+    stack: AttentionStack, size: int, position: int, points: FloatArray, depths: range, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Return draws of F_n - F_∞ and of its control variate, each of shape (size, depth, points)."""
+    """Return draws of F_n - F_∞ after some layers, and of its control variate, each of shape (size, depths, points)."""
     normals = draw_normals(stack, size, rng)
     limit = recur(stack, normals)
     layers, lengths, deviations = [], np.empty(0), []
@@ -242,14 +247,14 @@ def _coupled(
     )
     total = limit.streams[:, 1:, position, position]
     slope = (more - less) / (2.0 * _SHARE)
-    f, c = np.empty((2, size, stack.depth, len(POINTS)))
-    for k, layer in enumerate(layers):
+    f, c = np.empty((2, size, len(depths), len(POINTS)))
+    for place, k in enumerate(depths):
         t = points[k]
         ratio = _ratio(t, total[:, k])
-        f[:, k] = layer.probabilities(t) - special.ndtr(ratio)
+        f[:, place] = layers[k].probabilities(t) - special.ndtr(ratio)
         bell = np.where(np.isfinite(ratio), ratio, 0.0) * np.exp(-0.5 * np.clip(ratio, -100.0, 100.0) ** 2)
         relative = np.divide(slope[:, k], total[:, k], out=np.zeros(size), where=total[:, k] > 0)
-        c[:, k] = -0.5 / np.sqrt(2.0 * np.pi) * bell * relative[:, None]
+        c[:, place] = -0.5 / np.sqrt(2.0 * np.pi) * bell * relative[:, None]
     return f, c
 
 
@@ -336,6 +341,8 @@ class _Walk:
 def _ratio(t: FloatArray, variance: FloatArray) -> FloatArray:
     """Return t/√v with a last axis for t; infinite where v is 0, and 0 where both are."""
     root = np.sqrt(variance)[..., None]
+    if (root > 0).all():
+        return np.asarray(t / root)
     t, root = np.broadcast_arrays(t, root)
     return np.divide(t, root, out=np.where(t == 0, 0.0, np.copysign(np.inf, t)), where=root > 0)
 
