@@ -193,7 +193,6 @@ def test_association_within_groups_is_that_of_centred_weights() -> None:
         (lambda: Extremes().power(2.0, 10, 1e-3), "departure"),
         (lambda: Extremes().power(0.1, 0, 1e-3), "size"),
     ],
-    ids=str,
 )
 def test_bad_input_is_refused(call: Callable[[], object], field: str) -> None:
     with pytest.raises(InputError, match=field):
