@@ -244,7 +244,7 @@ def test_explain_counts_one_check_as_one(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("name", ["scores.scale", "exactness.score", "scores.key_groups"])
 def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """As many draws as a run plans: 2% of W_Q, a law at 0.015 that is too dear, and a check of grouped layers."""
+    """As many draws as a run plans: 2% of W_Q, a law at 0.03, and a check of grouped layers."""
     profile = PROFILES["default"]
     pattern = r"look: ([\d,]+) draws on (.*), level .* verdict 99% at the (coarser )?departure"
     look = re.search(pattern, explained(capsys, name))

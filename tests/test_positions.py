@@ -117,11 +117,13 @@ def test_a_tied_layer_is_outside_the_assumption() -> None:
     assert any("(b)" in str(line) for line in coverage.lines)
     setting = Setting(TIED, frozenset({*FIELDS, "masked scores"}), 2)
     reasons = {check.name: check.reason_not_examined(setting) for check in CHECKS}
-    of_separate = {"scale", "law", "tied", "heads", "heads_energy", "marginal", "size", "spread", "kurtosis"}
+    of_separate = {"scale", "law", "tied", "each_head", "head_pairs", "heads", "heads_energy", "marginal", "size"}
+    of_separate |= {"spread", "kurtosis"}
     names = {f"scores.{name}" for name in of_separate} | {
         "independence.score_inputs",
         "independence.score_input_size",
         "independence.score_gram",
+        "independence.output_scores_by_head",
         "outputs.limit_scores",
         "draws.scores",
         "independence.values_any_scores",

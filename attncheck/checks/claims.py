@@ -85,7 +85,7 @@ CLAIMS = {
         Claim(
             "head_scales",
             "The matrices of all heads have entries of one standard deviation.",
-            "Definition 1 (ii), Example 1",
+            "Corollary 2, Example 1",
             "The head that differs most from the others is looked at, by sums of squares.",
         ),
         Claim(

@@ -61,7 +61,7 @@ CHECKS = (
         "scores.each_head",
         "scores",
         "W_Q",
-        frozenset({"scores", "masked scores", "input_gram", "key_gram"}),
+        frozenset({"scores", "input_gram", "key_gram"}),
         lambda setting: Alike(setting.layer.num_heads, setting.input_rank * setting.head_rank),
         lambda sample: sample.whitened_scores.squares(2),
         lambda setting: tied(setting) or one_head(setting),

@@ -94,7 +94,7 @@ PROFILES = {
             drawn=4,
             theory=False,
         ),
-        Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=60_000),
+        Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=20_000),
         Profile(
             "thorough",
             anchors=6,

@@ -31,7 +31,7 @@ _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS = 64
 _CALL_DRAWS = 256
 # Departures that an effect must amount to for it to be more than the trace of another one.
-_CLEAR = 2.0
+_CLEAR = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

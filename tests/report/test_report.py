@@ -104,6 +104,7 @@ def test_sections_come_in_reading_order(clean_record: Path) -> None:
     assert ids == [
         "verdict",
         "claims",
+        "together",
         "details",
         "uniformity",
         "theory",

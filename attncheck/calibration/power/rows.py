@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.registry import CHECKS
+from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.families import Association, Family, Scale
 from attncheck.evidence.family import Outcome
@@ -15,6 +15,7 @@ from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
+from attncheck.looks.pools import most_pools
 from attncheck.looks.profiles import Profile
 from attncheck.looks.unit import Cost, Unit, plan
 
@@ -27,7 +28,8 @@ _CHECKS = {check.name: check for check in CHECKS}
 
 def level_of(profile: Profile) -> float:
     """Return the level of one look in a run of the profile with the usual budget."""
-    return Budget().level((len(profile.layers) + profile.examples) * len(CHECKS))
+    results = (len(profile.layers) + profile.examples) * len(CHECKS)
+    return Budget().level(results + most_pools(PROPERTIES))
 
 
 def cost_of(profile: Profile, case: Case) -> Cost:
