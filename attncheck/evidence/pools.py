@@ -148,10 +148,11 @@ def _outcome_of_scores(scores: Sequence[Score]) -> Outcome:
     beyond = sums.z if sums.kind.one_sided else max(0.0, abs(sums.z) - sums.bias)
     p_value = float(special.ndtr(-beyond)) * (1.0 if sums.kind.one_sided else 2.0)
     half = _QUANTILE / math.sqrt(sums.information)
+    allowed = sums.bias / math.sqrt(sums.information)
     effect, low, high, null = (
-        _shown(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, 0.0)
+        _shown(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, allowed)
     )
-    return Outcome(min(1.0, p_value), effect, low, high, null, len(scores))
+    return Outcome(min(1.0, p_value), effect, low, high, null, len(scores), at_most=allowed > 0.0)
 
 
 def _outcome_of_events(events: Sequence[Events]) -> Outcome:

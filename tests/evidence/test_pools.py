@@ -95,11 +95,12 @@ def test_neither_order_nor_grouping_shows_in_a_digit(name: str, seed: int, place
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_level_is_kept(name: str) -> None:
-    # Of 1,500 right pools more than 7% below 0.05, or more than 2.1% below 0.01, come with a chance below 3e-4 each.
+    # Of 600 right pools more than 8.5% below 0.05, or more than 3% below 0.01, come with a chance below 3e-4 each; at
+    # twice the level they come with 90%.
     rng = np.random.default_rng(list(name.encode()))
-    p_values = np.array([_pool(FAMILIES[name], rng).outcome().p_value for _ in range(1500)])
-    assert (p_values < 0.05).mean() < 0.07
-    assert (p_values < 0.01).mean() < 0.021
+    p_values = np.array([_pool(FAMILIES[name], rng).outcome().p_value for _ in range(600)])
+    assert (p_values < 0.05).mean() < 0.085
+    assert (p_values < 0.01).mean() < 0.03
     if name in CONTINUOUS:
         assert stats.kstest(p_values, "uniform").pvalue > 1e-6
     else:
@@ -109,11 +110,11 @@ def test_level_is_kept(name: str) -> None:
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_scores_are_standard_normal(name: str) -> None:
     rng = np.random.default_rng(list(name.encode()))
-    found = [FAMILIES[name](rng) for _ in range(4000)]
+    found = [FAMILIES[name](rng) for _ in range(2000)]
     z = np.array([each.z for each in found if isinstance(each, Score)])
-    # The standard error of the mean is 0.016, that of the standard deviation 0.011: five of each.
-    assert abs(z.mean()) < 0.08
-    assert abs(z.std() - 1.0) < 0.06
+    # The standard error of the mean is 0.022, that of the standard deviation 0.016: five of each.
+    assert abs(z.mean()) < 0.11
+    assert abs(z.std() - 1.0) < 0.08
 
 
 def test_a_pool_sees_what_its_gap_says() -> None:

@@ -31,6 +31,8 @@ from attncheck.layers.program import Weight
 from attncheck.paper import exact
 from attncheck.programs import perceptron
 from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, read
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 
@@ -229,6 +231,26 @@ def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(
     assert isinstance(closing, Closing)
     assert "2 runs: 2 consistent. A run is violated with a chance of at most 0.776" in page
     assert re.search(rf"^\| 1 \| consistent \| .* \| {closing.digest} \|$", page, re.MULTILINE)
+
+
+def test_what_two_runs_could_have_seen(tmp_path: Path) -> None:
+    visible = load("visible")
+    record = tmp_path / "r.jsonl"
+    run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=record)
+    layers = [ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (6, 8, 10, 12)]
+    units = [*run.units_on("scores", layers), *run.units_on("exactness", layers)]
+    run = run.settled([unit.id for unit in units])
+    report = RunReport(run)
+    for unit in units:
+        report.take(run.examine(unit.property_name, unit.case)[0])
+    assert report.pool(1) == []
+    assert report.finish()
+    found = {row[0]: row[2:] for row in visible.rows(record, record)}
+    for check in ("scores.scale", "exactness.score_energy", "exactness.output"):
+        median, worst, now, worst_now, together = found[check]
+        assert (median, worst) == (now, worst_now)
+        assert 0.0 < together < median <= worst
+    assert f"of {len(found)} checks" in visible.page(record, record)
 
 
 def test_false_alarms_are_counted() -> None:

@@ -1,0 +1,124 @@
+"""The smallest effects that a run could have seen, beside those of an earlier state.
+
+``python benchmarks/visible.py OLD NEW`` reads two records of one profile. For each check it tells the gap on the median
+and on the worst configuration, in both records, and that of all configurations together in the new one, all in the
+unit of the check. ``--write`` puts the table into benchmarks/visible.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from scipy import special
+
+from attncheck.checks.reference import RATIO
+from attncheck.looks.pools import ALL
+from attncheck.records.schema import Result, case_key, of_pool, read
+
+
+def results_of(path: Path) -> dict[str, list[Result]]:
+    """Return the examined results of single configurations by check."""
+    found: dict[str, list[Result]] = {}
+    for line in read(path):
+        if isinstance(line, Result) and line.p_values and line.gap is not None and not of_pool(line):
+            found.setdefault(line.check, []).append(line)
+    return dict(sorted(found.items()))
+
+
+def pools_of(path: Path) -> dict[str, Result]:
+    """Return the pools of all configurations by check."""
+    lines = (line for line in read(path) if isinstance(line, Result) and of_pool(line))
+    return {line.check: line for line in lines if case_key(line) == ALL and line.gap is not None}
+
+
+def deviation(result: Result, gap: float | None) -> float:
+    """Return how far a gap lies from the null: of ratios their logarithm."""
+    null = result.null_effect or 0.0
+    return abs(math.log(gap or 1.0)) if null == 1.0 else abs((gap or 0.0) - null)
+
+
+def together(pool: Result, singles: Sequence[Result]) -> float:
+    """Return the gap of a pool as a deviation in the unit of its check, on the median configuration.
+
+    A common shift of δ standard deviations is a Kolmogorov distance of 2 Φ(δ/2) - 1 between normal laws. A common
+    factor on sizes is a shift by its logarithm over the spread of theirs, which their information tells.
+    """
+    unit = (singles[0].summary or {}).get("unit", "")
+    if unit == "shift":
+        return distance(pool.gap or 0.0) - distance(pool.null_effect or 0.0)
+    if unit != "size":
+        return deviation(pool, pool.gap)
+    told = [each for each in singles if information(each) > 0.0]
+    spreads = [math.sqrt(RATIO / (RATIO + 1.0) * each.size / information(each)) for each in told]
+    return statistics.median(distance(math.log(pool.gap or 1.0) / spread) for spread in spreads)
+
+
+def information(result: Result) -> float:
+    """Return the information of the first look."""
+    return float((result.summary or {}).get("information", math.nan))
+
+
+def distance(shift: float) -> float:
+    """Return the Kolmogorov distance of two normal laws.
+
+    Examples
+    --------
+    >>> round(distance(0.1), 3)
+    0.04
+    """
+    return float(2.0 * special.ndtr(0.5 * shift) - 1.0)
+
+
+def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, float, float]]:
+    """Iterate over check, claim, and the deviations: median and worst before, median and worst now, together now."""
+    before, now, pools = results_of(old), results_of(new), pools_of(new)
+    for check, singles in now.items():
+        if check in before and check in pools and (singles[0].summary or {}).get("unit") != "excess":
+            gaps = [sorted(deviation(each, each.gap) for each in group) for group in (before[check], singles)]
+            ends = [value for group in gaps for value in (statistics.median(group), group[-1])]
+            yield check, singles[0].claim, *ends, together(pools[check], singles)  # type: ignore[misc]
+
+
+def page(old: Path, new: Path) -> str:
+    """Return the page."""
+    found = list(rows(old, new))
+    half = sum(row[6] <= 0.5 * row[2] for row in found)
+    claims = sorted({row[1] for row in found})
+    best = [
+        min(row[6] for row in found if row[1] == claim) / min(row[2] for row in found if row[1] == claim)
+        for claim in claims
+    ]
+    lines = [
+        "# What a run could have seen\n",
+        "`python benchmarks/visible.py OLD NEW --write` makes this page from two records.\n",
+        "Deviations from the null that a run has the planned chance to call violated, in the unit of each check; of "
+        "variance ratios the logarithm. *Single* is the gap of one configuration: on the median one, and on the worst. "
+        "*Together* is that of all configurations, where the deviation is the same everywhere.\n",
+        f"Together at most half of the median single gap before: {half} of {len(found)} checks, and "
+        f"{sum(ratio <= 0.5 for ratio in best)} of {len(claims)} claims by their sharpest check.\n",
+        "| check | single before | worst before | single now | worst now | together now |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(f"| `{row[0]}` | {' | '.join(f'{value:.3g}' for value in row[2:])} |" for row in found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the page, and write it if asked to."""
+    parser = argparse.ArgumentParser(description="Tell what two runs could have seen.")
+    parser.add_argument("old", type=Path, help="record of the state before")
+    parser.add_argument("new", type=Path, help="record of the state now")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/visible.md too")
+    given = parser.parse_args(arguments)
+    text = page(given.old, given.new)
+    print(text, end="")
+    if given.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
