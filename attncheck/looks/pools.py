@@ -35,7 +35,7 @@ from attncheck.subject import Subject
 
 #: The pool of all cases.
 ALL = "all"
-#: What layers are pooled by, with the feature of `attncheck.layers.features.FEATURES` that they share.
+#: What layers are pooled by, with the feature in ``attncheck.layers.features`` that they share.
 POOLS: Mapping[str, str] = {
     "causal": "causal",
     "grouped": "grouped heads",
