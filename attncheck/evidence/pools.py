@@ -2,7 +2,8 @@
 
 A look leaves a summary of each statistic (`attncheck.evidence.summaries`). In a pool of independent samples scores are
 standardised first and then weighed by their information; counts are compared with the exact law of their sum. Sums are
-rounded once (``math.fsum``): neither the order of the samples, nor the way in which they came together, shows in a digit.
+rounded once (``math.fsum``): neither the order of the samples, nor the way in which they came together, shows in a
+digit.
 """
 
 from __future__ import annotations

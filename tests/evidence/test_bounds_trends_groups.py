@@ -13,6 +13,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.extremes import TIE, Extremes
 from attncheck.evidence.groups import Alike, Within
 from attncheck.evidence.normal import Association
+from attncheck.evidence.summaries import Events
 from attncheck.evidence.trend import Trend
 
 LEVELS = (0.05, 0.01, 0.001)
@@ -197,3 +198,24 @@ def test_association_within_groups_is_that_of_centred_weights() -> None:
 def test_bad_input_is_refused(call: Callable[[], object], field: str) -> None:
     with pytest.raises(InputError, match=field):
         call()
+
+
+def test_a_trend_is_seen_with_the_planned_power() -> None:
+    rng, count, correlation, level = np.random.default_rng(11), 200, 0.25, 0.01
+    place = np.linspace(-1.0, 1.0, count) * 3**0.5
+    family, power = Trend(), Trend().power(correlation, count, level)
+    noise = (1.0 - correlation**2) ** 0.5 * rng.standard_normal((600, count))
+    outcomes = [family.test(correlation * place + row, [count]) for row in noise]
+    seen = np.mean([outcome.p_value < level for outcome in outcomes])
+    assert 0.7 < power < 0.95
+    assert abs(seen - power) < 0.08  # five standard errors
+    assert np.mean([outcome.low < correlation < outcome.high for outcome in outcomes]) > 0.97
+    assert all(outcome.summary is not None and outcome.summary.z > 0.0 for outcome in outcomes)  # type: ignore[union-attr]
+
+
+def test_rounding_makes_as_many_ties_as_there_are_sides_of_calls_and_of_all() -> None:
+    sides = np.array([[1.0, 5.0], [1.0, 4.0], [0.5, 3.0], [0.4, 2.0]])
+    outcome = Extremes().test(sides, np.array([2, 2]))
+    expected = TIE * 2 * 3
+    assert outcome.p_value == pytest.approx(-np.expm1(-expected), rel=1e-9)
+    assert outcome.summary == Events(1, 4, expected / 4)

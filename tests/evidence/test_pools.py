@@ -164,6 +164,22 @@ def test_counts_have_the_exact_law_of_their_sum() -> None:
     assert Pool(far).outcome().p_value == pytest.approx(exact, rel=1e-3)
 
 
+def test_counts_are_summed_on_the_side_that_their_family_tests() -> None:
+    few = {tail: Count(0.3, tail=tail).test(0, 50).summary for tail in ("upper", "two-sided")}
+    pools = {tail: Pool({"a": each, "b": each}) for tail, each in few.items() if each is not None}
+    assert pools["upper"].outcome().p_value == pytest.approx(1.0)
+    assert pools["upper"].outcome().at_most
+    assert pools["two-sided"].outcome().p_value == pytest.approx(2.0 * 0.7**100, rel=1e-6)
+    assert not pools["two-sided"].outcome().at_most
+
+
+def test_the_gap_of_a_statistic_that_is_never_negative_has_one_side() -> None:
+    signed, upwards = (Pool({"a": Score(0.0, 4.0, unit), "b": Score(0.0, 5.0, unit)}) for unit in ("shift", "excess"))
+    level, power = 1e-3, 0.9
+    for pool, tail in ((signed, 0.5 * level), (upwards, level)):
+        assert pool.gap(level, power) == pytest.approx((stats.norm.isf(tail) + stats.norm.ppf(power)) / 3.0)
+
+
 def test_one_case_counts_up_to_a_bound_only() -> None:
     # A p-value of no such accuracy, in a pool of twenty that say nothing.
     quiet = {str(k): Score(0.0, 100.0) for k in range(20)}
