@@ -28,26 +28,30 @@ from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, read_case
-from attncheck.layers.features import FEATURES
+from attncheck.layers.features import features_of
 from attncheck.looks.unit import Cost, Unit, probed, take_look
 from attncheck.records.schema import Result, case_key
 from attncheck.subject import Subject
 
 #: The pool of all cases.
 ALL = "all"
-#: What layers are pooled by, with the feature in ``attncheck.layers.features`` that they share.
-POOLS: Mapping[str, str] = {
-    "causal": "causal",
-    "grouped": "grouped heads",
-    "head_dim": "fixed head_dim",
-    "over_n": "1/n scores",
-    "tied": "tied queries and keys",
-    "map": "not softmax",
-    "activation": "other φ",
-    "stds": "other standard deviations",
-    "unscaled": "plain sum of heads",
-    "correlated": "correlated inputs",
-    "positions": "position vectors",
+#: What layers are pooled by, with the features of ``attncheck.layers.features`` that all of them have: each alone, and
+#: those together that one line of code often handles.
+POOLS: Mapping[str, tuple[str, ...]] = {
+    "causal": ("causal",),
+    "grouped": ("grouped heads",),
+    "head_dim": ("fixed head_dim",),
+    "over_n": ("1/n scores",),
+    "tied": ("tied queries and keys",),
+    "map": ("not softmax",),
+    "activation": ("other φ",),
+    "stds": ("other standard deviations",),
+    "unscaled": ("plain sum of heads",),
+    "correlated": ("correlated inputs",),
+    "positions": ("position vectors",),
+    "causal+grouped": ("causal", "grouped heads"),
+    "causal+map": ("causal", "not softmax"),
+    "grouped+head_dim": ("grouped heads", "fixed head_dim"),
 }
 # What the draws of further looks are keyed by.
 _ROLE = "pool"
@@ -62,7 +66,7 @@ def most_pools(names: Iterable[str]) -> int:
     Examples
     --------
     >>> most_pools(["non_gaussianity"]), most_pools(["fact1"])
-    (12, 1)
+    (15, 1)
     """
     return sum(len(checks_of(name)) * (1 if name in PROGRAM_PROPERTIES else 1 + len(POOLS)) for name in set(names))
 
@@ -118,13 +122,14 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
     """Return the pools that cases belong to besides that of all, by key."""
     return {
-        key: frozenset()
-        if "program" in fields
-        else frozenset(
-            name for name, feature in POOLS.items() if FEATURES[feature](AttentionLayer.from_dict(dict(fields)))
-        )
+        key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields)))
         for key, fields in cases.items()
     }
+
+
+def _pools_of(layer: AttentionLayer) -> frozenset[str]:
+    has = features_of(layer)
+    return frozenset(name for name, features in POOLS.items() if set(features) <= set(has))
 
 
 @dataclasses.dataclass(frozen=True)
