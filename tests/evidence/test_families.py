@@ -490,3 +490,10 @@ def test_a_sample_within_its_allowance_is_never_suspicious(count: int) -> None:
     for beyond in (0.0, 0.01, 0.05, 0.09, 0.15):
         shifted = np.clip(middles + 0.004 + beyond / math.sqrt(count), 0.0, 1.0)
         assert Uniform(allowance=0.004 + 0.5 / count).test(shifted).p_value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("family", "at_most"), [(Count(0.1), True), (Count(0.0), False), (Count(0.1, tail="two-sided"), False)]
+)
+def test_counts_say_whether_fewer_are_allowed(family: Count, at_most: bool) -> None:
+    assert family.test(0, 10).at_most is at_most
