@@ -79,6 +79,8 @@ class Live:
         if report.when != "teardown":
             name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")[:24]
             self._progress.update(self._task, description=name, advance=report.when == "call")
+        if self._progress.finished:  # what follows are further looks at suspicious pools
+            self._progress.update(self._task, description="all together")
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Tell Ctrl-C from pytest's own ways to end early."""

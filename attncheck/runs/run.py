@@ -218,11 +218,17 @@ class Run:
         records += [
             {"id": each.id, "unit": each.id, "verdict": each.verdict, "p_values": [], "looks": False} for each in theory
         ]
-        # Which pools there are follows from what was examined.
-        pools = [pool.id for pool in pools_of(result for result in results if not of_pool(result))]
-        planned = [*pools, *(planned.id for planned in (*self.planned, *self.planned_theory))]
+        planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
+        planned += self._owed_pools(results)
         with own_arithmetic():
             return conclude(planned, records, self.budget, self.seed)
+
+    def _owed_pools(self, results: Sequence[Result]) -> list[str]:
+        """Return the pools that results make; where single cases are missing, no more than there are."""
+        single = [result for result in results if not of_pool(result)]
+        if {planned.id for planned in self.planned} <= {result.id for result in single}:
+            return [pool.id for pool in pools_of(single)]
+        return [result.id for result in results if of_pool(result)]
 
     def manifest(self) -> Manifest:
         """Return the first line of the record."""
