@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from attncheck._lib.errors import refuse
 from attncheck.checks import (
     comparison,
@@ -60,6 +62,7 @@ def property_key(name: str) -> str:
     return checks_of(name)[0].key.partition(".")[0]
 
 
+@functools.cache
 def checks_of(name: str) -> tuple[AnyCheck, ...]:
     """Return the checks of one property.
 

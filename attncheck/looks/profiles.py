@@ -6,7 +6,7 @@ import dataclasses
 
 from attncheck._lib.errors import check_choice
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case
+from attncheck.layers.case import Case, ProgramCase
 from attncheck.layers.regimes import REGIMES
 
 #: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
@@ -39,6 +39,8 @@ class Profile:
         Random layers per property; a hard cap.
     program_anchors, program_examples : int
         The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
+    program_entries : int
+        Weight entries that a look on one program may draw.
     drawn : int
         Random layers or stacks of a test of its own.
     theory : bool
@@ -65,6 +67,7 @@ class Profile:
     draws: int | None = None
     program_anchors: int = 9
     program_examples: int = 6
+    program_entries: int = 150_000_000
     drawn: int = 4
     theory: bool = True
 
@@ -75,7 +78,8 @@ class Profile:
 
     def affordable(self, case: Case) -> int:
         """Return the draws that one look on `case` may take."""
-        return max(1, min(self.most_draws, self.entries // case.weight_entries))
+        entries = self.program_entries if isinstance(case, ProgramCase) else self.entries
+        return max(1, min(self.most_draws, entries // case.weight_entries))
 
 
 PROFILES = {
@@ -91,6 +95,7 @@ PROFILES = {
             power=0.9,
             program_anchors=2,
             program_examples=2,
+            program_entries=20_000_000,
             drawn=4,
             theory=False,
         ),
@@ -104,6 +109,7 @@ PROFILES = {
             most_draws=60_000,
             draws=2_000_000,
             program_examples=20,
+            program_entries=300_000_000,
             drawn=20,
         ),
     )
