@@ -342,14 +342,10 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 def _take_pools(config: pytest.Config) -> None:
     """Examine the pools, with as many processes as there were workers; a violated one is a failed report."""
-    from attncheck._lib.errors import InputError
-
     processes = getattr(config.option, "numprocesses", None) or 1
-    try:
-        found = config.stash[_REPORT].pool(int(processes))
-    except InputError as error:
-        _report_failure(config, "pools", Shipped(results=[], unusable=str(error), theory=None), str(error))
-        return
+    found, failed = config.stash[_REPORT].pool(int(processes))
+    for text in failed:
+        _report_failure(config, "pools", Shipped(results=[], unusable=text, theory=None), text)
     for result, message in found:
         _report_failure(config, f"pools[{result['id']}]", Shipped(results=[result], unusable="", theory=None), message)
 

@@ -41,9 +41,12 @@ _LISTED = 20
 
 def read_lines(path: Path) -> tuple[dict[str, Result | Theory], str]:
     """Return what a record reports by key, and its digest; an empty one where the run did not end."""
-    lines, digest = {}, ""
+    lines: dict[str, Result | Theory] = {}
+    digest = ""
     for line in read(path):
         if isinstance(line, Result | Theory):
+            if line.key in lines:
+                raise InputError(f"record={path}: {line.key} comes twice; make the record again")
             lines[line.key] = line
         elif isinstance(line, Closing):
             digest = line.digest
@@ -80,6 +83,9 @@ def far(old: float | None, new: float | None) -> bool:
 
 def changed_numbers(old: Result | Theory, new: Result | Theory) -> Iterator[str]:
     """Iterate over the numbers that differ, each with both values."""
+    cases = [line.case.get("of") if isinstance(line, Result) else None for line in (old, new)]
+    if cases[0] != cases[1]:
+        yield "a pool of other cases"
     before, now = numbers_of(old), numbers_of(new)
     for name in dict.fromkeys((*before, *now)):
         if far(before.get(name), now.get(name)):

@@ -84,7 +84,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
     results = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
     ]
-    results += run.pool(results, cases={unit.case.key: unit.case for unit in units})
+    results += run.pool(results, cases={unit.case.key: unit.case for unit in units})[0]
     conclusion = run.conclude(results)
     looks, pool_looks = (
         Counter(len(result.p_values) for result in results if of_pool(result) == pooled) for pooled in (False, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -96,11 +97,18 @@ def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
 
 
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return normal scores of the ranks of sizes, of disjoint pairs of neighbouring draws."""
+    """Return normal scores of the ranks of sizes, of disjoint pairs of neighbouring draws.
+
+    Both are centred, as draws of size 0 share a rank, and the first are scaled: over all ways to pair them up the sum
+    of their products has mean 0, and the variance that `Association` takes it to have, whatever the law of sizes.
+    """
     size = (sample.outputs**2).sum(axis=(1, 2))
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
     scores = special.ndtri((stats.rankdata(pairs, axis=0) - 0.5) / max(1, len(pairs)))
-    return scores[:, 0], scores[:, 1]
+    scores -= scores.mean(axis=0) if len(scores) else 0.0
+    squares = float((scores[:, 0] ** 2).sum())
+    scale = math.sqrt((len(scores) - 1) / squares) if squares > 0.0 else 0.0
+    return scale * scores[:, 0], scores[:, 1]
 
 
 _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]

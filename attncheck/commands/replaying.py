@@ -113,12 +113,15 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
     found: Result | Theory | None = None
+    pools = []
     for line in lines:  # to the end: its hash stands there
+        if isinstance(line, Result) and of_pool(line):
+            pools.append(line.id)
         if found is None and isinstance(line, Result | Theory) and line.id == id:
             found = line
     if found is not None:
         return manifest, found
-    planned = [each.id for each in manifest.planned]
+    planned = [*(each.id for each in manifest.planned), *pools]
     if id in planned:
         remedy = "make the record again"
         raise InputError(f"id={id}: was planned and not reported, the run did not get there; {remedy}")

@@ -11,7 +11,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.layers.names import layer_name
 from attncheck.looks.unit import violated
-from attncheck.records.schema import Result
+from attncheck.records.schema import Result, of_pool
 from attncheck.records.words import replay_command
 
 # Violated checks of one unit that a message shows, and likely causes.
@@ -44,7 +44,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     first = [f"may follow from what is wrong first, against: {CLAIMS[after].said_of(worst.case)}"] if after else []
     lines = [
         f"VIOLATED: {claim.said_of(worst.case)} ({claim.source})",
-        f"  layer:    {layer_name(worst.case)}",
+        f"  {'cases' if of_pool(worst) else 'layer'}:    {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  note:     {sentence}" for sentence in first),
         *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),

@@ -162,6 +162,11 @@ class Account:
         """Of each result, whether it was examined."""
         return ~self.having(Verdict.NOT_EXAMINED)
 
+    @property
+    def examined_as_planned(self) -> int:
+        """How many planned results were examined; pools are not planned one by one."""
+        return int(np.isin(self.keys[self.examined], self.planned).sum())
+
     def having(self, verdict: str) -> BoolArray:
         """Of each result, whether it has this verdict."""
         return np.equal(self.verdicts, _VERDICTS.index(verdict))

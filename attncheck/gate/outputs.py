@@ -149,7 +149,7 @@ def _record(account: Account) -> dict[str, object]:
         "versions": head.versions,
         "planned": int(account.planned.size),
         "reported": int(account.keys.size),
-        "examined": int(account.examined.sum()),
+        "examined": account.examined_as_planned,
         "verdict": None if closing is None else closing.verdict,
         "digest": None if closing is None else closing.digest,
     }

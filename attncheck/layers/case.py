@@ -135,3 +135,19 @@ def read_case(fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Case:
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
     return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields)
+
+
+def modules_of(fields: Any) -> tuple[str, ...]:
+    """Return the modules of the functions that a written case names, for whoever knows that it is their own.
+
+    Examples
+    --------
+    >>> modules_of({"program": {"lines": [{"nonlin": {"path": "mine.layers:phi"}}]}, "widths": [16]})
+    ('mine.layers',)
+    """
+    if isinstance(fields, Mapping):
+        found = [fields["path"].partition(":")[0]] if isinstance(fields.get("path"), str) else []
+        return tuple(dict.fromkeys([*found, *(name for each in fields.values() for name in modules_of(each))]))
+    if isinstance(fields, list | tuple):
+        return tuple(dict.fromkeys(name for each in fields for name in modules_of(each)))
+    return ()

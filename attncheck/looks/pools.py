@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import refuse
+from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.words import counted
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
@@ -27,7 +27,7 @@ from attncheck.evidence.summaries import Summary, from_record, to_record
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case, read_case
+from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of
 from attncheck.looks.unit import Cost, Unit, probed, take_look
 from attncheck.records.schema import Result, case_key
@@ -141,7 +141,11 @@ class OneLook:
     subject : str or callable
     seed : int
         The run seed.
-    unit : Unit
+    property_name : str
+    case : AttentionLayer, ProgramCase or mapping
+        A mapping is a case of the run itself, as it is written.
+    role : str
+        Part of the key of the streams.
     cost : Cost
     look, factor : int
         The number of the look, and its size in units of the first.
@@ -151,19 +155,38 @@ class OneLook:
 
     subject: Any
     seed: int
-    unit: Unit
+    property_name: str
+    case: Case | Mapping[str, Any]
+    role: str
     cost: Cost
     look: int
     factor: int
     checks: tuple[str, ...]
 
+    @property
+    def unit(self) -> Unit:
+        """The property on the case; what that names was imported when it was examined first."""
+        written = self.case
+        case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
+        return Unit(self.property_name, case, role=self.role)
+
 
 def take(one: OneLook) -> dict[str, Summary]:
-    """Return what a look leaves of each check, by name; nothing of those that its draws say nothing of."""
-    subject = Subject.of(one.subject)
+    """Return what a look leaves of each check, by name; nothing of those that its draws say nothing of.
+
+    Raises
+    ------
+    InputError
+        If the subject returns what cannot be used, or less than it did before.
+    """
+    subject, unit = Subject.of(one.subject), one.unit
     with own_arithmetic():
-        plan = probed(one.unit, subject, one.seed, one.cost)
-        seen = take_look(one.unit, plan, subject, one.seed, one.look, one.factor, one.checks)
+        plan = probed(unit, subject, one.seed, one.cost)
+        lost = sorted(set(one.checks) - {check.name for check in plan.sizes})
+        if lost:
+            problem = f"can no longer be examined on {unit.case.describe()} ({plan.excused.get(lost[0], '')})"
+            raise InputError(f"check={lost[0]}: {problem}; return in every call what the first calls returned")
+        seen = take_look(unit, plan, subject, one.seed, one.look, one.factor, one.checks)
     return {name: outcome.summary for name, outcome in seen.items() if outcome.count and outcome.summary is not None}
 
 
@@ -175,8 +198,8 @@ def examine_pools(
     level: float,
     each: Map = map,
     cases: Mapping[str, Case] | None = None,
-) -> list[Result]:
-    """Return one result for each pool.
+) -> tuple[list[Result], list[str]]:
+    """Return one result for each pool, and why there is none for the others: what was wrong with a further look.
 
     Parameters
     ----------
@@ -197,7 +220,7 @@ def examine_pools(
         Cases by key; by default they are read from the results.
     """
     started, bad = time.perf_counter(), set(violated)
-    by_id = {pool.id: pool for pool in pools}
+    by_id, failed = {pool.id: pool for pool in pools}, dict[str, str]()
     first = {name: pool.first_look.outcome() for name, pool in by_id.items()}
     explained = [
         name
@@ -209,13 +232,14 @@ def examine_pools(
         if look == 1:
             return {name: first[name] for name in names}
         looks = _looks([by_id[name] for name in names], subject, seed, look, factor, cases or {})
-        found = dict(zip(looks, each(take, looks.values()), strict=True))
-        return {name: _later_look(by_id[name], found) for name in names}
+        found = dict(zip(looks, each(_attempt, looks.values()), strict=True))
+        return {name: _later_look(by_id[name], found, failed) for name in names}
 
     trails = {name: Trail((first[name],), Verdict.EXPLAINED, level) for name in explained}
     trails |= examine(evaluate, [name for name in by_id if name not in explained], level)
     seconds = time.perf_counter() - started
-    return [_result(pool, trails[name], seconds) for name, pool in by_id.items()]
+    results = [_result(pool, trails[name], seconds) for name, pool in by_id.items() if name not in failed]
+    return results, list(dict.fromkeys(failed.values()))
 
 
 def _looks(
@@ -224,22 +248,37 @@ def _looks(
     """Return the looks that pools take together, by property and case."""
     members = {(one.property, case_key(one), one.check): one for pool in pools for one in pool.results}
     checks: dict[tuple[str, str], list[str]] = {}
-    for name, case, check in sorted(members):
-        checks.setdefault((name, case), []).append(check)
+    for name, key, check in sorted(members):
+        checks.setdefault((name, key), []).append(check)
     found = {}
     for (name, key), wanted in checks.items():
         result = members[name, key, wanted[0]]
-        unit = Unit(name, cases.get(key) or read_case(result.case), role=_ROLE)
         cost = Cost(result.affordable, result.level, result.power)
-        found[name, key] = OneLook(subject, seed, unit, cost, look, factor, tuple(wanted))
+        case = cases.get(key, result.case)
+        found[name, key] = OneLook(subject, seed, name, case, _ROLE, cost, look, factor, tuple(wanted))
     return found
 
 
-def _later_look(pool: CasePool, found: Mapping[tuple[str, str], Mapping[str, Summary]]) -> Outcome:
-    """Return what fresh draws of all cases of a pool come to."""
-    seen = {case_key(one): found[one.property, case_key(one)].get(pool.check.name) for one in pool.results}
-    kept = {key: summary for key, summary in seen.items() if summary is not None}
-    return Pool(kept).outcome() if kept else Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
+def _attempt(one: OneLook) -> dict[str, Summary] | str:
+    """Return what a look leaves, or what is wrong with it: one that fails takes no other with it."""
+    try:
+        return take(one)
+    except InputError as error:
+        return str(error)
+
+
+def _later_look(
+    pool: CasePool, found: Mapping[tuple[str, str], dict[str, Summary] | str], failed: dict[str, str]
+) -> Outcome:
+    """Return what fresh draws of all cases of a pool come to; where one failed, say so, and nothing comes of them."""
+    kept = {}
+    for one in pool.results:
+        left = found[one.property, case_key(one)]
+        if isinstance(left, str):
+            failed[pool.id] = left
+        elif pool.check.name in left:
+            kept[case_key(one)] = left[pool.check.name]
+    return Pool(kept).outcome() if kept and pool.id not in failed else Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int, trust: Sequence[str] = ()) -> Result:
@@ -266,19 +305,24 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
     members = sorted((one for one in results if one.check == pool.check and case_key(one) in of), key=lambda r: r.id)
     missing = sorted(of - {case_key(one) for one in members})
     if missing:
-        refuse("record", missing[0], f"is a case of {pool.id} and has no result there", "make the record again")
+        refuse("id", pool.id, f"is of the case {missing[0]}, which has no result in the record", "make it again")
     (check,) = (each for each in checks_of(pool.property) if each.name == pool.check)
     cases = {case_key(one): read_case(one.case, trust) for one in members}
     again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
     violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
-    (found,) = examine_pools([CasePool(case_key(pool), check, again)], violated, subject, seed, pool.level, cases=cases)
-    return found
+    found, failed = examine_pools(
+        [CasePool(case_key(pool), check, again)], violated, subject, seed, pool.level, cases=cases
+    )
+    if failed:
+        raise InputError(failed[0])
+    return found[0]
 
 
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
     """Return a result with the summary that its first look leaves when it is taken again."""
-    unit, cost = Unit(result.property, case), Cost(result.affordable, result.level, result.power)
-    summary = take(OneLook(subject, seed, unit, cost, look=1, factor=1, checks=(result.check,))).get(result.check)
+    cost = Cost(result.affordable, result.level, result.power)
+    once = OneLook(subject, seed, result.property, case, "draws", cost, look=1, factor=1, checks=(result.check,))
+    summary = take(once).get(result.check)
     return msgspec.structs.replace(result, summary=None if summary is None else to_record(summary))
 
 
@@ -324,10 +368,10 @@ def _text(pool: CasePool, outcome: Outcome) -> str:
     """Return the common effect in words and numbers."""
     unit = (pool.results[0].summary or {}).get("unit", "")
     what = {
-        "size": f"common factor on sizes (null: {pool.check.null}):",
-        "shift": f"common shift in standard deviations (null: {pool.check.null}):",
+        "size": f"common factor on the sizes that the check compares (null: {pool.check.null}):",
+        "shift": f"common shift of what the check compares, in standard deviations (null: {pool.check.null}):",
         "excess": f"normal score a case (null: {pool.check.null}):",
         "deviation": f"common deviation of: {pool.check.reads}",
     }.get(unit, pool.check.reads)
     numbers = f"{outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
-    return f"{what} {numbers}, {expected(outcome)}, {counted(len(pool.results), 'case')} together"
+    return f"{what} {numbers}, {expected(outcome)}, {counted(outcome.count, 'case')} together"

@@ -260,9 +260,9 @@ def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> I
             continue
         with sensible(found.path, number):
             fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
-            entry = Entry(*fields)
+            entry, pooled = Entry(*fields), of_pool(line)
         yield entry
-        if of_pool(line):  # which pools there are follows from what was examined
+        if pooled:  # which pools there are follows from what was examined
             found.pools.append(line)
             continue
         _account(found, owed, line.id)

@@ -157,8 +157,20 @@ def case_key(result: _Seen) -> str:
 
 
 def of_pool(result: _Seen) -> bool:
-    """Return whether a result is of several cases together."""
-    return "pool" in result.case
+    """Return whether a result is of several cases together.
+
+    Raises
+    ------
+    InputError
+        If it is written as no run writes a pool.
+    """
+    if "pool" not in result.case:
+        return False
+    name, of = result.case["pool"], result.case.get("of")
+    several = isinstance(of, list) and len(set(map(str, of))) > 1 and all(isinstance(key, str) for key in of)
+    if not several or name != case_key(result):
+        raise InputError(f"pool={name!r}: is not one that a run writes, of several cases; {_AGAIN}")
+    return True
 
 
 class _Head(msgspec.Struct):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
@@ -163,7 +163,9 @@ def check(
     single = [
         msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
     ]
-    pools = run.pool(single, cases={unit.case.key: unit.case for unit in units})
+    pools, failed = run.pool(single, cases={unit.case.key: unit.case for unit in units})
+    if failed:
+        raise InputError(failed[0])
     written = [each for each in layers if isinstance(each, Program)]
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
     call = "" if written else _call(subject, layers, names, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from typing import Any
 
 import msgspec
@@ -49,22 +50,29 @@ class RunReport:
         self.theory.append(statement)
         self._write(statement)
 
-    def pool(self, processes: int) -> list[tuple[dict[str, Any], str]]:
+    def pool(self, processes: int) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:
         """Examine the pools and take their results, but for violated ones: return these, each with its message.
+
+        What was wrong with further looks comes second: the pools concerned have no results.
 
         Parameters
         ----------
         processes : int
             How many processes share further looks; 1 for this one.
         """
-        with spread(processes) as each:
-            pools = self.run.pool(self.results, each)
+        try:
+            with spread(processes) as each:
+                pools, failed = self.run.pool(self.results, each)
+        except BrokenExecutor:
+            problem = "a process died in a further look at pools; mend the simulator"
+            return [], [f"subject={self.run.subject.name}: {problem}"]
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
         self.take([msgspec.to_builtins(result) for result in pools if result not in bad])
-        return [
+        told = [
             (msgspec.to_builtins(result), explain([result], self.run.record, subject=self.run.subject.name))
             for result in bad
         ]
+        return told, failed
 
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run is consistent and written down."""

@@ -195,8 +195,10 @@ class Run:
             for result in results
         ]
 
-    def pool(self, results: Sequence[Result], each: Map = map, cases: Mapping[str, Case] | None = None) -> list[Result]:
-        """Return the results of the pools, once those of all cases are there.
+    def pool(
+        self, results: Sequence[Result], each: Map = map, cases: Mapping[str, Case] | None = None
+    ) -> tuple[list[Result], list[str]]:
+        """Return the results of the pools, once those of all cases are there, and why pools have none.
 
         Parameters
         ----------

@@ -13,11 +13,13 @@ import attncheck as ac
 from attncheck import AttentionLayer
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
-from attncheck.checks.draws import _distinct, marks
+from attncheck.checks.draws import _distinct, _neighbours, marks
 from attncheck.checks.hashes import hashes
 from attncheck.checks.rotation import pairings, rotating_pairs, two_neurons
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
+from attncheck.evidence.normal import Association
+from attncheck.evidence.summaries import Score
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
 from attncheck.subject import Subject
@@ -252,3 +254,17 @@ def test_weights_of_two_values_may_give_zeros() -> None:
     assert (outputs == 0.0).all(axis=(1, 2)).mean() > 0.001
     report = ac.check(signed, layer, profile="smoke")
     assert report.verdict == "consistent", [result.check for result in report.violated]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.75])
+def test_scores_of_neighbours_are_standard_normal_whatever_share_of_draws_is_0(share: float) -> None:
+    # Relu attention at one position is exactly 0 half the time: 200 samples, standard errors of 0.07 and 0.05.
+    rng = np.random.default_rng(int(100 * share))
+    z = []
+    for _ in range(200):
+        outputs = rng.standard_normal((4_000, 1, 1)) * (rng.random((4_000, 1, 1)) >= share)
+        summary = Association().test(*_neighbours(Sample(LAYER, outputs=outputs), None)).summary  # type: ignore[arg-type]
+        assert isinstance(summary, Score)
+        z.append(summary.z)
+    assert abs(np.mean(z)) < 0.35
+    assert 0.75 < np.std(z) < 1.25

@@ -16,6 +16,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.processes import spread
 from attncheck.evidence.summaries import Score, to_record
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import ProgramCase
 from attncheck.looks.pools import (
     ALL,
     POOLS,
@@ -27,6 +28,7 @@ from attncheck.looks.pools import (
     repeat_pool,
     take,
 )
+from attncheck.looks.unit import Cost
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
 from attncheck.subject import collapsed
@@ -50,6 +52,11 @@ def slighter(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
     """Draw scores whose variance is twice what it should be."""
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
+
+
+def own_tanh(x: Any) -> Any:
+    """Return tanh: a function that programs name by this module."""
+    return np.tanh(x)
 
 
 def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -106,11 +113,37 @@ def test_violated_cases_explain_a_suspicious_pool() -> None:
     assert len(pool.p_values) == 1
     # Nothing is drawn for it.
     bad = [case_key(result) for result in report.results if result.verdict == "violated"]
-    (again,) = examine_pools([pool_of(report, "scores.scale")], bad, broken, 0, pool.level)
+    (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, broken, 0, pool.level)
     assert again.verdict == "explained"
-    # A case that is not in the pool explains nothing.
-    with pytest.raises(InputError, match="no look should be taken"):
-        examine_pools([pool_of(report, "scores.scale")], ["elsewhere"], broken, 0, pool.level)
+    assert failed == []
+    # A case that is not in the pool explains nothing. A look that fails leaves its pools without results, no others.
+    quiet = pool_of(found(collapsed), "scores.size")
+    results, failed = examine_pools([pool_of(report, "scores.scale"), quiet], ["elsewhere"], broken, 0, pool.level)
+    assert [result.id for result in results] == ["scores.size@all"]
+    (text,) = failed
+    assert "no look should be taken" in text
+
+
+def test_a_subject_that_returns_less_in_a_further_look_is_told_so() -> None:
+    def forgetful(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = slight(layer, size, rng)
+        return {name: array for name, array in drawn.items() if name != "key_gram"}
+
+    results, failed = examine_pools([pool_of(found(slight), "scores.scale")], [], forgetful, 0, 1e-3)
+    assert results == []
+    assert all("can no longer be examined on n=" in text and "key_gram" in text for text in failed)
+
+
+def test_programs_with_functions_of_ones_own_are_looked_at_again() -> None:
+    program = attncheck.Program()
+    own = program.nonlin(own_tanh, program.matmul(program.weight("W"), program.initial("h")))
+    program.matmul(program.weight("V"), own)
+    written = ProgramCase(program, (16,)).to_dict()
+    look = OneLook(
+        "attncheck.subject:direct", 0, "netsor", written, "pool", Cost(2_000, 1e-3, 0.9), 2, 1, ("netsor.scale",)
+    )
+    assert look.unit.case.describe() == ProgramCase(program, (16,)).describe()
+    assert set(take(look)) == {"netsor.scale"}
 
 
 def test_further_looks_are_fresh_draws_of_all_cases() -> None:
@@ -121,7 +154,7 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
         return [function(look) for look in asked[-len(LAYERS) :]]
 
     pool = pool_of(report, "scores.scale")
-    (result,) = examine_pools([pool], [], slight, 0, report.run.level, each)
+    (result,), _ = examine_pools([pool], [], slight, 0, report.run.level, each)
     numbers = [each.look for each in asked]
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(2, 1 + len(result.p_values)))
@@ -138,9 +171,9 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
 def test_processes_find_the_same_digits() -> None:
     pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
     subject, level = "attncheck.faults:query_std_2", found(slight).run.level
-    here = examine_pools(pools, [], subject, 0, level)
+    here, _ = examine_pools(pools, [], subject, 0, level)
     with spread(2) as each:
-        there = examine_pools(pools, [], subject, 0, level, each)
+        there, _ = examine_pools(pools, [], subject, 0, level, each)
     assert [result.p_values for result in here] == [result.p_values for result in there]
     assert [result.effects for result in here] == [result.effects for result in there]
     assert len(here[0].p_values) > 1
@@ -151,7 +184,7 @@ def test_a_pool_is_repeated_to_the_digit() -> None:
     (pool,) = report.violated
     again = repeat_pool(pool, report.results, slight, 0)
     assert msgspec.structs.replace(again, seconds=0.0) == msgspec.structs.replace(pool, seconds=0.0)
-    with pytest.raises(InputError, match=r"is a case of scores\.scale@all and has no result there"):
+    with pytest.raises(InputError, match="which has no result in the record"):
         repeat_pool(pool, [one for one in report.results if one.case["width"] != 3], slight, 0)
 
 

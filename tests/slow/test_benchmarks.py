@@ -243,7 +243,7 @@ def test_what_two_runs_could_have_seen(tmp_path: Path) -> None:
     report = RunReport(run)
     for unit in units:
         report.take(run.examine(unit.property_name, unit.case)[0])
-    assert report.pool(1) == []
+    assert report.pool(1) == ([], [])
     assert report.finish()
     found = {row[0]: row[2:] for row in visible.rows(record, record)}
     for check in ("scores.scale", "exactness.score_energy", "exactness.output"):
@@ -259,10 +259,10 @@ def test_false_alarms_are_counted() -> None:
         false_alarms.WholeRun(seed, verdict, "d", 1000, 900, 0, looks, 5e-4, 0.1 + 0.1 * seed)
         for seed, verdict, looks in [(0, "consistent", (898, 2, 0, 0)), (1, "violated", (895, 1, 3, 1))]
     ]
-    text = false_alarms.report("smoke", runs)
+    text = false_alarms.report("smoke", runs, 1e-6)
     assert "2 runs: 1 consistent, 1 violated." in text
     assert "7 suspicious first looks where at most 0.9 are expected" in text
-    assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0.2 | d |" in text
+    assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0 (0.00 expected) | 0/0/0 | 0.2 | d |" in text
 
 
 # What the page on programs must hold: one pattern for each promise.
