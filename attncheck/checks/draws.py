@@ -275,7 +275,7 @@ CHECKS = (
         any_weights=True,
         needs=_OUTPUTS,
         null="sizes of neighbouring draws have uncorrelated ranks",
-        departure=Departure.of("a correlation of 0.05", 0.05, coarsest=0.4),
+        departure=Departure.of("a correlation of 0.07", 0.07, coarsest=0.4),
         reads="correlation of the sizes of neighbouring draws:",
         family=lambda setting: Association(),
         draws_per_unit=2,

@@ -135,7 +135,7 @@ def _output_tie(
         kind="exact",
         needs=needs,
         null=f"sizes of the whitened output, by the heads that make it, are independent of those of the heads' {name}",
-        departure=Departure.of("a correlation of 0.05", 0.05, coarsest=0.4),
+        departure=Departure.of("a correlation of 0.07", 0.07, coarsest=0.4),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {name}:",
         family=lambda setting: Association(setting.output_rank),
         measure=_output_with(sizes),

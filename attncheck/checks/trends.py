@@ -52,7 +52,7 @@ CHECKS = (
         "exactness.trend",
         "outputs",
         frozenset(),
-        Departure.of("a correlation of 0.04", 0.04, coarsest=0.4),
+        Departure.of("a correlation of 0.05", 0.05, coarsest=0.4),
         lambda sample: np.asarray((sample.outputs**2).sum(axis=(1, 2))),
     ),
     _trend(
