@@ -342,7 +342,7 @@ def _in_short(checks: Sequence[str]) -> list[str]:
 
 def render_table(table: Table, color: bool = False) -> str:
     """Return a table as text."""
-    console = Console(file=io.StringIO(), width=150, force_terminal=color, legacy_windows=False)
+    console = Console(file=io.StringIO(), width=180, force_terminal=color, legacy_windows=False)
     console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.rstrip()

@@ -179,7 +179,7 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
     lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
-    assert "300 s (at most 240 s: missed)" in page
+    assert "300 s (at most 180 s: missed)" in page
     assert "500 processor seconds: 250 s of 2 cores" in page
     assert "6 of 6 planned results, 5 examined" in page
     assert re.search(r"\| scores \| 2 \| 3\.0 \|", page)
@@ -191,8 +191,8 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("seconds", "processor", "verdict"),
     [
-        (239.0, 400.0, "met"),
-        (241.0, 470.0, "missed"),
+        (179.0, 300.0, "met"),
+        (181.0, 350.0, "missed"),
         (900.0, 300.0, "not settled"),
         (900.0, 0.0, "missed"),
     ],
