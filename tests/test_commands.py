@@ -170,9 +170,7 @@ if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin"; cp "$STUBS/python" "$STUBS/t
 
 STEPS = [
     "python -m pip install tox",
-    "tox run -e lint",
-    "tox run -e types",
-    "tox run -e docs",
+    "tox run-parallel --parallel 2 -e lint,types,docs",
     "tox run -e slow",
     "python -m pip install tox",
     "tox run -e tests",
