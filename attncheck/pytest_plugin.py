@@ -352,11 +352,11 @@ def _take_pools(config: pytest.Config) -> None:
 
 def _report_failure(config: pytest.Config, name: str, ship: Shipped, message: str) -> None:
     """Report what failed after the last item as pytest reports an item."""
-    where = ("attncheck", None, name)
-    for when, outcome, text in (("call", "failed", message), ("teardown", "passed", None)):
-        report = pytest.TestReport(f"attncheck::{name}", where, {}, outcome, text, when)  # type: ignore[arg-type]
-        if when == "call":
-            vars(report)["attncheck"] = ship
+    node, where = f"attncheck::{name}", ("attncheck", None, name)
+    failed = pytest.TestReport(node, where, {}, "failed", message, "call")
+    vars(failed)["attncheck"] = ship
+    # JUnit files take an item once it is torn down.
+    for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 
 

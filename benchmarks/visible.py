@@ -78,9 +78,9 @@ def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, 
     before, now, pools = results_of(old), results_of(new), pools_of(new)
     for check, singles in now.items():
         if check in before and check in pools and (singles[0].summary or {}).get("unit") != "excess":
-            gaps = [sorted(deviation(each, each.gap) for each in group) for group in (before[check], singles)]
-            ends = [value for group in gaps for value in (statistics.median(group), group[-1])]
-            yield check, singles[0].claim, *ends, together(pools[check], singles)  # type: ignore[misc]
+            old_gaps, gaps = ([deviation(each, each.gap) for each in group] for group in (before[check], singles))
+            ends = statistics.median(old_gaps), max(old_gaps), statistics.median(gaps), max(gaps)
+            yield check, singles[0].claim, *ends, together(pools[check], singles)
 
 
 def page(old: Path, new: Path) -> str:

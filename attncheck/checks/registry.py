@@ -62,6 +62,25 @@ def property_key(name: str) -> str:
     return checks_of(name)[0].key.partition(".")[0]
 
 
+def check_named(name: str) -> AnyCheck:
+    """Return a check by its name.
+
+    Raises
+    ------
+    InputError
+        If there is no such check, or no such property.
+
+    Examples
+    --------
+    >>> check_named("scores.scale").claim
+    'scores'
+    """
+    found = next((check for check in checks_of(name.partition(".")[0]) if check.name == name), None)
+    if found is None:
+        refuse("check", name, "is not known", "use the version of attncheck that knows it")
+    return found
+
+
 @functools.cache
 def checks_of(name: str) -> tuple[AnyCheck, ...]:
     """Return the checks of one property.

@@ -19,7 +19,7 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.words import counted
 from attncheck.checks.check import AnyCheck
-from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
+from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.pools import Pool
@@ -108,14 +108,13 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
     shares = _shared({case_key(one): one.case for members in examined.values() for one in members})
     found = []
     for check, members in examined.items():
-        (its,) = (each for each in checks_of(check.partition(".")[0]) if each.name == check)
         sets: dict[tuple[str, ...], str] = {}
         for name in (ALL, *POOLS):
             of = tuple(one.id for one in members if name == ALL or name in shares[case_key(one)])
             if len(of) > 1:
                 sets.setdefault(of, name)
         by_id = {one.id: one for one in members}
-        found += [CasePool(name, its, tuple(by_id[each] for each in of)) for of, name in sets.items()]
+        found += [CasePool(name, check_named(check), tuple(by_id[each] for each in of)) for of, name in sets.items()]
     return found
 
 
@@ -306,12 +305,11 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
     missing = sorted(of - {case_key(one) for one in members})
     if missing:
         refuse("id", pool.id, f"is of the case {missing[0]}, which has no result in the record", "make it again")
-    (check,) = (each for each in checks_of(pool.property) if each.name == pool.check)
     cases = {case_key(one): read_case(one.case, trust) for one in members}
     again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
     violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
     found, failed = examine_pools(
-        [CasePool(case_key(pool), check, again)], violated, subject, seed, pool.level, cases=cases
+        [CasePool(case_key(pool), check_named(pool.check), again)], violated, subject, seed, pool.level, cases=cases
     )
     if failed:
         raise InputError(failed[0])

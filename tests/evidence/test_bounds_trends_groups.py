@@ -13,7 +13,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.extremes import TIE, Extremes
 from attncheck.evidence.groups import Alike, Within
 from attncheck.evidence.normal import Association
-from attncheck.evidence.summaries import Events
+from attncheck.evidence.summaries import Events, Score
 from attncheck.evidence.trend import Trend
 
 LEVELS = (0.05, 0.01, 0.001)
@@ -210,7 +210,7 @@ def test_a_trend_is_seen_with_the_planned_power() -> None:
     assert 0.7 < power < 0.95
     assert abs(seen - power) < 0.08  # five standard errors
     assert np.mean([outcome.low < correlation < outcome.high for outcome in outcomes]) > 0.97
-    assert all(outcome.summary is not None and outcome.summary.z > 0.0 for outcome in outcomes)  # type: ignore[union-attr]
+    assert all(isinstance(outcome.summary, Score) and outcome.summary.z > 0.0 for outcome in outcomes)
 
 
 def test_rounding_makes_as_many_ties_as_there_are_sides_of_calls_and_of_all() -> None:
