@@ -63,11 +63,11 @@ def _distance(setting: Setting) -> float:
     """Return a distance that takes some seconds' draws: small where a draw costs little."""
     layer = setting.layer
     cheap = layer.weight_entries <= _CHEAP_WEIGHTS and layer.num_heads * layer.seq_len**2 <= _CHEAP_SCORES
-    return 0.03 if cheap else 0.06
+    return 0.045 if cheap else 0.07
 
 
 _DISTANT = Departure(
-    "a law at Kolmogorov distance 0.03 (0.06 where draws are expensive)", _distance, lambda setting: 0.2
+    "a law at Kolmogorov distance 0.045 (0.07 where draws are expensive)", _distance, lambda setting: 0.2
 )
 
 

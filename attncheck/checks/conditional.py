@@ -9,6 +9,7 @@ from scipy import special
 from attncheck._lib.streams import stream
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.departures import of_correlation, of_direction, of_law, of_std
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -62,9 +63,6 @@ def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return residual.flat(), direction[residual.kept]
 
 
-_STD = "a standard deviation off by 2% (variance ratio 1.0404)"
-_SUP = "a law at Kolmogorov distance 0.05"
-
 CHECKS = (
     Check(
         name="conditional.scale",
@@ -72,7 +70,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
-        departure=Departure.of(_STD, 1.0404, coarsest=1.21),
+        departure=of_std(),
         reads="output variance given scores and values, observed over declared:",
         family=lambda setting: Scale(_entries(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
@@ -85,7 +83,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the whitened outputs from N(0, 1):",
         family=lambda setting: Uniform(per_draw=_entries(setting)),
         measure=lambda sample, reference: (special.ndtr(sample.output_residual.flat()),),
@@ -97,7 +95,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="|Σ_y^{-1/2} y|² of each draw is chi-square",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the draws' whitened squares from chi-square:",
         family=lambda setting: Uniform(),
         measure=_joint,
@@ -109,7 +107,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="given scores and values, different neurons are independent",
-        departure=Departure.of("a correlation of 0.1 between neurons", 0.1, coarsest=0.4),
+        departure=of_correlation("between neurons"),
         reads="standardised covariance of whitened outputs between neurons:",
         family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
         measure=_neurons,
@@ -122,7 +120,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
-        departure=Departure.of("a correlation of 0.1 between whitened positions", 0.1),
+        departure=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
         measure=_positions,
@@ -135,7 +133,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the whitened outputs are independent of the direction of a constant added to the outputs",
-        departure=Departure.of("a correlation of 0.05 with that direction", 0.05, coarsest=0.4),
+        departure=of_direction("with that direction"),
         reads="whitened mean of the outputs along a constant:",
         family=lambda setting: Association(_entries(setting)),
         measure=_shift,
@@ -147,7 +145,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the size of the whitened output does not depend on which head contributes to it",
-        departure=Departure.of("a correlation of 0.1 with a mixture of the heads' shares", 0.1, coarsest=0.4),
+        departure=of_correlation("with a mixture of the heads' shares"),
         reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",
         family=lambda setting: Association(),
         measure=_head_shares,
@@ -160,7 +158,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUE_GRAM,
         null="the whitened value Grams have trace χ²_{rν}/ν",
-        departure=Departure.of(_STD, 1.0404, coarsest=1.21),
+        departure=of_std(),
         reads="value variance, observed over declared:",
         family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
         measure=lambda sample, reference: sample.value_energy(),
@@ -172,7 +170,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUE_GRAM,
         null="the whitened value Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the values' Bartlett factors from their law:",
         family=lambda setting: Uniform(per_draw=factor_entries(setting)),
         measure=lambda sample, reference: (special.ndtr(sample.value_factors.flat()),),
@@ -184,7 +182,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUE_GRAM,
         null="the value Grams of different groups of heads are independent given the inputs",
-        departure=Departure.of("a correlation of 0.1 between groups", 0.1, coarsest=0.4),
+        departure=of_correlation("between groups"),
         reads="standardised covariance of value Grams between groups of heads:",
         family=lambda setting: Association(
             setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)

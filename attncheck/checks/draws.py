@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.departures import of_correlation
 from attncheck.checks.functionals import linear
 from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
@@ -147,7 +148,7 @@ def _weights_apart(
         kind="exact",
         needs=needs,
         null=f"sizes of the whitened {name} of neighbouring draws are independent",
-        departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        departure=of_correlation(),
         reads=f"standardised covariance of the sizes of the whitened {name} of neighbouring draws:",
         family=lambda setting: Within(heads(setting)),
         draws_per_unit=3,
@@ -275,7 +276,7 @@ CHECKS = (
         any_weights=True,
         needs=_OUTPUTS,
         null="sizes of neighbouring draws have uncorrelated ranks",
-        departure=Departure.of("a correlation of 0.07", 0.07, coarsest=0.4),
+        departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
         reads="correlation of the sizes of neighbouring draws:",
         family=lambda setting: Association(),
         draws_per_unit=2,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.departures import of_correlation
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
@@ -139,7 +140,7 @@ def _tie(
         kind="exact",
         needs=needs,
         null=f"{noise} is standard normal, independent of {other}",
-        departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        departure=of_correlation(),
         reads=f"standardised covariance of {noise} with {other}:",
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,

@@ -8,6 +8,7 @@ from scipy import special
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.checks.check import Check, Departure, Setting, positions
+from attncheck.checks.departures import of_law
 from attncheck.checks.functionals import linear
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
@@ -82,7 +83,6 @@ def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((np.abs(_one_entry(sample)) > _far_value(sample.layer)).sum()), len(sample)
 
 
-_SUP = "a law at Kolmogorov distance 0.05"
 _HINT = "the inputs have another law than the declared one: initial vector, W, activation, or a normalisation"
 
 CHECKS = (
@@ -92,7 +92,7 @@ CHECKS = (
         kind="exact",
         needs=_INPUTS,
         null="an input is a normal times √(χ²_n/n), plus a normal where there are positions",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of inputs from their law:",
         family=lambda setting: Uniform(),
         measure=_law,
@@ -106,7 +106,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="n tr G/σ² is χ²_n/n times an independent χ²_{ns}",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the inputs' squared length from its law:",
         family=lambda setting: Uniform(),
         measure=_lengths,

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.marginals import Scalar, conditional_covariance, usual
+from attncheck.checks.marginals import Scalar, usual
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
 from attncheck.readings import without_outputs
 from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
@@ -27,8 +28,8 @@ _Reading = Literal["collapsed", "limit"]
 
 #: What a computed cdf may be wrong by; part of the allowance of every check that uses it.
 LAW_ERROR = 0.004
-# What the error from few draws is itself off by, at most where it decides how many are taken next.
-_CLEARLY = 1.25
+# How many more draws are taken than the error from few says, as that error is one itself.
+_SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
@@ -89,27 +90,42 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: _Reading = "c
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
+    if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
+        variance = marginal.limit_score_variance(layer)
+        return MarginalLaw(condense(np.full(_DRAWS, variance), np.ones(_DRAWS)), 0.0, _DRAWS)
+    together = _drawn_with(layer, marginal, reading)
+    return _laws(layer, together, reading)[together.index(marginal)]
+
+
+def _drawn_with(layer: AttentionLayer, marginal: Scalar, reading: _Reading) -> tuple[Scalar, ...]:
+    """Return the marginals that are read off the draws of this one too, as draws cost more."""
+    if marginal not in usual(layer):
+        return (marginal,)
+    return tuple(each for each in usual(layer) if reading == "collapsed" or each.direction)
+
+
+@functools.lru_cache(maxsize=256)
+def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], reading: _Reading) -> tuple[MarginalLaw, ...]:
+    """Return laws from as many draws as the worst of them asks for."""
     most = affordable_draws(layer, _MOST_DRAWS, reading)
     size = min(_DRAWS, most)
     while True:
-        law = _law(layer, marginal, size, 0, reading)
-        if law.error < LAW_ERROR or size >= most:
-            return law
-        size = _more_draws(size, law.error, most)
+        laws = tuple(_law(variances) for variances in _variances(layer, marginals, size, 0, reading))
+        error = max(law.error for law in laws)
+        if error < LAW_ERROR or size >= most:
+            return laws
+        size = _more_draws(size, error, most)
 
 
 def _more_draws(size: int, error: float, most: int) -> int:
-    """Return four times as many draws, and four times that where these would clearly not do: errors fall as the root.
+    """Return the draws that the error from `size` of them asks for, and a few more: errors fall as the root.
 
     Examples
     --------
     >>> _more_draws(2_000, 0.006, 128_000), _more_draws(2_000, 0.012, 128_000), _more_draws(2_000, 0.012, 20_000)
-    (8000, 32000, 20000)
+    (5175, 20700, 20000)
     """
-    more = min(4 * size, most)
-    while more < most and error * math.sqrt(size / more) > _CLEARLY * LAW_ERROR:
-        more = min(4 * more, most)
-    return more
+    return min(most, math.ceil(_SPARE * size * (error / LAW_ERROR) ** 2))
 
 
 def affordable_draws(layer: AttentionLayer, most: int, reading: _Reading = "collapsed") -> int:
@@ -131,17 +147,12 @@ def held_draws(layer: AttentionLayer) -> int:
     return max(1, min(_DRAWS, _HELD_ENTRIES // per_draw))
 
 
-def _law(layer: AttentionLayer, marginal: Scalar, size: int, seed: int, reading: _Reading) -> MarginalLaw:
-    if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
-        variance = marginal.limit_score_variance(layer)
-        return MarginalLaw(condense(np.full(size, variance), np.ones(size)), 0.0, size)
-    together = usual(layer) if marginal in usual(layer) else (marginal,)
-    variances = _variances(layer, together, size, seed, reading)[together.index(marginal)]
-    mixture = condense(variances, np.ones(size))
-    return MarginalLaw(mixture, _error(mixture, size), size)
+def _law(variances: FloatArray) -> MarginalLaw:
+    """Return the law of a marginal from its conditional variances, (draws,)."""
+    mixture = condense(variances, np.ones(len(variances)))
+    return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
 
 
-@functools.lru_cache(maxsize=8)
 def _variances(
     layer: AttentionLayer, marginals: tuple[Scalar, ...], size: int, seed: int, reading: _Reading
 ) -> FloatArray:
@@ -149,8 +160,8 @@ def _variances(
     outputs = any(marginal.direction for marginal in marginals)
     parts = []
     for chunk in without_outputs(layer, size, held_draws(layer), seed, reading):
-        covariance = conditional_covariance(layer, chunk) if outputs else None  # scores do without
-        parts.append([marginal.variances(layer, chunk, covariance) for marginal in marginals])
+        weights = attention_weights(layer, chunk.scores) if outputs else None  # scores do without
+        parts.append([marginal.variances(layer, chunk, weights) for marginal in marginals])
     return np.concatenate(parts, axis=1)
 
 
@@ -159,7 +170,7 @@ def tail_law(layer: AttentionLayer, marginal: Scalar) -> MarginalLaw:
     """Return the law of a marginal at the width from as many variances as its tails need and time allows."""
     per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
     size = max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
-    return _law(layer, marginal, affordable_draws(layer, size), 1, "collapsed")
+    return _law(_variances(layer, (marginal,), affordable_draws(layer, size), 1, "collapsed")[0])
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:

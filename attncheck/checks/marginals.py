@@ -15,6 +15,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.simulators.draws import Draws
 from attncheck.theory.limit import limit
+from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
@@ -43,18 +44,23 @@ class Scalar:
         head, i, j = self.entry
         return arrays.scores[:, head, i, j]
 
-    def variances(self, layer: AttentionLayer, draws: Draws, covariance: FloatArray | None) -> FloatArray:
+    def variances(self, layer: AttentionLayer, draws: Draws, weights: FloatArray | None) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
 
-        `covariance` is `conditional_covariance` of the draws, which a score does without.
+        `weights` are A(P) of the draws, (draws, heads, s, s), which a score does without.
         """
         if not self.direction:
             return self._score_variances(layer, draws)
-        assert covariance is not None
-        vector = np.array(self.direction)
-        variances = vector @ covariance @ vector
+        assert weights is not None
+        rows = np.array(self.direction) @ weights
+        if draws.value_gram is None:
+            scale, grams = output_factor(layer), limit(layer).kernel.matrix
+        else:
+            scale, grams = (layer.output_std * layer.head_factor) ** 2, draws.value_gram
+        variances: FloatArray = scale * ((rows[..., None, :] @ grams)[..., 0, :] * rows).sum(axis=(1, 2))
         # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.
-        rounding = 1e-14 * np.trace(covariance, axis1=-2, axis2=-1)
+        lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
+        rounding = 1e-14 * scale * ((np.abs(rows) * lengths).sum(axis=2) ** 2).sum(axis=1)
         return np.where(variances > rounding, variances, 0.0)
 
     def limit_score_variance(self, layer: AttentionLayer) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
+from attncheck.checks.departures import of_law, of_spread
 from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform, tail_law
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.reference import Reference
@@ -20,7 +21,6 @@ from attncheck.layers.attention import AttentionLayer
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
-_SUP = "a law at Kolmogorov distance 0.05"
 # At most this often a right draw is 0, by rounding.
 _ZEROS = 1e-9
 # From this width on, sigmoid weights of scores with up to this standard deviation do not all underflow.
@@ -139,8 +139,8 @@ def _limit_check(
         needs=needs,
         null=f"{what} is no further from the limit than computed for this width and law of the weights",
         departure=Departure(
-            "a law at 0.05 beyond the computed distance",
-            lambda s: min(1.0, 0.05 + allowance(s)),
+            "a law at 0.07 beyond the computed distance",
+            lambda s: min(1.0, 0.07 + allowance(s)),
             coarsest=lambda s: min(1.0, 0.2 + allowance(s)),
         ),
         reads=f"Kolmogorov distance of {what} from the limit:",
@@ -176,7 +176,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         kind="exact",
         needs=needs,
         null=f"{name} has its exact law at the width",
-        departure=Departure.of(_SUP, 0.05 + LAW_ERROR, coarsest=0.2),
+        departure=of_law(LAW_ERROR),
         reads=f"Kolmogorov distance of {name} from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
         measure=measure,
@@ -197,7 +197,7 @@ CHECKS = (
         kind="exact",
         needs=_GIVEN,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of outputs from their law given scores and inputs:",
         family=lambda setting: Uniform(),
         measure=_given_scores,
@@ -209,7 +209,7 @@ CHECKS = (
         kind="exact",
         needs=_GIVEN,
         null="the same, examined for a wrong spread",
-        departure=Departure.of("a standard deviation off by about 7%", 0.1, coarsest=0.4),
+        departure=of_spread(),
         reads="spread component of outputs given scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_given_scores,
@@ -221,7 +221,7 @@ CHECKS = (
         kind="exact",
         needs=_OUTPUTS,
         null="one neuron of the last position has the exact law at the width",
-        departure=Departure.of(_SUP, 0.05 + LAW_ERROR, coarsest=0.2),
+        departure=of_law(LAW_ERROR),
         reads="Kolmogorov distance of the last position's output from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
         measure=_at_width(last_position),
@@ -235,7 +235,7 @@ CHECKS = (
         kind="exact",
         needs=_OUTPUTS,
         null="a fixed random projection of all positions has its exact law at the width",
-        departure=Departure.of(_SUP, 0.05 + LAW_ERROR, coarsest=0.2),
+        departure=of_law(LAW_ERROR),
         reads="Kolmogorov distance of a projection of all positions from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, random_direction(setting.layer)).error),
         measure=_at_width(random_direction),

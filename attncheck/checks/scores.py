@@ -10,6 +10,7 @@ from scipy import special
 
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.departures import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.hashes import hashes
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.reference import RATIO, Reference
@@ -156,9 +157,6 @@ def one_group(setting: Setting) -> str:
     return "there is one group of heads only" if setting.layer.kv_heads == 1 else ""
 
 
-_STD = "a standard deviation off by 2% (variance ratio 1.0404)"
-_SUP = "a law at Kolmogorov distance 0.05"
-
 CHECKS = (
     Check(
         name="scores.scale",
@@ -166,7 +164,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="given inputs and keys, P = σ_Q F N Bᵀ with N of independent N(0, 1): Σ N² is chi-square",
-        departure=Departure.of(_STD, 1.0404, coarsest=1.21),
+        departure=of_std(),
         reads="score variance given inputs and keys, observed over declared:",
         family=lambda setting: Scale(entries(setting)),
         measure=lambda sample, reference: sample.whitened_scores.squares(),
@@ -180,7 +178,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="the whitened scores are independent N(0, 1)",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the whitened scores from N(0, 1):",
         family=lambda setting: Uniform(per_draw=entries(setting)),
         measure=_law,
@@ -193,7 +191,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="the whitened scores are independent of the direction that W_Q = W_K would give them",
-        departure=Departure.of("a correlation of 0.05 with that direction", 0.05, coarsest=0.4),
+        departure=of_direction("with that direction"),
         reads="standardised covariance of the scores with those of W_Q = W_K:",
         family=lambda setting: Association(entries(setting)),
         measure=_tied,
@@ -206,7 +204,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="given inputs and keys, the scores of different heads are independent",
-        departure=Departure.of("a correlation of 0.1 between heads", 0.1, coarsest=0.4),
+        departure=of_correlation("between heads"),
         reads="standardised covariance of whitened scores between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
@@ -219,7 +217,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="given inputs and keys, the sizes of the scores of different heads are independent",
-        departure=Departure.of("a correlation of 0.1 between the heads' sizes", 0.1, coarsest=0.4),
+        departure=of_correlation("between the heads' sizes"),
         reads="standardised covariance of score sizes between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2),
         measure=_heads_energy,
@@ -232,7 +230,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="given inputs, P_ij is a normal times √(χ²_ν/ν)",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of single scores from their law given the inputs:",
         family=lambda setting: Uniform(),
         measure=_marginal,
@@ -245,7 +243,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM | {"masked scores"},
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the log size of whitened scores from its law:",
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads, unit=1.0),
         measure=_sizes,
@@ -258,7 +256,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="the same, examined for a wrong spread of single scores",
-        departure=Departure.of("a standard deviation off by about 7%", 0.1, coarsest=0.4),
+        departure=of_spread(),
         reads="spread component of single scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_marginal,
@@ -272,7 +270,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, by the fourth smooth component",
-        departure=Departure.of("a fourth component of 0.1", 0.1, coarsest=0.4),
+        departure=of_kurtosis(),
         reads="kurtosis component of single scores (0 is an excess kurtosis of 6/ν):",
         family=lambda setting: Smooth(4),
         measure=_marginal,
@@ -285,7 +283,7 @@ CHECKS = (
         kind="exact",
         needs=_KEY_GRAM,
         null="the whitened key Grams have trace χ²_{rν}/ν",
-        departure=Departure.of(_STD, 1.0404, coarsest=1.21),
+        departure=of_std(),
         reads="key variance, observed over declared:",
         family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
         measure=lambda sample, reference: sample.key_energy(),
@@ -297,7 +295,7 @@ CHECKS = (
         kind="exact",
         needs=_KEY_GRAM,
         null="the whitened key Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
-        departure=Departure.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of the keys' Bartlett factors from their law:",
         family=lambda setting: Uniform(per_draw=factor_entries(setting)),
         measure=_factors_law,
@@ -309,7 +307,7 @@ CHECKS = (
         kind="exact",
         needs=_KEY_GRAM,
         null="the key Grams of different groups of heads are independent given the inputs",
-        departure=Departure.of("a correlation of 0.1 between groups", 0.1, coarsest=0.4),
+        departure=of_correlation("between groups"),
         reads="standardised covariance of key Grams between groups of heads:",
         family=lambda setting: Association(
             setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)

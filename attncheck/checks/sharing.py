@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.departures import of_correlation, of_direction
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
@@ -135,7 +136,7 @@ def _output_tie(
         kind="exact",
         needs=needs,
         null=f"sizes of the whitened output, by the heads that make it, are independent of those of the heads' {name}",
-        departure=Departure.of("a correlation of 0.07", 0.07, coarsest=0.4),
+        departure=of_direction(),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {name}:",
         family=lambda setting: Association(setting.output_rank),
         measure=_output_with(sizes),
@@ -172,7 +173,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"scores", "input_gram", "key_gram"}),
         null="given inputs and keys, the whitened scores N of any two heads are independent: N_a N_aᵀ and N_b N_bᵀ too",
-        departure=Departure.of("a correlation of 0.1 between two heads", 0.1, coarsest=0.4),
+        departure=of_correlation("between two heads"),
         reads="largest standardised covariance of whitened scores' sizes between two heads:",
         family=lambda setting: Largest(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
         measure=_pairs,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import Check, Departure
+from attncheck.checks.departures import of_correlation, of_direction
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
@@ -45,14 +46,14 @@ def _trend(
     )
 
 
-_WHITENED = Departure.of("a correlation of 0.1", 0.1, coarsest=0.4)
+_WHITENED = of_correlation()
 
 CHECKS = (
     _trend(
         "exactness.trend",
         "outputs",
         frozenset(),
-        Departure.of("a correlation of 0.05", 0.05, coarsest=0.4),
+        of_direction(),
         lambda sample: np.asarray((sample.outputs**2).sum(axis=(1, 2))),
     ),
     _trend(

@@ -14,6 +14,7 @@ from attncheck.checks.extremes import CHECKS as EXTREMES
 from attncheck.checks.sample import Sample
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.tampered import TAMPERED
+from attncheck.looks.pools import ALL, pools_of
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
 from attncheck.records.schema import Result
@@ -88,9 +89,10 @@ def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
 )
 def test_outputs_that_grow_by_a_tenth_are_seen(check: str, fields: str) -> None:
     growing = exposing(FAULTS["growing_outputs"], EXPOSURES[fields])
-    result = alone(check, growing, PAPER)
-    assert result.verdict == "violated"
-    assert all(effect > 0.0 for effect in result.effects)
+    results = [alone(check, growing, layer) for layer in ANCHORS[:4]]
+    assert all(effect > 0.0 for result in results for effect in result.effects)
+    (together,) = (pool for pool in pools_of(results) if pool.name == ALL)
+    assert together.first_look.outcome().p_value < 1e-5
 
 
 @pytest.mark.parametrize("layer", [PAPER, GROUPED], ids=AttentionLayer.describe)

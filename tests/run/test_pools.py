@@ -36,7 +36,7 @@ from attncheck.subject import collapsed
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
 LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
 #: What one look at one of these layers hardly sees, and eight of them together do.
-SLIGHT = 1.01
+SLIGHT = 1.012
 
 
 def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -78,20 +78,20 @@ def pool_of(report: CheckReport, check: str) -> CasePool:
 
 
 def test_a_slight_departure_shows_in_all_cases_together() -> None:
-    # One layer has a gap of 1.045, eight together of 1.016: they see 1.02 with a chance above 98%, a single one does
+    # One layer has a gap of 1.065, eight together of 1.022: they see 1.024 with a chance above 98%, a single one does
     # so with a chance below 0.3%.
     report = found(slight)
     assert report.verdict == "violated"
-    assert {result.id for result in report.violated} == {"scores.scale@all"}
+    assert all(result.id.endswith("@all") for result in report.violated)
     assert all(result.verdict == "consistent" for result in report.results if result.p_values)
-    (pool,) = report.violated
+    (pool,) = (result for result in report.violated if result.check == "scores.scale")
     assert pool.low is not None
     assert pool.high is not None
     assert pool.gap is not None
     assert pool.low < SLIGHT**2 < pool.high
     assert 1.0 < pool.gap < SLIGHT**2
     assert len(pool.p_values) >= 3
-    (message,) = report.messages()
+    (message,) = (each for each in report.messages() if "scores.scale" in each)
     for words in ("VIOLATED: ", "8 cases together, pool all", "score variance given inputs and keys", "replay:"):
         assert words in message
     with pytest.raises(AssertionError, match=r"scores\.scale@all"):
@@ -181,7 +181,7 @@ def test_processes_find_the_same_digits() -> None:
 
 def test_a_pool_is_repeated_to_the_digit() -> None:
     report = found(slight)
-    (pool,) = report.violated
+    (pool,) = (result for result in report.violated if result.check == "scores.scale")
     again = repeat_pool(pool, report.results, slight, 0)
     assert msgspec.structs.replace(again, seconds=0.0) == msgspec.structs.replace(pool, seconds=0.0)
     with pytest.raises(InputError, match="which has no result in the record"):

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS
+from attncheck.checks.departures import of_law
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS, ProgramFunctional
-from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture
+from attncheck.checks.programs.kinds import ProgramCheck
 from attncheck.checks.programs.reference import RATIO, ProgramReference
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.evidence.families import TwoSample
@@ -26,7 +27,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         kind="exact",
         needs=frozenset({"outputs", "scores"}),
         null=f"{functional.text} has the law of the matrix-free reading at the same width",
-        departure=ProgramDeparture.of("a law at Kolmogorov distance 0.05", 0.05, coarsest=0.2),
+        departure=of_law(),
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,

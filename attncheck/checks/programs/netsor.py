@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck.checks.departures import of_correlation, of_law
 from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramCheck, ProgramDeparture
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
@@ -17,7 +18,6 @@ from attncheck.layers.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
 
-_SUP = "a law at Kolmogorov distance 0.05"
 # What rounding may leave between a line and its function, against the size of the line: single precision, 6e-8, through
 # functions and sums that make it a hundred times larger.
 _ROUNDING = 1e-5
@@ -113,7 +113,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"vectors"}),
         null="coordinates of the initial vectors are normal with the declared mean and covariance",
-        departure=ProgramDeparture.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of whitened initial coordinates from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_initial_law,
@@ -140,7 +140,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions are N(0, 1) in units of σ, given all that came before",
-        departure=ProgramDeparture.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of images of new directions from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_matmul_law,
@@ -153,7 +153,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions have the declared variance",
-        departure=ProgramDeparture.of("variances off by 10%", 1.1, coarsest=1.5),
+        departure=ProgramDeparture.of("variances off by 15%", 1.15, coarsest=1.5),
         reads="variance of images of new directions over the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=_matmul_scale,
@@ -166,7 +166,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions are independent of the earlier ones: matrices are shared as declared, only",
-        departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        departure=of_correlation(),
         reads="standardised covariance of images of new directions with earlier ones:",
         family=lambda setting: Association(),
         measure=_pairs,
@@ -179,7 +179,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
-        departure=ProgramDeparture.of(_SUP, 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of squared lengths of images from their law:",
         family=lambda setting: Uniform(),
         measure=_lengths,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck.checks.departures import of_correlation, of_law
 from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
@@ -98,7 +99,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="scores whitened by formula (*), one side of each given, are N(0, 1)",
-        departure=ProgramDeparture.of("a law at Kolmogorov distance 0.05", 0.05, coarsest=0.2),
+        departure=of_law(),
         reads="Kolmogorov distance of whitened scores from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_law,
@@ -111,7 +112,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="whitened scores have variance 1",
-        departure=ProgramDeparture.of("a variance off by 10%", 1.1, coarsest=1.5),
+        departure=ProgramDeparture.of("a variance off by 15%", 1.15, coarsest=1.5),
         reads="variance of scores over what formula (*) says:",
         family=lambda setting: Scale(1.0),
         measure=_scale,
@@ -125,7 +126,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="whitened scores are independent of the vectors that they are given",
-        departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        departure=of_correlation(),
         reads="standardised covariance of whitened scores with coordinates of vectors:",
         family=lambda setting: Association(),
         measure=_vectors,
@@ -138,7 +139,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="sizes of whitened scores are independent of the sizes of the vectors",
-        departure=ProgramDeparture.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        departure=of_correlation(),
         reads="standardised covariance of the sizes of whitened scores with those of the vectors:",
         family=lambda setting: Association(),
         measure=_sizes,
