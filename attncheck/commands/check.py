@@ -1,4 +1,4 @@
-"""`attncheck check`: a file of samples in, a verdict out."""
+"""`attncheck check`: files of samples in, a verdict out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from attncheck.commands.arguments import seed_of
 
 def check(
     *,
-    layer: Path,
-    samples: Path,
+    layer: list[Path],
+    samples: list[Path],
     record: Path | None = None,
     seed: str = "0",
     false_alarm: float = 1e-6,
@@ -20,7 +20,8 @@ def check(
     Parameters
     ----------
     layer
-        A TOML file with a [layer] table of the fields of attncheck.AttentionLayer.
+        A TOML file with a [layer] table of the fields of attncheck.AttentionLayer. For several layers, pass this and
+        --samples in turn for each: what they have in common is judged together too.
     samples
         A .npz file with outputs (N, s) or (N, s, k) and optionally scores, inputs and Gram matrices; a .npy
         file of outputs; or a .csv file with columns y1 ... ys and optionally p1_1_2 (head, row, column).
@@ -31,8 +32,8 @@ def check(
     false_alarm
         The chance that samples of a right simulator are called violated.
     """
-    from attncheck.runs.samples.command import check_file
+    from attncheck.runs.samples.command import check_files
 
-    code, text = check_file(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
+    code, text = check_files(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
     print(text)
     return code

@@ -58,6 +58,8 @@ _ROLE = "pool"
 
 #: Applies a function to each of some arguments, as `map` does.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+#: What one look leaves of the checks of a property on a case, by name; or what was wrong with it.
+Left = dict[str, Summary] | str
 
 
 def most_pools(names: Iterable[str]) -> int:
@@ -186,17 +188,25 @@ def take(one: OneLook) -> dict[str, Summary]:
             problem = f"can no longer be examined on {unit.case.describe()} ({plan.excused.get(lost[0], '')})"
             raise InputError(f"check={lost[0]}: {problem}; return in every call what the first calls returned")
         seen = take_look(unit, plan, subject, one.seed, one.look, one.factor, one.checks)
-    return {name: outcome.summary for name, outcome in seen.items() if outcome.count and outcome.summary is not None}
+    return summaries_of(seen)
+
+
+def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, Summary]:
+    """Return what outcomes leave, by name; nothing of those whose draws say nothing."""
+    kept = {name: outcome.summary for name, outcome in outcomes.items() if outcome.count}
+    return {name: summary for name, summary in kept.items() if summary is not None}
+
+
+#: Takes a look of some pools, by its number and factor: what it leaves, by property and case.
+Later = Callable[[Sequence["CasePool"], int, int], Mapping[tuple[str, str], Left]]
 
 
 def examine_pools(
     pools: Sequence[CasePool],
     violated: Iterable[str],
-    subject: Any,
-    seed: int,
+    later: Later,
     level: float,
-    each: Map = map,
-    cases: Mapping[str, Case] | None = None,
+    protocol: Callable[..., dict[str, Trail]] = examine,
 ) -> tuple[list[Result], list[str]]:
     """Return one result for each pool, and why there is none for the others: what was wrong with a further look.
 
@@ -207,16 +217,12 @@ def examine_pools(
     violated : iterable of str
         Keys of cases that are violated by themselves. They explain a suspicious pool that they are in, and no further
         look is taken at it: the run is violated anyway.
-    subject : str or callable
-        Draws again where a pool is suspicious.
-    seed : int
-        The run seed.
+    later : callable
+        Looks again where a pool is suspicious, as `fresh` does.
     level : float
         Level of one look.
-    each : callable
-        Applies `take` to further looks, as `map` does; that of a pool of processes spreads them.
-    cases : mapping of str to Case, optional
-        Cases by key; by default they are read from the results.
+    protocol : callable
+        `attncheck.evidence.looks.examine`, or `examine_blocks` where nothing can be drawn again.
     """
     started, bad = time.perf_counter(), set(violated)
     by_id, failed = {pool.id: pool for pool in pools}, dict[str, str]()
@@ -230,15 +236,35 @@ def examine_pools(
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         if look == 1:
             return {name: first[name] for name in names}
-        looks = _looks([by_id[name] for name in names], subject, seed, look, factor, cases or {})
-        found = dict(zip(looks, each(_attempt, looks.values()), strict=True))
+        found = later([by_id[name] for name in names], look, factor)
         return {name: _later_look(by_id[name], found, failed) for name in names}
 
     trails = {name: Trail((first[name],), Verdict.EXPLAINED, level) for name in explained}
-    trails |= examine(evaluate, [name for name in by_id if name not in explained], level)
+    trails |= protocol(evaluate, [name for name in by_id if name not in explained], level)
     seconds = time.perf_counter() - started
     results = [_result(pool, trails[name], seconds) for name, pool in by_id.items() if name not in failed]
     return results, list(dict.fromkeys(failed.values()))
+
+
+def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
+    """Return looks at fresh draws of a subject, on all cases of the pools.
+
+    Parameters
+    ----------
+    subject : str or callable
+    seed : int
+        The run seed.
+    each : callable
+        Applies `take` to looks, as `map` does; that of a pool of processes spreads them.
+    cases : mapping of str to Case, optional
+        Cases by key; by default they are read from the results.
+    """
+
+    def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[tuple[str, str], Left]:
+        looks = _looks(pools, subject, seed, look, factor, cases or {})
+        return dict(zip(looks, each(_attempt, looks.values()), strict=True))
+
+    return later
 
 
 def _looks(
@@ -258,7 +284,7 @@ def _looks(
     return found
 
 
-def _attempt(one: OneLook) -> dict[str, Summary] | str:
+def _attempt(one: OneLook) -> Left:
     """Return what a look leaves, or what is wrong with it: one that fails takes no other with it."""
     try:
         return take(one)
@@ -266,9 +292,7 @@ def _attempt(one: OneLook) -> dict[str, Summary] | str:
         return str(error)
 
 
-def _later_look(
-    pool: CasePool, found: Mapping[tuple[str, str], dict[str, Summary] | str], failed: dict[str, str]
-) -> Outcome:
+def _later_look(pool: CasePool, found: Mapping[tuple[str, str], Left], failed: dict[str, str]) -> Outcome:
     """Return what fresh draws of all cases of a pool come to; where one failed, say so, and nothing comes of them."""
     kept = {}
     for one in pool.results:
@@ -308,9 +332,8 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
     cases = {case_key(one): read_case(one.case, trust) for one in members}
     again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
     violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
-    found, failed = examine_pools(
-        [CasePool(case_key(pool), check_named(pool.check), again)], violated, subject, seed, pool.level, cases=cases
-    )
+    once = [CasePool(case_key(pool), check_named(pool.check), again)]
+    found, failed = examine_pools(once, violated, fresh(subject, seed, cases=cases), pool.level)
     if failed:
         raise InputError(failed[0])
     return found[0]

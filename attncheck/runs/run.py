@@ -23,7 +23,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.examples import draw_examples, program_anchors
-from attncheck.looks.pools import Map, examine_pools, most_pools, pools_of
+from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.stand_ins import stand_in
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
@@ -212,7 +212,7 @@ class Run:
         subject = self.subject if each is map else self.subject.name
         bad = [case_key(result) for result in violated(results)]
         with own_arithmetic():
-            return examine_pools(pools_of(results), bad, subject, self.seed, self.level, each, cases)
+            return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each, cases), self.level)
 
     def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
         """Return what results and statements of the theory come to, against the plan."""

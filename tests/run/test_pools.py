@@ -23,6 +23,7 @@ from attncheck.looks.pools import (
     CasePool,
     OneLook,
     examine_pools,
+    fresh,
     most_pools,
     pools_of,
     repeat_pool,
@@ -113,12 +114,14 @@ def test_violated_cases_explain_a_suspicious_pool() -> None:
     assert len(pool.p_values) == 1
     # Nothing is drawn for it.
     bad = [case_key(result) for result in report.results if result.verdict == "violated"]
-    (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, broken, 0, pool.level)
+    (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, fresh(broken, 0), pool.level)
     assert again.verdict == "explained"
     assert failed == []
     # A case that is not in the pool explains nothing. A look that fails leaves its pools without results, no others.
     quiet = pool_of(found(collapsed), "scores.size")
-    results, failed = examine_pools([pool_of(report, "scores.scale"), quiet], ["elsewhere"], broken, 0, pool.level)
+    results, failed = examine_pools(
+        [pool_of(report, "scores.scale"), quiet], ["elsewhere"], fresh(broken, 0), pool.level
+    )
     assert [result.id for result in results] == ["scores.size@all"]
     (text,) = failed
     assert "no look should be taken" in text
@@ -129,7 +132,7 @@ def test_a_subject_that_returns_less_in_a_further_look_is_told_so() -> None:
         drawn = slight(layer, size, rng)
         return {name: array for name, array in drawn.items() if name != "key_gram"}
 
-    results, failed = examine_pools([pool_of(found(slight), "scores.scale")], [], forgetful, 0, 1e-3)
+    results, failed = examine_pools([pool_of(found(slight), "scores.scale")], [], fresh(forgetful, 0), 1e-3)
     assert results == []
     assert all("can no longer be examined on n=" in text and "key_gram" in text for text in failed)
 
@@ -154,7 +157,7 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
         return [function(look) for look in asked[-len(LAYERS) :]]
 
     pool = pool_of(report, "scores.scale")
-    (result,), _ = examine_pools([pool], [], slight, 0, report.run.level, each)
+    (result,), _ = examine_pools([pool], [], fresh(slight, 0, each), report.run.level)
     numbers = [each.look for each in asked]
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(2, 1 + len(result.p_values)))
@@ -171,9 +174,9 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
 def test_processes_find_the_same_digits() -> None:
     pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
     subject, level = "attncheck.faults:query_std_2", found(slight).run.level
-    here, _ = examine_pools(pools, [], subject, 0, level)
+    here, _ = examine_pools(pools, [], fresh(subject, 0), level)
     with spread(2) as each:
-        there, _ = examine_pools(pools, [], subject, 0, level, each)
+        there, _ = examine_pools(pools, [], fresh(subject, 0, each), level)
     assert [result.p_values for result in here] == [result.p_values for result in there]
     assert [result.effects for result in here] == [result.effects for result in there]
     assert len(here[0].p_values) > 1

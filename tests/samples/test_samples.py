@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.records.schema import Closing, Manifest, Result, read
-from attncheck.runs.samples.command import check_file
+from attncheck.runs.samples.command import check_files
 from attncheck.runs.samples.examine import examine_samples
 from attncheck.runs.samples.files import read_samples
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, draws: ac.Draws) -> Path:
 def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
     """Return exit code, text and the results of the record, of which there is one for each file."""
     record = folder / f"{name}.jsonl"
-    code, text = check_file(folder / "layer.toml", folder / name, record)
+    code, text = check_files([folder / "layer.toml"], [folder / name], record)
     return code, text, tuple(line for line in read(record) if isinstance(line, Result))
 
 
@@ -88,13 +88,13 @@ DAMAGES: dict[str, Callable[[ac.Draws], dict[str, Any]]] = {
 def test_damaged_samples_are_violated(tmp_path: Path, draws: ac.Draws, damage: str) -> None:
     path = tmp_path / "samples.npz"
     np.savez(path, **DAMAGES[damage](draws))
-    results = examine_samples(read_samples(path, LAYER))
+    results, _ = examine_samples([read_samples(path, LAYER)])
     assert any(result.verdict == "violated" for result in results)
 
 
 def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:
     np.save(tmp_path / "samples.npy", 1.2 * draws.outputs[:, :, 0])
-    code, text = check_file(folder / "layer.toml", tmp_path / "samples.npy")
+    code, text = check_files([folder / "layer.toml"], [tmp_path / "samples.npy"])
     assert code == 1
     assert "observed: output variance 0." in text
     assert "\n  likely:   " in text
@@ -102,7 +102,7 @@ def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder:
 
 def test_too_few_draws_are_inconclusive_and_say_how_many_it_takes(tmp_path: Path, folder: Path) -> None:
     np.save(tmp_path / "few.npy", ac.simulate(LAYER, 60, seed=1).outputs[:, :, 0])
-    code, text = check_file(folder / "layer.toml", tmp_path / "few.npy")
+    code, text = check_files([folder / "layer.toml"], [tmp_path / "few.npy"])
     assert code == 3
     assert "draws, the file has 60" in text
 
@@ -212,3 +212,48 @@ def test_draws_that_occur_in_several_blocks_are_seen(folder: Path, draws: ac.Dra
     code, text, _ = verdict_of(folder, f"{order}.npy")
     assert code == 1, text
     assert "draws.repeats" in text
+
+
+class TestSeveralFiles:
+    LAYERS = tuple(ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (4, 6, 8, 12))
+
+    def written(self, folder: Path, factor: float) -> tuple[list[Path], list[Path]]:
+        """Write a file of each layer whose W_Q is `factor` times too large."""
+        layers, samples = [], []
+        for layer in self.LAYERS:
+            drawn = ac.simulate(layer.replace(query_std=factor), 9_000, seed=layer.width)
+            layers.append(folder / f"{layer.width}.toml")
+            samples.append(folder / f"{layer.width}.npz")
+            layers[-1].write_text(layer.to_toml())
+            np.savez(samples[-1], **drawn.as_dict())  # type: ignore[arg-type]
+        return layers, samples
+
+    def test_a_slight_departure_shows_in_all_files_together(self, tmp_path: Path) -> None:
+        record = tmp_path / "record.jsonl"
+        code, text = check_files(*self.written(tmp_path, 1.016), record)
+        lines = list(read(record))
+        results = [line for line in lines if isinstance(line, Result)]
+        assert code == 1
+        assert text.startswith("VIOLATED: 4.npz, 6.npz, 8.npz, 12.npz, 36,000 draws of 4 layers")
+        assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
+        pool = next(result for result in results if result.id == "scores.scale@all")
+        assert len(pool.p_values) == 3  # block with block
+        assert pool.low is not None
+        assert pool.high is not None
+        assert pool.low < 1.016**2 < pool.high
+        assert all(
+            max(result.p_values) > pool.level for result in results if "pool" not in result.case and result.p_values
+        )
+
+    def test_right_files_are_consistent_and_pooled(self, tmp_path: Path) -> None:
+        code, text = check_files(*self.written(tmp_path, 1.0))
+        assert code == 0, text
+        assert "Together: " in text
+        assert text.count("4.npz: 9,000 draws of n=4 s=2 H=1") == 1
+
+    def test_files_of_one_layer_are_refused(self, folder: Path) -> None:
+        layer, samples = folder / "layer.toml", folder / "outputs.npy"
+        with pytest.raises(ac.InputError, match="put draws of one layer into one file"):
+            check_files([layer, layer], [samples, samples])
+        with pytest.raises(ac.InputError, match="pass --layer and --samples in turn"):
+            check_files([layer, layer], [samples])

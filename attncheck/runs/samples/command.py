@@ -1,4 +1,4 @@
-"""``attncheck check``: a file of samples in, a verdict out."""
+"""``attncheck check``: files of samples in, a verdict out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 from rich.box import SIMPLE
 from rich.table import Table
 
+from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
-from attncheck._lib.words import chance, gap_text
+from attncheck._lib.words import chance, counted, gap_text
 from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.differences import differences
 from attncheck.diagnosis.messages import likely
@@ -23,10 +24,10 @@ from attncheck.evidence.words import allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.unit import violated
 from attncheck.records.manifest import manifest_of
-from attncheck.records.schema import Closing, Planned, Result, Writer, run_digest
+from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
-from attncheck.runs.summary import render_table, unseen
+from attncheck.runs.summary import render_table, together, unseen
 
 # Checks that a simulator with weights of any law passes too.
 _NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)
@@ -34,16 +35,21 @@ _NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)
 _DIAGNOSED = 4_000
 
 
-def check_file(
-    layer_path: Path, samples_path: Path, record: Path | None = None, *, seed: int = 0, false_alarm: float = 1e-6
+def check_files(
+    layers: Sequence[Path],
+    samples: Sequence[Path],
+    record: Path | None = None,
+    *,
+    seed: int = 0,
+    false_alarm: float = 1e-6,
 ) -> tuple[ExitCode, str]:
-    """Examine a file of samples; return the exit code and what to print.
+    """Examine files of samples; return the exit code and what to print.
 
     Parameters
     ----------
-    layer_path : Path
-        A TOML file with a ``[layer]`` table.
-    samples_path : Path
+    layers : sequence of Path
+        TOML files with a ``[layer]`` table, one for each file of samples.
+    samples : sequence of Path
         See `attncheck.runs.samples.files.read_samples`.
     record : Path, optional
         Where a run record goes.
@@ -55,31 +61,34 @@ def check_file(
     Raises
     ------
     InputError
-        If a file cannot be used.
+        If a file cannot be used, or there are more of one kind than of the other.
     """
+    if len(layers) != len(samples):
+        problem = f"are {counted(len(layers), 'layer')} for {counted(len(samples), 'file')}"
+        refuse("layer", [str(path) for path in layers], problem, "pass --layer and --samples in turn, one for one")
     budget = Budget(false_alarm)
-    samples = read_samples(samples_path, AttentionLayer.from_toml(layer_path))
-    results = examine_samples(samples, seed=seed, false_alarm=false_alarm)
-    conclusion = conclude_file(results, budget, seed)
+    files = [read_samples(path, AttentionLayer.from_toml(layer)) for layer, path in zip(layers, samples, strict=True)]
+    results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm)
+    conclusion = conclude_files([*results, *pools], budget, seed)
     if record is not None:
-        _write(record, samples, results, conclusion, budget, seed)
-    return ExitCode.of(conclusion.verdict), _summary(samples, results, conclusion, budget, seed)
+        _write(record, files, [*results, *pools], conclusion, budget, seed)
+    return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, seed)
 
 
-def conclude_file(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
-    """Return what a file comes to: inconclusive where only signs, digits and repeats could be examined."""
+def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
+    """Return what files come to: inconclusive where only signs, digits and repeats could be examined."""
     conclusion = conclude([r.id for r in results], [msgspec.to_builtins(r) for r in results], budget, seed)
     if conclusion.verdict == "consistent" and all(r.check in _NO_LAW for r in results if r.p_values):
-        reasons = ("the file is too small, or holds too little, to examine any law",)
+        reasons = ("no file is large enough, or holds enough, to examine any law",)
         return dataclasses.replace(conclusion, verdict="inconclusive", reasons=reasons)
     return conclusion
 
 
 def _write(
-    path: Path, samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int
+    path: Path, files: Sequence[Samples], results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int
 ) -> None:
     writer = Writer(path)
-    planned = [Planned(result.id, result.unit, result.check) for result in results]
+    planned = [Planned(result.id, result.unit, result.check) for result in results if not of_pool(result)]
     level = min((result.level for result in results), default=budget.false_alarm)
     writer.write(
         manifest_of(
@@ -87,7 +96,7 @@ def _write(
             profile="samples",
             false_alarm=budget.false_alarm,
             level=level,
-            subject=samples.source,
+            subject=_sources(files),
             planned=planned,
         )
     )
@@ -99,31 +108,61 @@ def _write(
     writer.close()
 
 
-def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int) -> str:
+def _sources(files: Sequence[Samples]) -> str:
+    return ", ".join(file.source for file in files)
+
+
+def _drawn(files: Sequence[Samples]) -> str:
+    """Return how many draws of what the files hold."""
+    if len(files) == 1:
+        return f"{len(files[0]):,} draws of {files[0].sample.layer.describe()}"
+    return f"{sum(map(len, files)):,} draws of {len(files)} layers"
+
+
+def _summary(
+    files: Sequence[Samples],
+    results: Sequence[Result],
+    pools: Sequence[Result],
+    conclusion: Conclusion,
+    budget: Budget,
+    seed: int,
+) -> str:
     examined = [result for result in results if result.p_values]
-    observed = _observed(samples, conclusion, seed)
+    bad = [result for result in (*violated(results), *pools) if result.verdict == Verdict.VIOLATED]
+    observed = _observed(files, results, seed)
     lines = [
-        f"{conclusion.verdict.upper()}: {samples.source}, {len(samples):,} draws of {samples.sample.layer.describe()}, "
+        f"{conclusion.verdict.upper()}: {_sources(files)}, {_drawn(files)}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
         *(f"  observed: {sentence}" for sentence in observed),
-        *(f"  likely:   {hint}" for hint in likely(violated(results), observed)),
+        *(f"  likely:   {hint}" for hint in likely(bad, observed)),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
         "are too small.",
+        *together(pools),
     ]
-    if examined:
-        lines.append(render_table(_table(examined)))
-    lines += [f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE]
+    for file in files:
+        of_file = [result for result in results if case_key(result) == file.sample.layer.key]
+        lines += _table_of(file, of_file, named=len(files) > 1)
     return "\n".join(lines + unseen(results, "Not examined:"))
 
 
-def _observed(samples: Samples, conclusion: Conclusion, seed: int) -> list[str]:
-    """Return in words and numbers what differs, where something is violated."""
-    if conclusion.verdict != "violated":
-        return []
-    sample = samples.sample.first(_DIAGNOSED)
-    return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
+def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str]:
+    """Return what the checks of one file came to."""
+    head = [f"{file.source}: {len(file):,} draws of {file.sample.layer.describe()}"] if named else []
+    examined = [result for result in results if result.p_values]
+    table = [render_table(_table(examined))] if examined else []
+    return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
+
+
+def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int) -> list[str]:
+    """Return in words and numbers what differs in the first file in which something is violated."""
+    bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
+    for file in files:
+        sample = file.sample.first(_DIAGNOSED)
+        if sample.layer.key in bad:
+            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
+    return []
 
 
 def _table(results: Sequence[Result]) -> Table:

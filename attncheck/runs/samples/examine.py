@@ -4,6 +4,8 @@ Where a block is too small for a check, and its p-values are exact far into the 
 look at the check's share of the false-alarm budget. A violation found there stands; where the look would
 have missed the departure that the check states, finding nothing is no pass: the check is not examined, and
 says what it would have seen and how many draws it takes.
+
+Several files, each of a layer of its own, are pooled as the cases of a run are: block with block.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from attncheck._lib.errors import refuse
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.words import gap_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.outputs import score_checks
-from attncheck.checks.registry import CHECKS
+from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.exchange import Repeats
@@ -31,8 +34,9 @@ from attncheck.evidence.groups import Alike
 from attncheck.evidence.looks import examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.pools import CasePool, Later, Left, examine_pools, most_pools, pools_of, summaries_of
 from attncheck.looks.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
-from attncheck.records.schema import Result
+from attncheck.records.schema import Result, case_key
 from attncheck.runs.samples.files import Samples
 from attncheck.subject import Subject
 
@@ -53,13 +57,15 @@ class FilePlan:
     excused: Mapping[Check, str]
 
 
-def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
-    """Return what a file of this size and content can be examined for, before looking at it."""
+def plan_file(samples: Samples, budget: Budget, decided: int) -> FilePlan:
+    """Return what a file of this size and content can be examined for, before looking at it.
+
+    `decided` is how many results looks decide on, of all files together.
+    """
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates)
-    checks = (*CHECKS, *score_checks(sample.score_entries or ()))
-    budget = Budget(false_alarm)
-    level, single = budget.level(len(checks)), budget.looks_share / len(checks)
+    checks = _checks(samples)
+    level, single = budget.level(decided), budget.looks_share / decided
     block, size = len(samples) // BLOCKS, len(samples)
     in_blocks, in_one, excused = [], [], {}
     for check in checks:
@@ -79,28 +85,80 @@ def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
     return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), excused)
 
 
+def _checks(samples: Samples) -> tuple[Check, ...]:
+    """Return what a file is examined for: the registry's checks, and those of single score entries."""
+    return (*CHECKS, *score_checks(samples.sample.score_entries or ()))
+
+
 def _too_small(check: Check, needed: int | None, size: int) -> str:
     takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
     return f"{check.departure.text} takes {takes} draws, the file has {size:,}"
 
 
-def examine_samples(samples: Samples, *, seed: int = 0, false_alarm: float = 1e-6) -> list[Result]:
-    """Return one result per check, the registry's and those of single score entries.
+def examine_samples(
+    files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6
+) -> tuple[list[Result], list[Result]]:
+    """Return one result per file and check, and those of the pools of several files.
 
     Parameters
     ----------
-    samples : Samples
+    files : sequence of Samples
+        Each of a layer of its own.
     seed : int
         Keys the streams of the exact law's reference draws.
     false_alarm : float
-        Chance that a right file has any violated result.
+        Chance that right files have any violated result.
+
+    Raises
+    ------
+    InputError
+        If two files are of one layer.
     """
+    layers = [file.sample.layer for file in files]
+    twice = next((file for at, file in enumerate(files) if layers[at] in layers[:at]), None)
+    if twice is not None:
+        first = files[layers.index(twice.sample.layer)].source
+        refuse("samples", twice.source, f"is of the layer of {first}", "put draws of one layer into one file")
+    budget = Budget(false_alarm)
+    decided = sum(len(_checks(file)) for file in files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
+    plans = [plan_file(file, budget, decided) for file in files]
+    single = [_examine(file, plan, seed) for file, plan in zip(files, plans, strict=True)]
+    in_blocks = [
+        result
+        for plan, results in zip(plans, single, strict=True)
+        for result in results
+        if result.check in {check.name for check in plan.in_blocks}
+    ]
+    results = [result for each in single for result in each]
+    bad = [case_key(result) for result in results if result.verdict == Verdict.VIOLATED]
+    later = _later_blocks(files, plans, seed)
+    pools, _ = examine_pools(pools_of(in_blocks), bad, later, budget.level(decided), examine_blocks)
+    return results, pools
+
+
+def _later_blocks(files: Sequence[Samples], plans: Sequence[FilePlan], seed: int) -> Later:
+    """Return looks of pools: the same block of each of their files."""
+    at = {plan.setting.layer.key: (file, plan) for file, plan in zip(files, plans, strict=True)}
+
+    def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[tuple[str, str], Left]:
+        found: dict[tuple[str, str], Left] = {}
+        for name, key in sorted({(one.property, case_key(one)) for pool in pools for one in pool.results}):
+            file, plan = at[key]
+            wanted = {pool.check for pool in pools if pool.check.property_name == name}
+            checks = [check for check in plan.in_blocks if check in wanted]
+            outcomes = _evaluate(file, _in_blocks(plan)[0], seed)(look, factor, tuple(check.name for check in checks))
+            found[name, key] = summaries_of(outcomes)
+        return found
+
+    return later
+
+
+def _examine(samples: Samples, planned: FilePlan, seed: int) -> list[Result]:
+    """Return one result per check of a file."""
     started = time.perf_counter()
-    planned = plan_file(samples, false_alarm)
-    seconds = 0.0
     trails: dict[Check, tuple[Trail, Plan, Cost]] = {}
     if planned.in_blocks:
-        plan, cost = _plan(planned, planned.in_blocks, planned.block, planned.level, per_look_power(_POWER))
+        plan, cost = _in_blocks(planned)
         found = examine_blocks(_evaluate(samples, plan, seed), [c.name for c in planned.in_blocks], planned.level)
         trails |= {check: (found[check.name], plan, cost) for check in planned.in_blocks}
     if planned.in_one:
@@ -112,6 +170,10 @@ def examine_samples(samples: Samples, *, seed: int = 0, false_alarm: float = 1e-
         _result(samples, check, trails.get(check), planned, seconds)
         for check in (*planned.in_blocks, *planned.in_one, *planned.excused)
     ]
+
+
+def _in_blocks(file: FilePlan) -> tuple[Plan, Cost]:
+    return _plan(file, file.in_blocks, file.block, file.level, per_look_power(_POWER))
 
 
 def _plan(file: FilePlan, checks: Sequence[Check], size: int, level: float, power: float) -> tuple[Plan, Cost]:
