@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import operator
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ FloatArray = NDArray[np.float64]
 
 DRAWS = 8
 POSITIONS = 5
+ROLES = ("query_std", "key_std", "value_std", "output_std")
 
 
 def fixtures_of(name: str) -> ModuleType:
@@ -153,6 +155,99 @@ def test_groups_change_the_size_of_keys() -> None:
     bug = bug_of("keras_bugs", "groups in the fan")
     query, key = sizes(bug.make, lambda layer: [layer.weights[0], layer.weights[2]], bug.width)
     np.testing.assert_allclose([query, key], [1.0, math.sqrt(4 / 3)], rtol=0.02)
+
+
+def parameters(*names: str) -> Matrices:
+    """Return parameters by their dotted names, of linen by the names of its modules."""
+
+    def found(layer: Any) -> list[Any]:
+        if hasattr(layer, "variables") and isinstance(layer.variables, dict):
+            return [layer.variables["params"][name]["kernel"] for name in names]
+        return [operator.attrgetter(name)(layer) for name in names]
+
+    return found
+
+
+def projections(form: str, *names: str) -> Matrices:
+    return parameters(*(form.format(name) for name in names))
+
+
+RIGHT_SIZED: list[tuple[str, str, Matrices, tuple[str, ...]]] = [
+    ("torch_weights", "torch nn.Linear ×4", projections("{}_proj.weight", "q", "k", "v", "out"), ROLES),
+    ("torch_weights", "torch nn.Linear ×4, normal, causal", projections("{}_proj.weight", "q", "k", "v", "out"), ROLES),
+    (
+        "torch_weights",
+        "torch MultiheadAttention, kdim given",
+        projections("attention.{}", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),
+        ROLES,
+    ),
+    (
+        "transformers_bugs",
+        "transformers Bert, with its output layer",
+        projections("self.{}.weight", "query", "key", "value"),
+        ROLES[:3],
+    ),
+    (
+        "transformers_bugs",
+        "transformers GPT-2",
+        lambda layer: [layer.c_attn.weight[:, :64], layer.c_proj.weight],
+        ("query_std", "output_std"),
+    ),
+    (
+        "transformers_bugs",
+        "transformers Llama",
+        projections("{}_proj.weight", "q", "k", "o"),
+        ("query_std", "key_std", "output_std"),
+    ),
+    ("keras_bugs", "keras MultiHeadAttention", kernels("query", "key", "value", "output"), ROLES),
+    (
+        "jax_bugs",
+        "flax linen MultiHeadDotProductAttention",
+        parameters("query", "key", "value", "out"),
+        ROLES,
+    ),
+    ("jax_bugs", "flax nnx MultiHeadAttention", projections("{}.kernel", "query", "key", "value", "out"), ROLES),
+    (
+        "equinox_layers",
+        "equinox MultiheadAttention",
+        projections("{}_proj.weight", "query", "key", "value", "output"),
+        ROLES,
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "title", "matrices", "roles"), [pytest.param(*row, id=row[1]) for row in RIGHT_SIZED])
+def test_right_layers_are_what_is_declared(name: str, title: str, matrices: Matrices, roles: tuple[str, ...]) -> None:
+    fixtures: tuple[Right, ...] = fixtures_of(name).RIGHT
+    (layer,) = [each for each in fixtures if each.name == title]
+    if name == "keras_bugs" and fixtures_of(name).keras.__version__ == "3.14.0":
+        pytest.skip("of keras 3.15.1")
+    if name == "transformers_bugs" and importlib.import_module("transformers").__version__ == "5.14.1":
+        pytest.skip("of transformers 5.23.0")
+    # Keys of 65 features, of which one is always zero: their fan-in is 64 here and in what is declared.
+    np.testing.assert_allclose(
+        sizes(layer.make, matrices, layer.width), [layer.declared[role] for role in roles], rtol=0.02
+    )
+    assert set(roles) == {field for field in layer.declared if field.endswith("_std")}
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("torch_weights", "torch nn.Linear ×4, normal, causal"),
+        ("torch_weights", "torch nn.Linear ×4"),
+        ("transformers_bugs", "transformers GPT-2"),
+        ("transformers_bugs", "transformers Llama"),
+        ("transformers_bugs", "transformers Bert, with its output layer"),
+    ],
+)
+def test_masks_of_right_layers_are_what_is_declared(name: str, title: str) -> None:
+    fixtures: tuple[Right, ...] = fixtures_of(name).RIGHT
+    (right,) = [each for each in fixtures if each.name == title]
+    layer, x = right.make().eval(), inputs_of(name, right.width)
+    moved = moved_by(lambda each: outputs_of(right, layer, each), x, 0, POSITIONS - 1)[0]
+    assert (moved[:-1] > 0).any() == (right.declared["mask"] == "none")
+    assert moved[-1] > 0
 
 
 @pytest.mark.parametrize(
