@@ -96,7 +96,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return call
 
 
-@pytest.mark.parametrize("name", ["infinite_heads", "paper", "programs", "rates", "speed", "stacks"])
+@pytest.mark.parametrize("name", ["infinite_heads", "paper", "programs", "rates", "speed", "stacks", "wild"])
 def test_quick_run_is_never_written(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,3 +396,11 @@ def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth(said: Said)
     assert all(heading.endswith("(conjecture)") for heading in headings)
     for depth in (1, 2):
         assert len(re.findall(rf"^\| {depth} .*\| -?\d\.\d+ \[", page, re.MULTILINE)) == 4
+
+
+def test_quick_run_on_public_bugs_has_a_row_for_each(said: Said) -> None:
+    pytest.importorskip("torch")
+    page = said(load("wild"), "--quick")
+    assert len(re.findall(r"^\| .* \| (?:yes, \w+|no) +\| ", page, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| .* \| [01] of 1 +\| ", page, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| torch .*\| \d+\.\d +\|$", page.partition("## Well-known")[2], re.MULTILINE)) == 2

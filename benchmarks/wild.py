@@ -1,0 +1,229 @@
+"""Does an inspection find, on its own, bugs that people shipped, and leave right layers alone?
+
+``python benchmarks/wild.py`` inspects every module of benchmarks/wild_bugs whose framework is installed and prints what
+a user reads of each. ``--old PYTHON`` has another interpreter, with keras 3.14.0 and transformers 5.14.1, inspect what
+only these versions have. ``--right N`` inspects each right layer N times. ``--write`` puts the tables into
+benchmarks/wild.md; with ``--resume FILE`` no inspection that ended is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))  # behind all else: the fixtures lie here, the package may be installed elsewhere
+
+import attncheck  # noqa: E402
+from attncheck._lib.measured import installed, spread, table  # noqa: E402
+from benchmarks import wild_bugs  # noqa: E402
+from benchmarks.wild_bugs import inspection  # noqa: E402
+from benchmarks.wild_bugs.inspection import ZOO_HEADER, BugRow, RightRow, Row, ZooRow, failure  # noqa: E402
+
+FRAMEWORKS = ("torch", "jax", "flax", "keras", "transformers", "equinox")
+#: What an interpreter of old versions must have.
+OLD = {"keras": "3.14.0", "transformers": "5.14.1"}
+# Bugs, right layers and layers of the zoo in a quick run, which also draws less.
+_QUICK, _QUICK_DRAWS = 2, 2
+OLD_VERSIONS = ", ".join(f"{name} {version}" for name, version in OLD.items())
+
+Asked = tuple[type[Row], str, int, Callable[[], Row]]
+
+
+def asked(options: argparse.Namespace) -> list[Asked]:
+    """Return what this interpreter inspects: kind, name, seed, and a call that does it."""
+    most, draws = _QUICK if options.quick else None, options.draws
+    bugs = [bug for bug in wild_bugs.bugs() if bug.environment == options.environment][:most]
+    asked: list[Asked] = [(BugRow, bug.name, 0, partial(inspection.on_bug, bug, draws)) for bug in bugs]
+    if options.environment == "new":
+        for layer in wild_bugs.right()[:most]:
+            for seed in range(options.right):
+                asked.append((RightRow, layer.name, seed, partial(inspection.on_right, layer, draws, seed)))
+        for layer in wild_bugs.zoo()[:most]:
+            asked.append((ZooRow, layer.name, 0, partial(inspection.on_zoo, layer, draws)))
+    return asked
+
+
+def inspected(options: argparse.Namespace) -> Iterator[Row]:
+    """Iterate over all rows; those that an interrupted call has left are not made again."""
+    kept = {(type(row), row.name, row.seed): row for row in kept_rows(options.resume)}
+    for kind, name, seed, inspect in asked(options):
+        row = kept.get((kind, name, seed))
+        if row is None:
+            row = inspect()
+            keep(options.resume, row)
+        yield row
+    if options.old is not None:
+        old = [bug for bug in wild_bugs.bugs() if bug.environment == "old"]
+        done = [row for bug in old if (row := kept.get((BugRow, bug.name, 0))) is not None]
+        fresh = [] if len(done) == len(old) else elsewhere(options)
+        for row in fresh:
+            keep(options.resume, row)
+        yield from fresh or done
+
+
+def keep(path: Path | None, row: Row) -> None:
+    if path is not None:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode(row) + b"\n")
+
+
+def kept_rows(path: Path | None) -> list[Row]:
+    """Return the rows that a call with the same code and options has left."""
+    if path is None or not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
+
+
+def elsewhere(options: argparse.Namespace) -> list[Row]:
+    """Have another interpreter inspect the bugs of old versions; where it fails, rows that say so."""
+    package = Path(attncheck.__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(package), "KERAS_BACKEND": "torch"}
+    command = [options.old, __file__, "--environment", "old", "--draws", str(options.draws), "--lines"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
+        return [msgspec.json.decode(line, type=Row) for line in done.stdout.splitlines() if line.startswith('{"type"')]
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    except OSError as error:
+        reason = failure(error)
+    old = [bug for bug in wild_bugs.bugs() if bug.environment == "old"]
+    return [BugRow(bug.name, bug.source, "old", "", f"not inspected: {reason}", 0.0) for bug in old]
+
+
+def cell(text: str) -> str:
+    """Return a text that cannot break a table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def bug_section(rows: Sequence[BugRow]) -> str:
+    """Return the table of bugs."""
+    found = sum(bool(row.where) for row in rows)
+    lines = [
+        (
+            cell(row.name),
+            row.source,
+            row.environment,
+            f"yes, {row.where}" if row.where else "no",
+            cell(row.told if row.where else f"not found: {row.told}"),
+            f"{row.seconds:.1f}",
+        )
+        for row in rows
+    ]
+    words = (
+        f"Found: {found} of {len(rows)}. *Text* is the inspection itself; *require* what it says when it is held to "
+        "what the author declares; *compare* a comparison with the other path that the fixture names."
+    )
+    return f"## Bugs\n\n{words}\n\n{table(('bug', 'source', 'versions', 'found', 'what the user reads', 's'), lines)}"
+
+
+def right_section(rows: Sequence[RightRow]) -> str:
+    """Return the table of right layers."""
+    lines = []
+    for name in dict.fromkeys(row.name for row in rows):
+        those = [row for row in rows if row.name == name]
+        said = next((text for row in those for text in (*row.blames, row.refused) if text), "")
+        green = sum(is_green(row) for row in those)
+        seconds = spread(np.array([row.seconds for row in those]), " s", ".1f")
+        blames, refused = sum(len(row.blames) for row in those), sum(bool(row.refused) for row in those)
+        lines.append((cell(name), f"{green} of {len(those)}", str(blames), str(refused), cell(said), seconds))
+    alarms = sum(not is_green(row) for row in rows)
+    upper = stats.beta.ppf(0.95, alarms + 1, len(rows) - alarms) if alarms < len(rows) else 1.0
+    words = (
+        f"False alarms: {alarms} of {len(rows)} inspections, so at most {upper:.3g} of them (95%). An inspection is "
+        "green where no note says that something is wrong and nothing that is true of the layer is refused."
+    )
+    header = ("layer", "green", "notes that blame", "refused", "said first", "seconds")
+    return f"## Right layers\n\n{words}\n\n{table(header, lines)}"
+
+
+def is_green(row: RightRow) -> bool:
+    return not row.blames and not row.refused
+
+
+def zoo_section(rows: Sequence[ZooRow]) -> str:
+    """Return the table of measured layers."""
+    lines = [(cell(row.name), *map(cell, row.cells), f"{row.seconds:.1f}") for row in rows]
+    words = "Standard deviations times √fan-in, with the interval that the inspection gives."
+    return f"## Well-known layers\n\n{words}\n\n{table(ZOO_HEADER, lines)}"
+
+
+def versions(names: Iterable[str]) -> str:
+    """Return the versions of frameworks that are installed."""
+    here = [name for name in names if importlib.util.find_spec(name) is not None]
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in here)
+
+
+def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
+    """Return the page that is printed and written."""
+    bugs = [row for row in rows if isinstance(row, BugRow)]
+    right = [row for row in rows if isinstance(row, RightRow)]
+    zoo = [row for row in rows if isinstance(row, ZooRow)]
+    given = [f"--right {options.right}", *(["--old PYTHON"] if options.old else [])]
+    parts = [
+        "# Bugs that people shipped",
+        f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. The fixtures were fixed before "
+        "anything existed that finds them: each is one public bug, and a bug counts as found where a line that the "
+        "user reads tells what is wrong.",
+        bug_section(bugs),
+        right_section(right),
+        zoo_section(zoo),
+        f"{options.draws} draws of each module. New versions: {versions(FRAMEWORKS)}; old ones: "
+        f"{OLD_VERSIONS}{'' if options.old else ', not inspected here'}. {installed()}.",
+    ]
+    if options.quick:
+        parts.insert(2, "A quick run: it shows that everything runs; its figures mean nothing.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Inspect, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="Inspect public bugs and right layers.")
+    parser.add_argument("--draws", type=int, default=8, help="modules that are made for an inspection (default: 8)")
+    parser.add_argument(
+        "--right", type=int, default=1, metavar="N", help="inspections of each right layer (default: 1)"
+    )
+    parser.add_argument("--old", metavar="PYTHON", help="an interpreter with keras 3.14.0 and transformers 5.14.1")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows there as they come, and go on from it")
+    parser.add_argument("--quick", action="store_true", help=f"{_QUICK} fixtures of each kind, {_QUICK_DRAWS} draws")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/wild.md too")
+    parser.add_argument("--environment", choices=("new", "old"), default="new", help="whose bugs: of these versions")
+    parser.add_argument("--lines", action="store_true", help="print rows as JSON lines in place of the page")
+    options = parser.parse_args(arguments)
+    if options.quick and options.write:
+        parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
+    if options.environment == "old" and (others := versions(OLD)) != OLD_VERSIONS:
+        parser.error(f"--environment old: this interpreter has {others or 'neither'}; it wants {OLD_VERSIONS}")
+    if options.quick:
+        options.draws = _QUICK_DRAWS
+    rows = list(told(inspected(options)))
+    if options.lines:
+        print("\n".join(msgspec.json.encode(row).decode() for row in rows))
+        return
+    text = page(rows, options)
+    print(text, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+def told(rows: Iterable[Row]) -> Iterator[Row]:
+    """Iterate over rows, and say which have come."""
+    for row in rows:
+        print(f"{type(row).__name__} {row.name}, seed {row.seed}: {row.seconds:.1f} s", file=sys.stderr, flush=True)
+        yield row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Attention layers as people shipped them, with public bugs, and right ones that must not be blamed.
+
+The fixtures were written from descriptions of the bugs, before anything was written that finds them. Each framework has
+its modules, which import it: they are imported only where it is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+
+from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
+
+__all__ = ["MODULES", "Bug", "Right", "bugs", "installed", "line_told", "next_seed", "right", "zoo"]
+
+#: Modules of this package, and what each needs.
+MODULES = {
+    "torch_weights": ("torch",),
+    "torch_forward": ("torch",),
+    "transformers_bugs": ("torch", "transformers"),
+    "keras_bugs": ("torch", "keras"),
+    "jax_bugs": ("jax", "flax"),
+    "equinox_layers": ("jax", "equinox"),
+}
+
+
+def installed(module: str) -> bool:
+    """Return whether all frameworks of a module are there."""
+    return all(importlib.util.find_spec(name) is not None for name in MODULES[module])
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Return the bugs of all frameworks that are installed, of both environments."""
+    return tuple(bug for each in _loaded() for bug in getattr(each, "BUGS", ()))
+
+
+def right() -> tuple[Right, ...]:
+    """Return the right layers of all frameworks that are installed."""
+    return tuple(layer for each in _loaded() for layer in getattr(each, "RIGHT", ()))
+
+
+def zoo() -> tuple[Right, ...]:
+    """Return well-known layers, right or not, of all frameworks that are installed."""
+    return tuple(layer for each in _loaded() for layer in getattr(each, "ZOO", ()))
+
+
+def _loaded() -> list[object]:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    return [importlib.import_module(f"{__name__}.{name}") for name in MODULES if installed(name)]

@@ -1,0 +1,118 @@
+"""What a fixture is: a module with a public bug, or a right one, and what a reader must be told about it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Make = Callable[[], Any]
+Call = Callable[[Any, Any], Any]
+
+#: The matrices in words that a sentence may use.
+QUERY = r"\bW_?Q\b|quer(y|ies)"
+KEY = r"\bW_?K\b|\bkeys?\b"
+VALUE = r"\bW_?V\b|\bvalues?\b"
+OUTPUT = r"\bW_?O\b|\boutputs?\b"
+#: The number that scores are multiplied by.
+SCALE = r"\bscaled?\b|\bscores?\b"
+UNDRAWN = r"same in (every|all|each)|not (re)?drawn|never (re)?drawn|does not (re)?draw|identical in (every|all)"
+SAME = r"\b(same|identical|equal)\b"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bug:
+    """A module as somebody shipped it, and what is wrong with it.
+
+    Attributes
+    ----------
+    name : str
+    source : str
+        Where it is told in public.
+    what : str
+        What is wrong, in our words.
+    make : callable
+        Returns the module, freshly initialised.
+    width : int
+    call : callable or None
+        ``call(module, inputs)`` with inputs of shape (batch, positions, width), an array of the module's framework;
+        None where the module is called as its framework calls such modules.
+    declared : mapping
+        What its author says of it. Sizes are standard deviations times √fan-in; `scale` is what multiplies the scores.
+    sentence : tuple of str
+        Regular expressions. All must match within one line that the user reads, or within two that follow each other.
+    other : callable or None
+        Makes what the module is compared with: its other path, or what it is taken for.
+    environment : {"new", "old"}
+        "old": keras 3.14.0 and transformers 5.14.1.
+    """
+
+    name: str
+    source: str
+    what: str
+    make: Make
+    width: int
+    sentence: tuple[str, ...]
+    call: Call | None = None
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    other: Make | None = None
+    environment: str = "new"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Right:
+    """A module with nothing wrong, and what is true of it.
+
+    Attributes
+    ----------
+    name : str
+    make : callable
+    width : int
+    call : callable or None
+    declared : mapping
+    """
+
+    name: str
+    make: Make
+    width: int
+    call: Call | None = None
+    declared: Mapping[str, Any] = field(default_factory=dict)
+
+
+def line_told(text: str, sentence: tuple[str, ...]) -> str | None:
+    r"""Return the first line, or the first two that follow each other, in which all of a sentence is told.
+
+    Examples
+    --------
+    >>> line_told("mask: none\nW_O: std 0.577", (OUTPUT, r"0\.577"))
+    'W_O: std 0.577'
+    >>> line_told("mask: none", (OUTPUT, r"0\.577")) is None
+    True
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    pairs = (f"{first} {second}" for first, second in itertools.pairwise(lines))
+    for passage in (*lines, *pairs):
+        if all(re.search(pattern, passage, re.IGNORECASE) for pattern in sentence):
+            return passage
+    return None
+
+
+class Seeds:
+    """Seeds for frameworks whose modules want a key: every module that is made gets the next one."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+
+    def __call__(self) -> int:
+        return next(self._count)
+
+    def restart(self, seed: int) -> None:
+        """Start over from a seed, in Python's own generator too, which keras asks."""
+        self._count = itertools.count(1_000_000 * seed)
+        random.seed(seed)
+
+
+next_seed = Seeds()
