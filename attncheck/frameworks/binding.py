@@ -1,0 +1,210 @@
+"""What the inspector asks of a framework, and how the framework of a module is found."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.imports import find
+
+FloatArray = NDArray[np.float64]
+#: Takes queries, keys and values (B, H, L, d) where softmax attention is about to run; keys and values may have fewer
+#: heads. Returns what attention is to return, (B, H, L, d), or None to let the framework go on.
+Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
+#: Takes scores (..., L, L) where a softmax over them is about to run. Returns the weights, or None to go on.
+SoftmaxCore = Callable[[FloatArray], FloatArray | None]
+
+_SINGLE = float(np.finfo(np.float32).eps) / 2
+_MESSAGE = 200
+#: Frameworks by the first part of the module of a class, the binding to each, and what installs it.
+_FRAMEWORKS = {
+    "torch": "attncheck.frameworks.torch:Torch",
+    "flax": "attncheck.frameworks.flax:Flax",
+    "keras": "attncheck.frameworks.keras:Keras",
+    "equinox": "attncheck.frameworks.equinox:Equinox",
+}
+# A `make` that takes one of these is not called to find out what it makes.
+_ARGUMENTS = {"rngs": "flax", "key": "equinox"}
+
+
+def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
+    """Let the framework go on; a binding may take this one as "watch nothing", and run the module as its user does."""
+
+
+class NotSeen(Exception):
+    """No call of what a binding watches happened in a forward."""
+
+
+@runtime_checkable
+class Binding(Protocol):
+    """All that the inspector needs of a framework.
+
+    A binding may have more, by these names:
+
+    - ``paths: tuple[str, ...]``: names of code paths of one module, such as ``("eval", "train")``. `run` and `softmax`
+      then take ``path=``, one of them. The first is inspected in full, the others are compared with it.
+    - ``precision: float``: the unit roundoff of the forward; that of float32 where there is none.
+    - ``softmax(state, x, core)``: like `run`, but ``core(scores)`` is called in the place of every softmax, for
+      attention that is written by hand.
+    - ``parameters(state)``: the arrays that `init` made, by name.
+
+    Examples
+    --------
+    Attention in NumPy, two heads of a layer of width 8:
+
+    >>> class Plain:
+    ...     def init(self, seed):
+    ...         return np.random.default_rng(seed).standard_normal((4, 8, 8)) / 8**0.5
+    ...
+    ...     def run(self, state, x, core):
+    ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 4).swapaxes(1, 2) for w in state[:3])
+    ...         heads = core(q, k, v)
+    ...         if heads is None:
+    ...             weights = np.exp(q @ k.swapaxes(-1, -2) / 4**0.5)
+    ...             heads = weights / weights.sum(-1, keepdims=True) @ v
+    ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
+    >>> isinstance(Plain(), Binding)
+    True
+    >>> plain, x = Plain(), np.eye(8)[:, None, :]
+    >>> seen = []
+    >>> y = plain.run(plain.init(0), x, lambda q, k, v: seen.append(q))
+    >>> seen[0].shape, y.shape
+    ((8, 2, 1, 4), (8, 1, 8))
+    """
+
+    def init(self, seed: int) -> Any:
+        """Return a freshly initialised module; the same seed gives the same one."""
+
+    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
+        """Return the output (B, L, n) on inputs (B, L, n), with `core` called in the place of softmax attention."""
+
+
+class Instrument:
+    """A binding whose failures are sentences, and whose optional parts are always there.
+
+    Parameters
+    ----------
+    binding : Binding
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self.paths: tuple[str, ...] = tuple(getattr(binding, "paths", ()))
+        self.softmax_watched = hasattr(binding, "softmax")
+
+    @property
+    def precision(self) -> float:
+        """The unit roundoff of the forward."""
+        return float(getattr(self.binding, "precision", _SINGLE))
+
+    def init(self, seed: int) -> Any:
+        """Return a freshly initialised module."""
+        return _in_words("make", self.binding.init, seed)
+
+    def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> FloatArray:
+        """Return the output, (B, L, n)."""
+        return self._output("run", x, state, x, core, **({"path": path} if path else {}))
+
+    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "") -> FloatArray:
+        """Return the output, (B, L, n), with the softmax watched only."""
+        return self._output("softmax", x, state, x, core, **({"path": path} if path else {}))
+
+    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+        """Return what was initialised, by name; nothing where the binding does not say."""
+        found: Callable[[Any], Mapping[str, FloatArray]] | None = getattr(self.binding, "parameters", None)
+        return {} if found is None else found(state)
+
+    def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
+        made = _in_words("call", getattr(self.binding, method), *arguments, **options)
+        try:
+            y = np.asarray(made, dtype=np.float64)
+        except (TypeError, ValueError):
+            refuse("call", made, "returned what is no array", "pass call=lambda module, x: ..., which returns outputs")
+        if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
+            remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
+            refuse("call", y.shape, f"is the shape of what came out for inputs of shape {x.shape}", remedy)
+        return y
+
+
+def _in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call what a person wrote; what it raises becomes an `InputError` in one line, of which it is the cause."""
+    try:
+        return function(*arguments, **options)
+    except (KeyboardInterrupt, InputError, NotSeen):
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}"
+        given = [f"inputs of shape {a.shape}" for a in arguments if isinstance(a, np.ndarray)]
+        on = f" on {given[0]}" if given else ""
+        raise InputError(
+            f"{field}: failed{on} with {text} ({place}); check the module, or pass call=lambda module, x: ..."
+        ) from error
+
+
+def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Binding:
+    """Return the binding to what `make` makes.
+
+    Parameters
+    ----------
+    make : callable or Binding
+        A function without arguments that returns a module, or with an argument `width`, `rngs` (flax) or `key`
+        (equinox); or a binding, which is returned as it is.
+    width : int
+    call : callable, optional
+        ``call(module, x)`` returns the output, where a plain call of the module does not.
+
+    Raises
+    ------
+    InputError
+        If no framework makes it, or that of it is not installed.
+
+    Examples
+    --------
+    >>> bind(lambda: 3, width=8)
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: make=3: is no module of torch, flax, keras, equinox; return one, or pass ...
+    """
+    if isinstance(make, Binding) and not inspect.isclass(make):
+        return make
+    if not callable(make):
+        refuse("make", make, "is no function", "pass a function that returns a freshly initialised module")
+    wanted = parameters_of(make)
+    if "width" in wanted:
+        make = functools.partial(make, width=width)
+    framework = next((name for argument, name in _ARGUMENTS.items() if argument in wanted), None)
+    framework = framework or _framework_of(_in_words("make", make))
+    try:
+        found = find(_FRAMEWORKS[framework])
+    except ImportError as error:
+        refuse("make", framework, f"cannot be used: {error}", f"pip install 'attncheck[{framework}]'")
+    bound: Binding = found(make, width, call)
+    return bound
+
+
+def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the arguments that a function takes, none where they cannot be read."""
+    try:
+        return frozenset(inspect.signature(make).parameters)
+    except (TypeError, ValueError):
+        return frozenset()
+
+
+def _framework_of(made: Any) -> str:
+    """Return the framework that an object is a module of."""
+    homes = {base.__module__.partition(".")[0] for base in type(made).__mro__}
+    for name in _FRAMEWORKS:
+        if name in homes:
+            return name
+    names = ", ".join(_FRAMEWORKS)
+    remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
+    refuse("make", made, f"is no module of {names}", remedy)
