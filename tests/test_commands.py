@@ -172,6 +172,7 @@ STEPS = [
     "python -m pip install tox",
     "tox run-parallel --parallel 2 -e lint,types,docs",
     "tox run -e slow",
+    "tox run -e frameworks",
     "python -m pip install tox",
     "tox run -e tests",
     "python -m pip install tox",

@@ -1,0 +1,121 @@
+"""Layers of keras: what is read off is their own, and no generator is touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from attncheck.frameworks.binding import bind
+from attncheck.frameworks.keras import Keras
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+keras: Any = pytest.importorskip("keras")
+
+WIDTH = 12
+BIASED = {"bias_initializer": "normal"}
+
+
+def layer() -> Any:
+    return keras.layers.MultiHeadAttention(3, 4, **BIASED)
+
+
+def grouped() -> Any:
+    return keras.layers.GroupQueryAttention(4, 4, 2, **BIASED)
+
+
+def model() -> Any:
+    inputs = keras.Input((None, WIDTH))
+    return keras.Model(
+        inputs, keras.layers.MultiHeadAttention(3, 4, dropout=0.4, name="inner", **BIASED)(inputs, inputs)
+    )
+
+
+class Written(keras.layers.Layer):
+    """Attention that calls keras' function itself; its parts are built when it is first called."""
+
+    def build(self, shape: Any) -> None:
+        for part in ("query", "key", "value"):
+            setattr(
+                self,
+                f"_{part}_dense",
+                keras.layers.EinsumDense("abc,cde->abde", (None, 3, 4), bias_axes="de", **BIASED),
+            )
+        self._output_dense = keras.layers.EinsumDense("abde,dec->abc", (None, WIDTH), bias_axes="c", **BIASED)
+
+    def call(self, x: Any) -> Any:
+        q, k, v = self._query_dense(x), self._key_dense(x), self._value_dense(x)
+        return self._output_dense(keras.ops.dot_product_attention(q, k, v))
+
+
+def causal(module: Any, x: Any) -> Any:
+    return module(x, x, use_causal_mask=True)
+
+
+def own(module: Any, groups: int = 1) -> dict[str, Any]:
+    """Return the parameters; keras repeats keys and values of groups before attention."""
+    found = {}
+    parts = {"Q": "_query_dense", "K": "_key_dense", "V": "_value_dense", "O": "_output_dense"}
+    for m, name in parts.items():
+        repeats = groups if m in "KV" else 1
+        part = getattr(module, name)
+        kernel, bias = (keras.ops.convert_to_numpy(each) for each in (part.kernel, part.bias))
+        found[m], found["b" + m] = np.repeat(kernel, repeats, axis=-2), np.repeat(bias, repeats, axis=0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [(layer, None), (layer, causal), (grouped, None), (model, None), (Written, None)],
+    ids=["layer", "causal", "groups", "model", "written"],
+)
+def test_keras(reading: Any, make: Any, call: Any) -> None:
+    binding = Keras(make, WIDTH, call)
+    state = binding.init(3)
+    found = reading.read(binding, state, WIDTH)
+    inner = state.get_layer("inner") if make is model else state
+    reading.assert_reads(found, **own(inner, groups=2 if make is grouped else 1))
+    reading.assert_forward(binding, state, found, causal=call is causal)
+    assert "_compute_attention" not in vars(inner)
+
+
+def test_seeds_reach_the_initialiser_and_no_generator_is_touched(reading: Any) -> None:
+    def drawn() -> tuple[float, float, npt.NDArray[np.float32]]:
+        return random.random(), np.random.random(), keras.ops.convert_to_numpy(keras.random.normal((2,)))  # noqa: NPY002
+
+    binding = Keras(layer, WIDTH)
+    keras.utils.set_random_seed(7)
+    before = drawn()
+    keras.utils.set_random_seed(7)
+    first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
+    after = drawn()
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).min() > 0
+    assert before[:2] == after[:2]
+    np.testing.assert_array_equal(before[2], after[2])
+
+
+def test_softmax_and_parameters(reading: Any) -> None:
+    # With dropout keras uses no function that does all of attention.
+    binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)
+    assert isinstance(binding, Keras)
+    state = binding.init(0)
+    reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
+    found = [values for path, values in binding.parameters(state).items() if path.endswith("query/kernel")]
+    np.testing.assert_array_equal(found, [own(state)["Q"]])
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="these tests run on torch")
+def test_backend_torch() -> None:
+    pytest.importorskip("torch")
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    result = subprocess.run(
+        arguments, env=os.environ | {"KERAS_BACKEND": "torch"}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert result.returncode == 0, result.stdout
