@@ -119,8 +119,8 @@ class NNX:
         from flax import nnx
 
         watch, module = Watch(core), nnx.clone(state)
-        for _, each in nnx.iter_modules(module):
-            if hasattr(each, "attention_fn"):
+        for _, each in nnx.iter_graph(module):
+            if isinstance(each, nnx.Module) and hasattr(each, "attention_fn"):
                 each.attention_fn = watch.over(each.attention_fn)
         with watch.replacing(nnx, nnx.nn.attention, jax.nn, name=_NAME):
             return self._outputs(module, x)

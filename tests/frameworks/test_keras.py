@@ -9,11 +9,10 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from attncheck.frameworks.binding import bind
-from attncheck.frameworks.keras import Keras
+from attncheck.frameworks.keras import Keras, _numbers
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras: Any = pytest.importorskip("keras")
@@ -86,19 +85,22 @@ def test_keras(reading: Any, make: Any, call: Any) -> None:
 
 
 def test_seeds_reach_the_initialiser_and_no_generator_is_touched(reading: Any) -> None:
-    def drawn() -> tuple[float, float, npt.NDArray[np.float32]]:
-        return random.random(), np.random.random(), keras.ops.convert_to_numpy(keras.random.normal((2,)))  # noqa: NPY002
+    from keras.src.random.seed_generator import global_seed_generator
+
+    def states() -> list[Any]:
+        arrays = [np.random.get_state(legacy=False)["state"]["key"], _numbers(global_seed_generator().state)]  # noqa: NPY002
+        if keras.backend.backend() == "torch":
+            arrays.append(pytest.importorskip("torch").get_rng_state().numpy())
+        return [random.getstate(), *(each.tolist() for each in arrays)]
 
     binding = Keras(layer, WIDTH)
     keras.utils.set_random_seed(7)
-    before = drawn()
-    keras.utils.set_random_seed(7)
+    generator, before = global_seed_generator(), states()
     first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
-    after = drawn()
+    assert before == states()
+    assert generator is global_seed_generator()
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).min() > 0
-    assert before[:2] == after[:2]
-    np.testing.assert_array_equal(before[2], after[2])
 
 
 def test_softmax_and_parameters(reading: Any) -> None:
