@@ -53,6 +53,17 @@ class Written(keras.layers.Layer):
         return self._output_dense(keras.ops.dot_product_attention(q, k, v))
 
 
+class Flat(keras.layers.MultiHeadAttention):
+    """A layer of keras whose own attention calls keras' function."""
+
+    def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any) -> Any:
+        return keras.ops.dot_product_attention(query, key, value), None
+
+
+def flat() -> Any:
+    return Flat(3, 4, **BIASED)
+
+
 def causal(module: Any, x: Any) -> Any:
     return module(x, x, use_causal_mask=True)
 
@@ -71,8 +82,8 @@ def own(module: Any, groups: int = 1) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("make", "call"),
-    [(layer, None), (layer, causal), (grouped, None), (model, None), (Written, None)],
-    ids=["layer", "causal", "groups", "model", "written"],
+    [(layer, None), (layer, causal), (grouped, None), (model, None), (Written, None), (flat, None)],
+    ids=["layer", "causal", "groups", "model", "written", "derived"],
 )
 def test_keras(reading: Any, make: Any, call: Any) -> None:
     binding = Keras(make, WIDTH, call)
