@@ -34,6 +34,10 @@ _FRAMEWORKS = {
 _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
+def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
+    """Let the framework go on; a binding may take this one as "watch nothing", and run the module as its user does."""
+
+
 class NotSeen(Exception):
     """No call of what a binding watches happened in a forward."""
 

@@ -1,0 +1,234 @@
+"""Matrices of a module, read off its own forward: unit vectors go in, and attention's core is replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen
+
+#: Roles of what goes into attention; what comes out of it goes through "output".
+ROLES = ("query", "key", "value")
+#: Unit vectors are this long: what a bias rounds away of them is as much smaller.
+LENGTH = 2.0**10
+#: What normalises inputs: nothing, the root mean square, or that of what is left of them without their mean.
+NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
+# Values that differ by less are the same but for rounding and for what a norm adds to a variance.
+_ALIKE = 0.02
+# Two numbers of batches and of positions that tell which axis is which, whatever the number of heads is.
+_SHAPES = ((2, 3), (3, 5))
+_REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What came out of a forward, (B, L, m), and what attention got: q (B, H, L, d), k and v (B, G, L', d)."""
+
+    y: FloatArray
+    query: FloatArray
+    key: FloatArray
+    value: FloatArray
+    calls: int
+
+    def __getitem__(self, role: str) -> FloatArray:
+        found: FloatArray = getattr(self, role)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where heads and positions lie in what attention gets.
+
+    Attributes
+    ----------
+    form : {"heads", "flat", "positions"}
+        (B, H, L, d); (B·H, L, d); or (B, L, H, d), so that attention runs over heads.
+    heads : int
+    first_axis : bool
+        Whether the module takes the first axis of its inputs for the positions.
+    extra : int
+        Keys beyond the positions.
+    """
+
+    form: str
+    heads: int
+    first_axis: bool = False
+    extra: int = 0
+
+    def standard(self, a: FloatArray, batch: int) -> FloatArray:
+        """Return what attention got as (B, H, L, d)."""
+        if self.form == "positions":
+            return a.swapaxes(1, 2)
+        return a.reshape(batch, -1, *a.shape[-2:]) if self.form == "flat" else a
+
+    def own(self, a: FloatArray) -> FloatArray:
+        """Return (B, H, L, d) as attention is to return it."""
+        if self.form == "positions":
+            return a.swapaxes(1, 2)
+        return a.reshape(-1, *a.shape[-2:]) if self.form == "flat" else a
+
+
+@dataclasses.dataclass(frozen=True)
+class Effective:
+    """The matrices that a forward shows.
+
+    Attributes
+    ----------
+    query, key, value : ndarray, (r, H, d) with G heads for the last two
+        Rows of W_Q, W_K, W_V: all n of them, or those asked for.
+    output : ndarray, (H·d, m)
+        W_O, or the rows asked for.
+    biases : mapping of ndarray
+        By role, "output" too.
+    past : ndarray, (r, m)
+        What the output takes of unit vectors past attention.
+    """
+
+    query: FloatArray
+    key: FloatArray
+    value: FloatArray
+    output: FloatArray
+    biases: Mapping[str, FloatArray]
+    past: FloatArray
+
+    def __getitem__(self, role: str) -> FloatArray:
+        found: FloatArray = getattr(self, role)
+        return found
+
+
+class Reader:
+    """One module watched on one path: its layout is found once, its matrices are read from any draw.
+
+    Parameters
+    ----------
+    instrument : Instrument
+    state
+        A module of the first draw.
+    width : int
+    path : str
+
+    Raises
+    ------
+    attncheck.frameworks.binding.NotSeen
+        If attention is not called where the binding watches.
+    InputError
+        If the module fails, or attention gets what cannot be understood.
+    """
+
+    def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
+        self.instrument, self.width, self.path = instrument, width, path
+        self.layout, self.norm = Layout("heads", 0), NONE
+        self.layout = self._layout(state)
+        self.norm = self._norm(state)
+
+    def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, length: float = 0.0) -> Seen:
+        """Run on x, (B, L, n), and return what attention got at its first call.
+
+        Parameters
+        ----------
+        state
+        x : ndarray, (B, L, n)
+        returns : ndarray, (B, H, L, d), optional
+            What attention returns at its first call; its own result by default.
+        length : float
+            Without `returns`, 1 has attention return zeros.
+        """
+        got: list[tuple[FloatArray, ...]] = []
+
+        def core(q: FloatArray, k: FloatArray, v: FloatArray) -> FloatArray | None:
+            got.append((q, k, v) if not got else ())
+            if len(got) > 1 or (returns is None and not length):
+                return None
+            if returns is not None:
+                return self.layout.own(returns)
+            return np.zeros((*q.shape[:-1], v.shape[-1]))
+
+        fed = x.swapaxes(0, 1) if self.layout.first_axis else x
+        y = self.instrument.run(state, fed, core, self.path)
+        if not got:
+            raise InputError("call: attention did not run; " + _REMEDY)
+        y = y.swapaxes(0, 1) if self.layout.first_axis else y
+        q, k, v = (self.layout.standard(np.asarray(a, dtype=np.float64), len(x)) for a in got[0])
+        return Seen(y, q, k, v, len(got))
+
+    def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
+        """Return the matrices of a module; `rows` of the inputs and of what the heads return, all by default."""
+        none = self.see(state, np.zeros((1, 1, self.width)), length=1.0)
+        units = self.see(state, LENGTH * np.eye(self.width)[rows][:, None, :], length=1.0)
+        inner = none.query.shape[1] * none.value.shape[-1]
+        heads = LENGTH * np.eye(inner)[output_rows]
+        heads = heads.reshape(len(heads), none.query.shape[1], 1, none.value.shape[-1])
+        after = self.see(state, np.zeros((len(heads), 1, self.width)), heads)
+        size = self._unit_size()
+        read = {r: (units[r][:, :, 0] - none[r][:, :, 0]) / size for r in ROLES}
+        biases = {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
+        output = (after.y[:, 0] - none.y[0, 0]) / LENGTH
+        for name, matrix in (read | {"output": output}).items():
+            if not np.all(np.isfinite(matrix)):
+                refuse(f"W_{name}", matrix, "holds what is no number", "mend the initialiser")
+        return Effective(**read, output=output, biases=biases, past=(units.y[:, 0] - none.y[0, 0]) / LENGTH)
+
+    def normed(self, x: FloatArray) -> FloatArray:
+        """Return inputs as the matrices get them: normalised where the module does that first."""
+        if self.norm == NONE:
+            return x
+        x = x - x.mean(axis=-1, keepdims=True) if self.norm == LAYER else x
+        return np.asarray(x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True)))
+
+    def _unit_size(self) -> float:
+        """Return how long unit vectors are when they come to the matrices.
+
+        A layer norm takes their mean away too, so that a matrix less the mean of its rows is what shows.
+        """
+        n = self.width
+        return float({NONE: LENGTH, RMS: n**0.5, LAYER: n / max(n - 1, 1) ** 0.5}[self.norm])
+
+    def _norm(self, state: Any) -> str:
+        """Return what normalises the inputs before anything else: then values do not grow with them."""
+        x = LENGTH * np.random.default_rng(0).integers(-8, 9, (1, 1, self.width)).astype(np.float64)
+        once, twice, shifted = (self.see(state, each).value for each in (x, 2 * x, x + 4 * LENGTH))
+        small = _ALIKE * np.abs(once).max()
+        if np.abs(once).max() == 0.0 or np.abs(twice - once).max() > small:
+            return NONE
+        return LAYER if np.abs(shifted - once).max() <= small else RMS
+
+    def _layout(self, state: Any) -> Layout:
+        """Return which axis is which, by two runs with different numbers of batches and positions."""
+        shapes = [self._shapes(state, *given) for given in _SHAPES]
+        queries, keys = ([s[i] for s in shapes] for i in (0, 1))
+        batch, length = np.transpose(_SHAPES)
+        axes = np.transpose(queries)
+
+        def moves(axis: int, with_: FloatArray) -> bool:
+            return bool(np.array_equal(axes[axis], with_))
+
+        extra = [k[-2] - q[-2] for q, k in zip(queries, keys, strict=True)]
+        more = extra[0] if extra[0] == extra[1] and extra[0] > 0 else 0
+        if len(queries[0]) == 4:
+            for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
+                if moves(0, b) and moves(2, t):
+                    return Layout("heads", queries[0][1], bool(swapped), more)
+            if moves(0, batch) and moves(1, length):
+                return Layout("positions", queries[0][2])
+        if len(queries[0]) == 3:
+            for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
+                heads = queries[0][0] // b[0]
+                if moves(0, heads * b) and moves(1, t):
+                    return Layout("flat", heads, bool(swapped), more)
+        shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
+        refuse("queries", shown, "is the shape of what attention gets, which shows no positions", _REMEDY)
+
+    def _shapes(self, state: Any, batch: int, length: int) -> tuple[tuple[int, ...], ...]:
+        shapes: list[tuple[int, ...]] = []
+
+        def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
+            shapes.extend((q.shape, k.shape))
+
+        self.instrument.run(state, np.zeros((batch, length, self.width)), core, self.path)
+        if not shapes:
+            raise NotSeen
+        return tuple(shapes[:2])

@@ -1,0 +1,261 @@
+"""What a forward computes from queries, keys and values: mask, scale and map, held to the formula exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.frameworks.binding import FloatArray
+
+Booleans = NDArray[np.bool_]
+
+#: Axes that a map is normalised over, of weights (B, H, L, L).
+AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
+LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
+#: Attention among the heads of each position.
+AMONG_HEADS = "softmax among the heads of a position"
+REPEATED, TILED = "repeated", "tiled"
+# Directions that are told apart so much worse than the best are not told apart.
+_CONDITION = 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class Formula:
+    """How weights follow from queries and keys.
+
+    Attributes
+    ----------
+    map : str
+        One of `AXES`, `LINEAR`, `RELU`, `SIGMOID`, or `OTHER`.
+    mask : str
+        "none", "causal", "anticausal", "strictly causal", "window of w" or "other".
+    factor : float
+        What products of queries and keys are multiplied by.
+    offset : float
+        What is added to scores before a sigmoid.
+    bias : ndarray, (H, L, L'), or None
+        What is added to scores by position.
+    groups : {"repeated", "tiled"}
+        Which key head a query head h uses of G: h // (H/G), or h % G.
+    """
+
+    map: str = "softmax"
+    mask: str = "none"
+    factor: float = 1.0
+    offset: float = 0.0
+    groups: str = REPEATED
+    bias: FloatArray | None = None
+
+    def weights(self, scores: FloatArray, visible: Booleans) -> FloatArray:
+        """Return A, (B, H, L, L'), from q·k and what is visible, (L, L')."""
+        p = scores * self.factor + (self.offset if self.bias is None else self.bias)
+        if self.map in AXES:
+            p = np.where(visible, p, -np.inf)
+            with np.errstate(invalid="ignore"):
+                a = np.exp(p - p.max(AXES[self.map], keepdims=True))
+                return np.asarray(np.nan_to_num(a / a.sum(AXES[self.map], keepdims=True)))
+        if self.map == SIGMOID:
+            p = 1 / (1 + np.exp(-p))
+        return np.asarray((np.maximum(p, 0) if self.map == RELU else p) * visible)
+
+    def heads(self, query: FloatArray, key: FloatArray, value: FloatArray) -> FloatArray:
+        """Return what attention gives, (B, H, L, d)."""
+        if self.map == AMONG_HEADS:
+            turned = (a.swapaxes(1, 2) for a in (query, key, value))
+            return dataclasses.replace(self, map="softmax").heads(*turned).swapaxes(1, 2)
+        number = query.shape[1]
+        scores = query @ spread(key, number, self.groups).swapaxes(-1, -2)
+        weights = self.weights(scores, visible(self.mask, *scores.shape[-2:]))
+        return np.asarray(weights @ spread(value, number, self.groups))
+
+
+def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
+    """Return G heads as H, (B, H, L, d)."""
+    of = np.arange(heads)
+    return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
+
+
+def visible(mask: str, queries: int, keys: int) -> Booleans:
+    """Return which key each query sees, (L, L'), booleans.
+
+    Examples
+    --------
+    >>> visible("window of 2", 3, 3).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    behind = np.arange(queries)[:, None] - np.arange(keys)
+    rules: dict[str, Booleans] = {
+        "none": np.ones_like(behind, dtype=np.bool_),
+        "causal": behind >= 0,
+        "anticausal": behind <= 0,
+        "strictly causal": behind > 0,
+    }
+    if mask in rules:
+        return rules[mask]
+    kind, _, size = mask.partition(" of ")
+    w = int(size)
+    return np.asarray((behind >= 0) & (behind < w) if kind == "window" else np.abs(behind) < w)
+
+
+def masks(queries: int) -> Iterator[str]:
+    """Yield all masks that have a name, the common ones first."""
+    yield from ("none", "causal", "anticausal", "strictly causal")
+    for kind in ("window", "two-sided window"):
+        yield from (f"{kind} of {w}" for w in range(1, queries))
+
+
+def scales(head_dim: int, width: int, heads: int, positions: int) -> dict[str, float]:
+    """Return known factors of scores by name, the right one first."""
+    return {
+        "1/sqrt(head_dim)": head_dim**-0.5,
+        "1/head_dim": 1 / head_dim,
+        "1": 1.0,
+        "1/sqrt(width)": width**-0.5,
+        "1/width": 1 / width,
+        "sqrt(head_dim)": head_dim**0.5,
+        "1/sqrt(heads)": heads**-0.5,
+        "1/sqrt(positions)": positions**-0.5,
+        "head_dim**(-1/4)": head_dim**-0.25,
+    }
+
+
+def named(factor: float, known: dict[str, float], tolerance: float) -> str:
+    """Return the name of a factor, or its digits.
+
+    Examples
+    --------
+    >>> known = scales(head_dim=16, width=64, heads=4, positions=5)
+    >>> named(0.25, known, 1e-6), named(0.3, known, 1e-6)
+    ('1/sqrt(head_dim)', '0.3')
+    """
+    for name, value in known.items():
+        if abs(factor / value - 1) <= tolerance:
+            return name
+    return f"{factor:.3g}"
+
+
+def candidates(known: dict[str, float], grouped: bool) -> Iterator[Formula]:
+    """Yield the formulas that are common, the right one first."""
+    factors = [known[name] for name in list(known)[:4]]
+    for groups in (REPEATED, TILED) if grouped else (REPEATED,):
+        for factor, mask in itertools.product(factors, ("none", "causal")):
+            yield Formula(mask=mask, factor=factor, groups=groups)
+
+
+def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str) -> tuple[FloatArray, float] | None:
+    """Return the weights that make what attention adds to the outputs, and what they leave of it.
+
+    The outputs are Σ_a Σ_j A^a_ij v^{a,j} W_O,a: as many numbers for each i as there are neurons, so that the H·L'
+    weights follow by least squares.
+
+    Parameters
+    ----------
+    after : ndarray, (B, L, m)
+    value : ndarray, (B, G, L', d)
+    output : ndarray, (H·d, m)
+    groups : {"repeated", "tiled"}
+
+    Returns
+    -------
+    tuple of ndarray, (B, H, L, L'), and float, or None
+        None where different weights give the same outputs.
+    """
+    d = value.shape[-1]
+    blocks = output.reshape(-1, d, output.shape[-1])
+    parts = spread(value, len(blocks), groups) @ blocks  # (B, H, L', m)
+    batch, heads, keys, neurons = parts.shape
+    flat = parts.reshape(batch, heads * keys, neurons)
+    if heads * keys > neurons or not np.all(np.linalg.cond(flat) < _CONDITION):
+        return None
+    weights = after @ np.linalg.pinv(flat)
+    left = float(np.abs(weights @ flat - after).max() / max(np.abs(after).max(), 1e-300))
+    return weights.reshape(batch, -1, heads, keys).swapaxes(1, 2), left
+
+
+def portrait(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
+    """Return the formula that makes weights of scores, (B, H, L, L') both.
+
+    Parameters
+    ----------
+    weights, scores : ndarray
+        The scores are products q·k, without a factor.
+    tolerance : float
+        How far weights of a right layer are off, of 1.
+    groups : str
+
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).standard_normal((3, 2, 5, 5))
+    >>> right = Formula("softmax over the query axis", "causal", 0.25)
+    >>> found = portrait(right.weights(scores, visible("causal", 5, 5)), scores, 1e-9, REPEATED)
+    >>> found.map, found.mask, round(found.factor, 9)
+    ('softmax over the query axis', 'causal', 0.25)
+    """
+    shown = np.abs(weights).max(axis=(0, 1)) > tolerance
+    mask = next((m for m in masks(shown.shape[0]) if np.array_equal(visible(m, *shown.shape), shown)), "other")
+    if mask == "other":
+        return Formula(OTHER, mask, groups=groups)
+    for name, axis in AXES.items():
+        sums = weights.sum(axis)
+        some = np.broadcast_to(shown, weights.shape).any(axis)
+        if np.abs(np.where(some, sums - 1, 0)).max() <= 10 * tolerance:
+            return _normalised(name, mask, weights, scores, shown, tolerance, groups)
+    for name in (LINEAR, RELU, SIGMOID):
+        formula = _fitted(name, mask, weights, scores, shown, groups)
+        if formula and np.abs(formula.weights(scores, shown) - weights).max() <= 10 * tolerance * np.abs(weights).max():
+            return formula
+    return Formula(OTHER, mask, groups=groups)
+
+
+def _normalised(
+    name: str,
+    mask: str,
+    weights: FloatArray,
+    scores: FloatArray,
+    shown: Booleans,
+    tolerance: float,
+    groups: str,
+) -> Formula:
+    """Return the factor of a softmax, by the logarithms of its weights."""
+    axis = AXES[name]
+    # Logarithms of weights near 0 are those of what was rounded.
+    use = np.broadcast_to(shown, weights.shape) & (weights > 30 * tolerance)
+    logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis)
+    p = _centred(scores, use, axis)
+    power = float(np.sum(p**2))
+    factor = float(np.sum(p * logs)) / power if power else math.nan
+    found = Formula(name, mask, factor, groups=groups)
+    if np.abs(found.weights(scores, shown) - weights).max() <= 10 * tolerance:
+        return found
+    # A bias by position is the same in all of a batch: what changes there tells the factor, the rest is the bias.
+    use = np.broadcast_to(use.all(axis=0), use.shape)
+    logs, p = _centred(np.log(np.where(use, weights, 1.0)), use, axis), _centred(scores, use, axis)
+    change = p - p.mean(axis=0)
+    factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
+    return dataclasses.replace(found, factor=factor, bias=np.where(shown, (logs - factor * p).mean(axis=0), 0.0))
+
+
+def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
+    mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
+    return np.where(use, a - mean, 0.0)
+
+
+def _fitted(
+    name: str, mask: str, weights: FloatArray, scores: FloatArray, shown: Booleans, groups: str
+) -> Formula | None:
+    """Return the factor of a map that normalises nothing."""
+    use = np.broadcast_to(shown, weights.shape)
+    if name == SIGMOID:
+        if not np.all((weights > 0) & (weights < 1), where=use):
+            return None
+        logits = np.log(weights[use] / (1 - weights[use]))
+        slope, offset = np.polyfit(scores[use], logits, 1)
+        return Formula(name, mask, float(slope), float(offset), groups)
+    p = scores[use] if name == LINEAR else np.maximum(scores[use], 0.0)
+    power = float(np.sum(p**2))
+    return Formula(name, mask, float(np.sum(p * weights[use])) / power, groups=groups) if power else None

@@ -1,0 +1,217 @@
+"""What entries of a matrix say of the initialiser: its scale, its law, and what repeats. All within one budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy import special, stats
+
+from attncheck.frameworks.binding import FloatArray
+
+#: The chance that a right initialiser is told wrong anywhere in an inspection, and over how many numbers it is split.
+FALSE_ALARM, NUMBERS = 1e-6, 150
+LEVEL = FALSE_ALARM / NUMBERS
+#: Standard errors that a normal number leaves with that chance.
+Z = float(stats.norm.isf(LEVEL / 2))
+# More entries than that tell laws apart no better, and rounding from laws.
+_MOST = 2**16
+# A normal law cut off at ±2σ has this standard deviation, in σ.
+_CUT = float(stats.truncnorm(-2, 2).std())
+# An initialiser is orthogonal where columns overlap less than half as much as independent ones.
+_OVERLAP = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """A symmetric law of unit variance.
+
+    Attributes
+    ----------
+    name : str
+    cdf : callable
+    bound : float
+        No entry is larger, in standard deviations.
+    crowding : float
+        The largest |x| times density: what rounding moves of the cdf, per relative step.
+    """
+
+    name: str
+    cdf: Callable[[FloatArray], FloatArray]
+    bound: float
+    crowding: float
+
+
+def _uniform(x: FloatArray) -> FloatArray:
+    return np.clip(x / math.sqrt(12) + 0.5, 0, 1)
+
+
+def _truncated(x: FloatArray) -> FloatArray:
+    tail = special.ndtr(-2)
+    return np.clip((special.ndtr(np.clip(x * _CUT, -2, 2)) - tail) / (1 - 2 * tail), 0, 1)
+
+
+LAWS = (
+    Law("normal", special.ndtr, math.inf, 0.242),
+    Law("uniform", _uniform, math.sqrt(3), 0.5),
+    Law("truncated normal", _truncated, 2 / _CUT, 0.254),
+)
+ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """A standard deviation with an interval that holds with `FALSE_ALARM` for all numbers of an inspection together."""
+
+    std: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Scale:
+        """Return it in other units."""
+        return Scale(self.std * factor, self.low * factor, self.high * factor)
+
+    def holds(self, std: float) -> bool:
+        """Return whether a standard deviation is within the interval."""
+        return self.low <= std <= self.high
+
+
+def scale_of(entries: FloatArray) -> Scale:
+    """Return the root mean square of independent entries of mean 0, with its interval.
+
+    Examples
+    --------
+    >>> scale = scale_of(np.random.default_rng(0).standard_normal(10_000))
+    >>> print(f"{scale.std:.2f} from {scale.low:.2f} to {scale.high:.2f}")
+    1.00 from 0.96 to 1.04
+    """
+    squares = entries.ravel() ** 2
+    mean = float(squares.mean())
+    if mean == 0.0:
+        return Scale(0.0, 0.0, 0.0)
+    relative = Z * float(squares.std()) / mean / math.sqrt(squares.size)
+    # The interval of the variance, and its root.
+    low, high = (math.sqrt(max(0.0, 1 + sign * relative)) for sign in (-1, 1))
+    return Scale(math.sqrt(mean), math.sqrt(mean) * low, math.sqrt(mean) * high)
+
+
+def laws_of(entries: FloatArray, scale: Scale, precision: float) -> tuple[str, ...]:
+    """Return the names of the laws that independent entries do not refuse.
+
+    Each is held to the largest distance of distribution functions, and to the largest entry: laws with a bound have
+    none beyond it, and others do not stay below it.
+
+    Parameters
+    ----------
+    entries : ndarray
+    scale : Scale
+    precision : float
+        The unit roundoff of the entries.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> for entries in (rng.standard_normal(4096), rng.uniform(-1, 1, 4096), np.full(9, 0.5), rng.choice([-1, 1], 99)):
+    ...     print(*laws_of(entries, scale_of(entries), 2.0**-24))
+    normal
+    uniform
+    constant
+    none known
+    """
+    x = entries.ravel()
+    if np.ptp(x) <= 4 * precision * np.abs(x).max():
+        return (CONSTANT,)
+    x = np.sort(x[:: -(-x.size // _MOST)]) / scale.std
+    relative = (scale.high - scale.low) / (2 * scale.std) + 4 * precision
+    kept = [law.name for law in LAWS if not _refused(x, law, relative, precision)]
+    return tuple(kept) or (UNKNOWN,)
+
+
+def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool:
+    """Say whether sorted entries of unit variance, known up to `relative`, are not of a law."""
+    largest, size = float(max(-x[0], x[-1])), x.size
+    inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
+    outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
+    too_small = size * math.log(max(inner, 1e-300)) < math.log(LEVEL / 3)
+    too_large = outer * size < LEVEL / 3
+    if too_small or too_large:
+        return True
+    ranks = np.arange(size + 1) / size
+    below = law.cdf(x)
+    distance = float(max(np.max(ranks[1:] - below), np.max(below - ranks[:-1]))) - 2 * precision * law.crowding
+    # The inequality of Dvoretzky, Kiefer and Wolfowitz, which holds for any number of entries.
+    return distance > math.sqrt(math.log(6 / LEVEL) / (2 * size))
+
+
+def orthogonal(matrix: FloatArray) -> bool:
+    """Return whether the columns of a matrix, or its rows where they are fewer, are orthogonal beyond chance.
+
+    With c independent columns the mean of the squared products over pairs, in units of r σ⁴, is 1 ± 2/c.
+
+    Examples
+    --------
+    >>> normal = np.random.default_rng(0).standard_normal((64, 64))
+    >>> orthogonal(normal), orthogonal(np.linalg.qr(normal)[0])
+    (False, True)
+    """
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    rows, columns = tall.shape
+    square = float(np.mean(tall**2))
+    if columns < 2 or square == 0.0:
+        return False
+    products = (tall.T @ tall)[np.triu_indices(columns, 1)]
+    overlap = float(np.mean(products**2)) / (rows * square**2)
+    return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -Z)
+
+
+def correlated(one: FloatArray, other: FloatArray) -> float:
+    """Return the correlation of entries at the same places, 0 where it is within chance."""
+    size = one.size
+    norm = math.sqrt(float(np.sum(one**2) * np.sum(other**2)))
+    if norm == 0.0:
+        return 0.0
+    r = float(np.sum(one * other)) / norm
+    return r if abs(r) * math.sqrt(size) > Z else 0.0
+
+
+def off_centre(entries: FloatArray, scale: Scale) -> bool:
+    """Return whether the mean of independent entries is not 0 beyond chance."""
+    return abs(float(entries.mean())) * math.sqrt(entries.size) > Z * max(scale.high, 1e-300)
+
+
+@functools.cache
+def conventions(fan_in: int, fan_out: int, packed: int) -> tuple[tuple[str, float], ...]:
+    """Return known scales, std·√fan_in, by their names.
+
+    Parameters
+    ----------
+    fan_in, fan_out : int
+    packed : int
+        The number of columns that queries, keys and values have together, 0 for the output.
+    """
+    xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
+    known = [
+        ("1/fan_in (lecun)", 1.0),
+        ("1/(3 fan_in) (torch.nn.Linear)", 3**-0.5),
+        ("2/fan_in (he)", 2**0.5),
+        ("2/(fan_in + fan_out) (xavier)", xavier),
+    ]
+    if packed:
+        joint = math.sqrt(2 * fan_in / (fan_in + packed))
+        known.append(("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)", joint))
+    known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
+    return tuple(known)
+
+
+def known_by(scale: Scale, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
+    """Return the names of the known scales within an interval.
+
+    Examples
+    --------
+    >>> known_by(Scale(0.708, 0.70, 0.72), conventions(64, 64, 192))
+    ('2/(fan_in + 3 fan_in) (xavier over packed q, k, v)',)
+    """
+    return tuple(name for name, std in known if scale.holds(std))

@@ -1,0 +1,249 @@
+"""One module run on one set of inputs: whether its outputs follow from its own matrices, and by what formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from attncheck.frameworks.binding import FloatArray, untouched
+from attncheck.frameworks.effective import NONE, ROLES, Effective, Reader
+from attncheck.frameworks.forward import (
+    AMONG_HEADS,
+    AXES,
+    OTHER,
+    REPEATED,
+    TILED,
+    Formula,
+    candidates,
+    named,
+    portrait,
+    scales,
+    solved,
+    spread,
+)
+from attncheck.frameworks.notes import Note
+
+_BATCH, _MOST_POSITIONS = 3, 7
+# Scores vary by about this much, so that neither their scale nor one of them is all that shows.
+_SPREAD = 1.5
+# Weights that are read off are off by so much more than outputs.
+_READ = 50.0
+# Rounding adds up as a random walk over sums, in steps of the unit roundoff; what is stored is rounded a few times.
+_STORED, _SUMMED = 5.0, 4.0
+_SINGLE = float(np.finfo(np.float32).eps) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """What a forward computes.
+
+    Attributes
+    ----------
+    map : str
+        "softmax" (over the keys), "softmax over the query axis", "softmax over the heads", "linear", "relu",
+        "sigmoid" or "other".
+    mask : str
+        "none", "causal", "anticausal", "strictly causal", "window of w", "two-sided window of w" or "other".
+    scale : str
+        What products of queries and keys are multiplied by, by name or by its digits; "other" where it is not known.
+    factor : float
+        The same as a number.
+    error : float
+        The largest difference from the formula with the module's own matrices, of the largest output.
+    bound : float
+        What rounding explains of it.
+    """
+
+    map: str
+    mask: str
+    scale: str
+    factor: float
+    error: float
+    bound: float
+
+    @property
+    def known(self) -> bool:
+        """Whether the formula gives the outputs, up to rounding."""
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        if not self.known:
+            explained = f"where rounding explains {self.bound:.1g}"
+            return f"not those of a known formula: the nearest is off by {self.error:.2g} of the largest, {explained}"
+        mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
+        return f"{self.map}, {mask}, scores times {self.scale}; equal to the formula to {self.error:.1g}"
+
+
+def rounding(precision: float, terms: int) -> float:
+    """Return how far right outputs may be off, of the largest one.
+
+    Sums are taken in float32 or better also where weights are stored with fewer digits.
+    """
+    return _STORED * precision + _SUMMED * min(precision, _SINGLE) * math.sqrt(terms)
+
+
+class Probe:
+    """A module on inputs that make its scores neither large nor small.
+
+    Parameters
+    ----------
+    reader : Reader
+    state
+    matrices : Effective
+        All rows of them.
+    """
+
+    def __init__(self, reader: Reader, state: Any, matrices: Effective, seed: int = 0) -> None:
+        self.reader, self.state, self.matrices = reader, state, matrices
+        self.notes: list[Note] = []
+        self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
+        self.num_heads = matrices.query.shape[1]
+        self.bound = rounding(reader.instrument.precision, max(reader.width, self.num_heads * self.value_dim))
+        self.x = self._inputs(seed)
+        self.seen = reader.see(state, self.x)
+        self.y = self.output(reader.path)
+        self.silent = reader.see(state, self.x, length=1.0).y
+        self.linear = self._linear_inputs()
+        self.merged = self._linear_output(seed)
+
+    def output(self, path: str) -> FloatArray:
+        """Return the output of the module as its user runs it, on one of its paths."""
+        swapped = self.reader.layout.first_axis
+        y = self.reader.instrument.run(self.state, self.x.swapaxes(0, 1) if swapped else self.x, untouched, path)
+        return y.swapaxes(0, 1) if swapped else y
+
+    def differs(self, one: FloatArray, other: FloatArray) -> bool:
+        """Return whether two outputs differ by more than rounding."""
+        return not bool(np.abs(one - other).max() <= 2 * self.bound * self._largest)
+
+    @property
+    def _largest(self) -> float:
+        return max(float(np.abs(self.y).max()), 1e-300)
+
+    def forward(self, y: FloatArray) -> tuple[Forward, list[Note]]:
+        """Return what the outputs on `x` say of the formula."""
+        best, error = self._candidate(y)
+        if error > self.bound and self.merged is not None:
+            found, left = self._read_off(y)
+            if found is not None and left < error:
+                best, error = found, left
+        known = scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
+        scale = named(best.factor, known, max(1e-3, 4 * self.bound)) if best.map != OTHER else OTHER
+        made = Forward(best.map, best.mask, scale, best.factor, error, self.bound)
+        return made, self._told(made, best)
+
+    def _told(self, made: Forward, formula: Formula) -> list[Note]:
+        if not made.known:
+            return [Note(f"the outputs are {made}", blames=True)]
+        notes = []
+        if formula.bias is not None:
+            notes.append(Note("scores have a bias that depends on positions only: ALiBi, or relative positions"))
+        if made.map == AMONG_HEADS:
+            shape = "(batch, positions, heads, head_dim)"
+            notes.append(Note(f"attends over the heads of one position, not over positions: queries are {shape}", True))
+        elif made.map != "softmax":
+            text = made.map if made.map in AXES else f"the attention map is {made.map}, not softmax"
+            notes.append(Note(text, blames=True))
+        if made.mask not in ("none", "causal"):
+            notes.append(Note(f"the mask is neither none nor causal: {made.mask}"))
+        if made.scale != "1/sqrt(head_dim)":
+            notes.append(Note(f"scores times {made.scale}, not 1/sqrt(head_dim)", blames=True))
+        if formula.groups == TILED:
+            of = ", ".join(str(h % self.seen.key.shape[1]) for h in range(self.num_heads))
+            size = self.num_heads // self.seen.key.shape[1]
+            right = ", ".join(str(h // size) for h in range(self.num_heads))
+            notes.append(Note(f"KV heads are tiled ({of}), not repeated ({right})", blames=True))
+        return notes
+
+    # Inputs ---------------------------------------------------------------------------------------
+
+    def _inputs(self, seed: int) -> FloatArray:
+        """Return inputs, (B, L, n), that every float type holds without rounding."""
+        rng = np.random.default_rng(seed)
+        taken = {self.num_heads, self.head_dim, self.reader.width}
+        fits = min(_MOST_POSITIONS, self.value_dim, max(3, self.matrices.output.shape[1] // self.num_heads))
+        length = next((s for s in range(fits, 1, -1) if s not in taken), max(fits, 2))
+        x = np.clip(np.round(rng.standard_normal((_BATCH, length, self.reader.width)) * 8), -31, 31) / 8
+        if self.reader.norm != NONE:
+            return np.asarray(x)
+        q, k = self._lin("query", x), self._lin("key", x)
+        size = math.sqrt(float(np.mean(q**2) * np.mean(k**2)))
+        return np.asarray(x * 2.0 ** round(math.log2(_SPREAD / size) / 2) if size > 0 else x)
+
+    def _lin(self, role: str, x: FloatArray) -> FloatArray:
+        """Return x W + b, (B, H, L, d)."""
+        made = np.tensordot(self.reader.normed(x), self.matrices[role], 1) + self.matrices.biases[role]
+        return np.asarray(made.swapaxes(1, 2))
+
+    def _linear_inputs(self) -> dict[str, FloatArray]:
+        """Return queries, keys and values: of the matrices where they follow them, else as attention got them."""
+        found = {}
+        for role in ROLES:
+            lin, seen = self._lin(role, self.x), self.seen[role][:, :, : self.x.shape[1]]
+            if np.abs(lin - seen).max() <= 2 * self.bound * max(np.abs(lin).max(), 1e-300):
+                found[role] = np.concatenate([lin, self.seen[role][:, :, self.x.shape[1] :]], axis=2)
+            else:
+                found[role] = self.seen[role]
+        return found
+
+    # What becomes of heads ------------------------------------------------------------------------
+
+    def _linear_output(self, seed: int) -> str | None:
+        """Return how heads are merged where W_O is all that follows; None where it is not."""
+        shape = (*self.x.shape[:1], self.num_heads, self.x.shape[1], self.value_dim)
+        heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
+        after = self.reader.see(self.state, self.x, heads).y - self.silent
+        for way in ("right", "wrong"):
+            made = self._merge(heads, way) @ self.matrices.output
+            if np.abs(made - after).max() <= 4 * self.bound * max(np.abs(after).max(), self._largest):
+                return way
+        return None
+
+    def _merge(self, heads: FloatArray, way: str | None) -> FloatArray:
+        flat = heads if way == "wrong" else heads.swapaxes(1, 2)
+        return flat.reshape(len(heads), self.x.shape[1], -1)
+
+    def _outcome(self, formula: Formula) -> FloatArray:
+        """Return the output that a formula gives, through the module itself where W_O does not tell what follows."""
+        heads = formula.heads(*(self.linear[role] for role in ROLES))
+        if self.merged is None:
+            return self.reader.see(self.state, self.x, heads).y
+        return self.silent + self._merge(heads, self.merged) @ self.matrices.output
+
+    # The formula ----------------------------------------------------------------------------------
+
+    def _error(self, formula: Formula, y: FloatArray) -> float:
+        return float(np.abs(self._outcome(formula) - y).max()) / max(float(np.abs(y).max()), 1e-300)
+
+    def _candidate(self, y: FloatArray) -> tuple[Formula, float]:
+        """Return the common formula that is nearest, and how far it is off."""
+        known = scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
+        grouped = 1 < self.linear["key"].shape[1] < self.num_heads
+        found = []
+        for formula in candidates(known, grouped):
+            if self.reader.layout.form == "positions":
+                formula = dataclasses.replace(formula, map=AMONG_HEADS)
+            found.append((self._error(formula, y), formula))
+            if found[-1][0] <= self.bound:
+                break
+        error, formula = min(found, key=lambda each: each[0])
+        return formula, error
+
+    def _read_off(self, y: FloatArray) -> tuple[Formula | None, float]:
+        """Return the formula that the attention weights show, and how far it is off."""
+        q, k, v = (self.linear[role] for role in ROLES)
+        if self.merged == "wrong" or self.reader.layout.form == "positions" or k.shape[2] != q.shape[2]:
+            return None, math.inf
+        found: list[tuple[Formula, float]] = []
+        for groups in (REPEATED, TILED) if 1 < k.shape[1] < self.num_heads else (REPEATED,):
+            read = solved(y - self.silent, v, self.matrices.output, groups)
+            if read is None or read[1] > _READ * self.bound:
+                continue
+            scores = q @ spread(k, self.num_heads, groups).swapaxes(-1, -2)
+            shown = portrait(read[0], scores, _READ * self.bound, groups)
+            if OTHER not in (shown.map, shown.mask):
+                found.append((shown, self._error(shown, y)))
+        return min(found, key=lambda each: each[1], default=(None, math.inf))

@@ -1,0 +1,192 @@
+"""torch: attention is watched at scaled_dot_product_attention, and at the softmax where it is written by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attncheck._lib.errors import refuse
+from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, untouched
+
+_ATTENTION = functional.scaled_dot_product_attention
+_HEADS = functional.multi_head_attention_forward
+_SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
+# What transformers calls the two ways in which its attention is written.
+_IMPLEMENTATIONS = ("sdpa", "eager")
+_WEIGHTS = "need_weights"
+
+
+class Torch:
+    """The binding to modules of torch, those of transformers among them.
+
+    Paths are eval and train; with and without weights where the module is a `MultiheadAttention`; and both
+    implementations where it has a configuration of transformers.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a freshly initialised `torch.nn.Module`, by the global generator.
+    width : int
+    call : callable, optional
+        ``call(module, x)`` returns the outputs; ``module(x)`` by default.
+    """
+
+    def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
+        self.make, self.call = make, call
+        module = self.init(0)
+        if not isinstance(module, torch.nn.Module):
+            refuse("make", module, "is no torch.nn.Module", "return one")
+        self._dtype, self._device = _place(module)
+        self.precision = float(torch.finfo(self._dtype).eps) / 2
+        self.paths: tuple[str, ...] = ("eval", "train")
+        if isinstance(module, torch.nn.MultiheadAttention) and call is None:
+            self.paths += (f"eval, {_WEIGHTS}",)
+        self._implemented = bool(_configurations(module))
+        if self._implemented:
+            self.paths = tuple(f"{mode}, {name}" for name in _IMPLEMENTATIONS for mode in ("eval", "train"))
+
+    def init(self, seed: int) -> Any:
+        """Return a freshly initialised module; the global generator is left as it was."""
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return self.make()
+
+    def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
+        """Return the output; with `untouched`, of the module as its user runs it."""
+        with contextlib.nullcontext() if core is untouched else _watched(core):
+            return self._output(state, x, path)
+
+    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
+        """Return the output, with every softmax over as many keys as there are positions watched."""
+        with _slow(), _Softmax(core):
+            return self._output(state, x, path)
+
+    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+        """Return the parameters by name; one that has two names is told twice."""
+        return {name: _array(p) for name, p in state.named_parameters(remove_duplicate=False)}
+
+    def _output(self, module: Any, x: FloatArray, path: str) -> FloatArray:
+        module.train(path.startswith("train"))
+        given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
+        with torch.no_grad(), _implementation(module, path) if self._implemented else contextlib.nullcontext():
+            made = self._called(module, given, _WEIGHTS in path)
+        return _array(made) if isinstance(made, torch.Tensor) else made
+
+    def _called(self, module: Any, x: Any, weights: bool) -> Any:
+        if self.call is not None:
+            return self.call(module, x)
+        if isinstance(module, torch.nn.MultiheadAttention):
+            return module(x, x, x, need_weights=weights)[0]
+        made = module(x)
+        made = getattr(made, "last_hidden_state", made)
+        return made[0] if isinstance(made, tuple) else made
+
+
+class _Functions(TorchFunctionMode):
+    """Sees attention under whatever name it was imported."""
+
+    def __init__(self, attend: Callable[..., Any]) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is _ATTENTION:
+            return self.attend(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+class _Softmax(TorchDispatchMode):
+    """Sees every softmax, of attention that is written by hand too."""
+
+    def __init__(self, core: SoftmaxCore) -> None:
+        super().__init__()
+        self.core = core
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function not in _SOFTMAX:
+            return made
+        weights = self.core(_array(args[0]))
+        return made if weights is None else torch.as_tensor(weights, dtype=made.dtype, device=made.device)
+
+
+@contextlib.contextmanager
+def _watched(core: Core) -> Iterator[None]:
+    """Call `core` in the place of attention, in the code of `MultiheadAttention` too.
+
+    That one calls what `torch.nn.functional` holds where no mode sees it, takes a path without attention where
+    weights are wanted, and another one where nothing is trained.
+    """
+
+    def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        heads = core(*map(_array, (query, key, value)))
+        if heads is None:
+            with torch._C.DisableTorchFunction():
+                return _ATTENTION(query, key, value, *args, **kwargs)
+        return torch.as_tensor(np.ascontiguousarray(heads), dtype=query.dtype, device=query.device)
+
+    @functools.wraps(_HEADS)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return _HEADS(*args, **{**kwargs, "need_weights": False})
+
+    with _slow():
+        functional.scaled_dot_product_attention = attend
+        functional.multi_head_attention_forward = forward
+        try:
+            with _Functions(attend):
+                yield
+        finally:
+            functional.scaled_dot_product_attention = _ATTENTION
+            functional.multi_head_attention_forward = _HEADS
+
+
+@contextlib.contextmanager
+def _slow() -> Iterator[None]:
+    """Leave out the kernels that do all of attention at once."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def _implementation(module: Any, path: str) -> Iterator[None]:
+    """Have modules of transformers run the implementation that a path names."""
+    found = _configurations(module)
+    before = [each._attn_implementation for each in found]
+    for each in found:
+        each._attn_implementation = path.rpartition(", ")[2]
+    try:
+        yield
+    finally:
+        for each, name in zip(found, before, strict=True):
+            each._attn_implementation = name
+
+
+def _configurations(module: Any) -> list[Any]:
+    """Return the configurations of transformers that modules hold and choose their attention by."""
+    held = (getattr(each, "config", None) for each in module.modules())
+    return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
+
+
+def _place(module: Any) -> tuple[Any, Any]:
+    """Return the type and the device of the weights."""
+    for each in module.parameters():
+        if each.is_floating_point():
+            return each.dtype, each.device
+    return torch.get_default_dtype(), torch.device("cpu")
+
+
+def _array(tensor: Any) -> FloatArray:
+    array: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
+    return array
