@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attncheck.frameworks._jax import Watch, first, named, on_cpu
-from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, parameters_of
+from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, parameters_of, untouched
 
 
 class Equinox:
@@ -38,6 +38,8 @@ class Equinox:
         import equinox.nn._attention as attention
         import jax
 
+        if core is untouched:
+            return self._outputs(state, x, eager=False)
         watch, name = Watch(core), "dot_product_attention"
         with watch.replacing(attention, name=name, axes="HLd"), watch.replacing(jax.nn, name=name):
             return self._outputs(state, x)
@@ -53,10 +55,10 @@ class Equinox:
         """Return the module's arrays, by name."""
         return named(state)
 
-    def _outputs(self, module: Any, x: FloatArray) -> Any:
+    def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
         import jax
 
-        with on_cpu(eager=True):
+        with on_cpu(eager):
             return first(jax.vmap(lambda each: self._call(module, each))(jax.numpy.asarray(x)))
 
 

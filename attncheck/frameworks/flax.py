@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attncheck.frameworks._jax import Watch, first, named, on_cpu
-from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, parameters_of
+from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, parameters_of, untouched
 
 Call = Callable[[Any, Any], Any]
 _NAME = "dot_product_attention"
@@ -52,6 +52,8 @@ class Linen:
         import flax.linen as nn
         import jax
 
+        if core is untouched:
+            return self._outputs(state, x, eager=False)
         watch = Watch(core)
 
         def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -80,12 +82,12 @@ class Linen:
         """Return the module's arrays, by name."""
         return named(state[1]["params"])
 
-    def _outputs(self, state: Any, x: FloatArray) -> Any:
+    def _outputs(self, state: Any, x: FloatArray, eager: bool = True) -> Any:
         import flax.linen as nn
         import jax
 
         module, variables = state
-        with on_cpu(eager=True):
+        with on_cpu(eager):
             return first(nn.apply(self._call, module)(variables, jax.numpy.asarray(x)))
 
 
@@ -119,6 +121,8 @@ class NNX:
         from flax import nnx
 
         watch, module = Watch(core), nnx.clone(state)
+        if core is untouched:
+            return self._outputs(module, x, eager=False)
         for _, each in nnx.iter_graph(module):
             if isinstance(each, nnx.Module) and hasattr(each, "attention_fn"):
                 each.attention_fn = watch.over(each.attention_fn)
@@ -139,10 +143,10 @@ class NNX:
 
         return named(nnx.to_pure_dict(nnx.state(state, nnx.Param)))
 
-    def _outputs(self, module: Any, x: FloatArray) -> Any:
+    def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
         import jax
 
-        with on_cpu(eager=True):
+        with on_cpu(eager):
             return first(self._call(module, jax.numpy.asarray(x)))
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from attncheck.frameworks.binding import untouched
+
 Array = npt.NDArray[np.float64]
 Read = dict[str, Array]
 
@@ -77,6 +79,7 @@ def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) 
     np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
     assert np.abs(other - y).max() > 0.1
     np.testing.assert_array_equal(y, run(binding, state, x)[0])
+    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-6)
 
 
 def assert_softmax(binding: Any, state: Any, found: Read) -> None:
