@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.binding import SINGLE, FloatArray
 
 
 @contextlib.contextmanager
@@ -44,10 +44,16 @@ class Watch:
     core : callable
         Called with q, k, v (B, H, L, d), or with scores (..., L, L); returns what the function returns, or None to let
         it go on.
+
+    Attributes
+    ----------
+    precision : float
+        The unit roundoff of what the functions were given; at least that of float32.
     """
 
     def __init__(self, core: Callable[..., FloatArray | None]) -> None:
         self._core = core
+        self.precision = SINGLE
         self._within = False
         self._failure: Exception | None = None
 
@@ -90,16 +96,19 @@ class Watch:
 
     def _answer(self, axes: str, own: Any, *given: Any) -> Any:
         """Return what the core returns in the shape and type of `own`, which stands where it returns None."""
+        import jax
+
+        self.precision = max(self.precision, *(float(jax.numpy.finfo(each.dtype).eps) / 2 for each in given))
         shape, dtype, own = own.shape, own.dtype, np.asarray(own)
         try:
             found = self._core(*(_seen(np.asarray(each), axes) for each in given))
+            if found is None:
+                return own
+            found = np.asarray(found)
+            return (found.swapaxes(1, 2) if axes == "LHd" else found).reshape(shape).astype(dtype)
         except Exception as failure:  # JAX would make another error of it
             self._failure = self._failure or failure
-            found = None
-        if found is None:
             return own
-        found = np.asarray(found)
-        return (found.swapaxes(1, 2) if axes == "LHd" else found).reshape(shape).astype(dtype)
 
     @contextlib.contextmanager
     def replacing(self, *places: Any, name: str, **options: Any) -> Iterator[None]:

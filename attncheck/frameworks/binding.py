@@ -21,7 +21,8 @@ Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
 #: Takes scores (..., L, L) where a softmax over them is about to run. Returns the weights, or None to go on.
 SoftmaxCore = Callable[[FloatArray], FloatArray | None]
 
-_SINGLE = float(np.finfo(np.float32).eps) / 2
+#: The unit roundoff of float32.
+SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
 #: Frameworks by the first part of the module of a class, the binding to each, and what installs it.
 _FRAMEWORKS = {
@@ -102,7 +103,7 @@ class Instrument:
     @property
     def precision(self) -> float:
         """The unit roundoff of the forward."""
-        return float(getattr(self.binding, "precision", _SINGLE))
+        return float(getattr(self.binding, "precision", SINGLE))
 
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attncheck.frameworks._jax import Watch, first, named, on_cpu
-from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, parameters_of, untouched
+from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
 
 
 class Equinox:
@@ -25,6 +25,7 @@ class Equinox:
         self._make = make
         self._keyed = "key" in parameters_of(make)
         self._call = call or _self_attention
+        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
@@ -42,7 +43,9 @@ class Equinox:
             return self._outputs(state, x, eager=False)
         watch, name = Watch(core), "dot_product_attention"
         with watch.replacing(attention, name=name, axes="HLd"), watch.replacing(jax.nn, name=name):
-            return self._outputs(state, x)
+            y = self._outputs(state, x)
+        self.precision = watch.precision
+        return y
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
         """Return the module's outputs for x, with `core` in the place of every softmax."""

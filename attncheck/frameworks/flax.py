@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attncheck.frameworks._jax import Watch, first, named, on_cpu
-from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, parameters_of, untouched
+from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
 
 Call = Callable[[Any, Any], Any]
 _NAME = "dot_product_attention"
@@ -37,6 +37,7 @@ class Linen:
         self._make = make
         self._width = width
         self._call = call or _self_attention
+        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new module and its variables."""
@@ -68,7 +69,9 @@ class Linen:
                 object.__setattr__(context.module, "attention_fn", own)
 
         with watch.replacing(nn, nn.attention, jax.nn, name=_NAME), nn.intercept_methods(intercept):
-            return self._outputs(state, x)
+            y = self._outputs(state, x)
+        self.precision = watch.precision
+        return y
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
         """Return the module's outputs for x, with `core` in the place of every softmax."""
@@ -107,6 +110,7 @@ class NNX:
         self._make = make
         self._drawn = "rngs" in parameters_of(make)
         self._call = call or _self_attention
+        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
@@ -127,7 +131,9 @@ class NNX:
             if isinstance(each, nnx.Module) and hasattr(each, "attention_fn"):
                 each.attention_fn = watch.over(each.attention_fn)
         with watch.replacing(nnx, nnx.nn.attention, jax.nn, name=_NAME):
-            return self._outputs(module, x)
+            y = self._outputs(module, x)
+        self.precision = watch.precision
+        return y
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
         """Return the outputs of a copy of the module for x, with `core` in the place of every softmax."""

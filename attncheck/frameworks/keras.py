@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, untouched
+from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
 
 Call = Callable[[Any, Any], Any]
+_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 class Keras:
@@ -34,6 +35,7 @@ class Keras:
         self._make = make
         self._width = width
         self._call = call or _self_attention
+        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new layer, built."""
@@ -43,6 +45,8 @@ class Keras:
             keras.utils.set_random_seed(seed)
             layer = self._make()
             self._call(layer, keras.ops.zeros((1, 2, self._width)))
+        dtypes = {each.compute_dtype for each in layer._flatten_layers()}
+        self.precision = max(SINGLE, *(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
         return layer
 
     def run(self, state: Any, x: FloatArray, core: Core) -> Any:

@@ -181,3 +181,14 @@ def test_parameters(reading: Any) -> None:
     found = binding.parameters(module)
     np.testing.assert_array_equal(found["['query']['kernel']"], module.query.kernel[...])
     assert len(found) == 8
+
+
+@pytest.mark.parametrize(("dtype", "roundoff"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_precision_is_that_of_attention(reading: Any, dtype: str, roundoff: float) -> None:
+    for binding in (
+        Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, dtype=dtype), WIDTH),
+        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
+    ):
+        y = reading.run(binding, binding.init(0), np.ones((13, 1, WIDTH)))[0]
+        assert y.dtype == dtype
+        assert binding.precision == roundoff

@@ -132,3 +132,15 @@ def test_backend_torch() -> None:
         arguments, env=os.environ | {"KERAS_BACKEND": "torch"}, capture_output=True, text=True, check=False, timeout=300
     )
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
+)
+def test_precision_is_that_of_attention(reading: Any, dtype: str, roundoff: float) -> None:
+    binding = Keras(lambda: keras.layers.MultiHeadAttention(3, 4, dtype=dtype), WIDTH)
+    state = binding.init(0)
+    assert binding.precision == roundoff
+    x = np.random.default_rng(0).standard_normal((13, 1, WIDTH))
+    own = np.einsum("bln,nhd->bhld", x, _numbers(state._query_dense.kernel))
+    np.testing.assert_allclose(reading.run(binding, state, x)[1], own, atol=20 * roundoff)
