@@ -21,12 +21,13 @@ Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
 #: Takes scores (..., L, L) where a softmax over them is about to run. Returns the weights, or None to go on.
 SoftmaxCore = Callable[[FloatArray], FloatArray | None]
 
-_SINGLE = float(np.finfo(np.float32).eps) / 2
+#: The unit roundoff of float32.
+SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
 #: Frameworks by the first part of the module of a class, the binding to each, and what installs it.
 _FRAMEWORKS = {
     "torch": "attncheck.frameworks.torch:Torch",
-    "flax": "attncheck.frameworks.flax:Flax",
+    "flax": "attncheck.frameworks.flax:bind",
     "keras": "attncheck.frameworks.keras:Keras",
     "equinox": "attncheck.frameworks.equinox:Equinox",
 }
@@ -102,7 +103,7 @@ class Instrument:
     @property
     def precision(self) -> float:
         """The unit roundoff of the forward."""
-        return float(getattr(self.binding, "precision", _SINGLE))
+        return float(getattr(self.binding, "precision", SINGLE))
 
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module."""
@@ -193,17 +194,19 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
 
 def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
     """Return the names of the arguments that a function takes, none where they cannot be read."""
+    # The signature of a class of flax is that of its metaclass.
+    made_by = make.__init__ if inspect.isclass(make) else make
     try:
-        return frozenset(inspect.signature(make).parameters)
+        return frozenset(inspect.signature(made_by).parameters)
     except (TypeError, ValueError):
         return frozenset()
 
 
 def _framework_of(made: Any) -> str:
     """Return the framework that an object is a module of."""
-    homes = {base.__module__.partition(".")[0] for base in type(made).__mro__}
-    for name in _FRAMEWORKS:
-        if name in homes:
+    # The nearest: layers of keras are modules of its backend too.
+    for base in type(made).__mro__:
+        if (name := base.__module__.partition(".")[0]) in _FRAMEWORKS:
             return name
     names = ", ".join(_FRAMEWORKS)
     remedy = "return one, or pass an attncheck.frameworks.binding.Binding"

@@ -1,0 +1,169 @@
+"""Layers of keras: attention is watched at `_compute_attention` of its layers, and at `keras.ops`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
+
+Call = Callable[[Any, Any], Any]
+_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+class Keras:
+    """A layer or a model of keras, on its backends JAX and torch.
+
+    Parameters
+    ----------
+    make : callable
+        ``make()`` returns it.
+    width : int
+        Number of input neurons.
+    call : callable, optional
+        ``call(layer, x)`` runs it; ``layer(x, x)`` or ``layer(x)`` if None.
+    """
+
+    def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
+        self._make = make
+        self._width = width
+        self._call = call or _self_attention
+        self.precision = SINGLE
+
+    def init(self, seed: int) -> Any:
+        """Return a new layer, built."""
+        import keras
+
+        with _generators_kept():
+            keras.utils.set_random_seed(seed)
+            layer = self._make()
+            self._call(layer, keras.ops.zeros((1, 2, self._width)))
+        dtypes = {each.compute_dtype for each in layer._flatten_layers()}
+        self.precision = max(SINGLE, *(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
+        return layer
+
+    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
+        """Return the layer's outputs for x, with `core` in the place of attention."""
+        with contextlib.nullcontext() if core is untouched else _watching(state, core):
+            return self._outputs(state, x)
+
+    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
+        """Return the layer's outputs for x, with `core` in the place of every softmax."""
+        from keras.src import backend
+
+        own = backend.nn.softmax
+        backend.nn.softmax = _watched(own, core, [], arguments=1)
+        try:
+            return self._outputs(state, x)
+        finally:
+            backend.nn.softmax = own
+
+    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+        """Return the layer's arrays, by name."""
+        return {each.path: _numbers(each) for each in state.trainable_weights}
+
+    def _outputs(self, layer: Any, x: FloatArray) -> Any:
+        import keras
+
+        with _generators_kept():
+            y = self._call(layer, keras.ops.convert_to_tensor(x, keras.config.floatx()))
+        return _numbers(y[0] if isinstance(y, tuple | list) else y)
+
+
+def _numbers(tensor: Any) -> FloatArray:
+    import keras
+
+    return np.asarray(keras.ops.convert_to_numpy(tensor), float)
+
+
+def _self_attention(layer: Any, x: Any) -> Any:
+    import keras
+
+    two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention)
+    return layer(x, x) if two else layer(x)
+
+
+def _watched(
+    function: Callable[..., Any], core: Callable[..., FloatArray | None], within: list[Any], arguments: int = 3
+) -> Callable[..., Any]:
+    """Return attention or, of one argument, a softmax with `core` in its place; `within` says what is under way."""
+    import keras
+
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if within:  # `_compute_attention` calls `keras.ops`
+            return function(*args, **kwargs)
+        given = list(itertools.islice(signature.bind(*args, **kwargs).arguments.values(), arguments))
+        seen = (_numbers(each) for each in given)
+        found = core(*(each.swapaxes(1, 2) if arguments == 3 else each for each in seen))
+        if found is None:
+            within.append(function)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                within.pop()
+        found = np.asarray(found)
+        return keras.ops.convert_to_tensor(found.swapaxes(1, 2) if arguments == 3 else found, given[0].dtype)
+
+    return watched
+
+
+@contextlib.contextmanager
+def _watching(layer: Any, core: Core) -> Iterator[None]:
+    """Replace attention in a layer and all within it, and where layers that are written by hand find it."""
+    import keras
+
+    within: list[Any] = []
+    inner = [each for each in layer._flatten_layers() if hasattr(each, "_compute_attention")]
+    own = keras.ops.dot_product_attention
+    for each in inner:  # past `__setattr__`, which keeps account of weights
+        vars(each)["_compute_attention"] = _with_weights(_watched(each._compute_attention, core, within))
+    keras.ops.dot_product_attention = _watched(own, core, within)
+    try:
+        yield
+    finally:
+        keras.ops.dot_product_attention = own
+        for each in inner:
+            del vars(each)["_compute_attention"]
+
+
+def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """Return (outputs, weights), as `_compute_attention` does; of what a core returns, weights are not known."""
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        found = attention(*args, **kwargs)
+        return found if isinstance(found, tuple) else (found, None)
+
+    return both
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Leave every global generator as it was: keras seeds Python's, NumPy's, its own and its backend's."""
+    import keras
+    from keras.src.backend.common import global_state
+
+    names = ("global_random_seed", "global_seed_generator")
+    own = [global_state.get_global_attribute(name) for name in names]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what keras seeds
+    with contextlib.ExitStack() as stack:
+        if keras.backend.backend() == "torch":
+            import torch
+
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+            for name, value in zip(names, own, strict=True):
+                global_state.set_global_attribute(name, value)

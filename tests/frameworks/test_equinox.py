@@ -1,0 +1,94 @@
+"""Layers of equinox: what is read off is their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck.frameworks.equinox import Equinox
+
+eqx: Any = pytest.importorskip("equinox")
+jax: Any = pytest.importorskip("jax")
+
+WIDTH = 12
+BIASED = dict.fromkeys(("use_query_bias", "use_key_bias", "use_value_bias", "use_output_bias"), True)
+
+
+def layer(key: Any) -> Any:
+    return eqx.nn.MultiheadAttention(3, WIDTH, qk_size=5, vo_size=4, key=key, **BIASED)
+
+
+class Block(eqx.Module):
+    """A layer within a compiled module."""
+
+    inner: Any
+
+    def __init__(self, key: Any) -> None:
+        self.inner = layer(key)
+
+    @eqx.filter_jit
+    def __call__(self, x: Any) -> Any:
+        return self.inner(x, x, x)
+
+
+def causal(module: Any, x: Any) -> Any:
+    return module(x, x, x, mask=np.tril(np.ones((len(x), len(x)), bool)))
+
+
+def own(module: Any) -> dict[str, Any]:
+    matrices = {
+        m: part.weight.T.reshape(WIDTH, 3, -1)
+        for m, part in (("Q", module.query_proj), ("K", module.key_proj), ("V", module.value_proj))
+    }
+    biases = {
+        "b" + m: part.bias.reshape(3, -1)
+        for m, part in (("Q", module.query_proj), ("K", module.key_proj), ("V", module.value_proj))
+    }
+    out = module.output_proj
+    return matrices | biases | {"O": out.weight.T.reshape(3, -1, WIDTH), "bO": out.bias}
+
+
+@pytest.mark.parametrize(
+    ("make", "call"), [(layer, None), (layer, causal), (Block, None)], ids=["layer", "causal", "compiled"]
+)
+def test_equinox(reading: Any, make: Any, call: Any) -> None:
+    binding = Equinox(make, WIDTH, call)
+    state = binding.init(3)
+    if make is Block:
+        state(np.zeros((1, WIDTH)))  # compiled before it is watched
+    found = reading.read(binding, state, WIDTH)
+    reading.assert_reads(found, **own(state.inner if make is Block else state))
+    reading.assert_forward(binding, state, found, causal=call is causal)
+
+
+def test_seeds_reach_the_initialiser(reading: Any) -> None:
+    binding = Equinox(layer, WIDTH)
+    first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).min() > 0
+
+
+def test_failure_of_the_core_comes_out_and_functions_are_put_back() -> None:
+    import equinox.nn._attention as attention
+
+    function = attention.dot_product_attention
+    binding = Equinox(layer, WIDTH)
+    state = binding.init(0)
+
+    def core(q: Any, k: Any, v: Any) -> None:
+        raise KeyError("of the core")
+
+    with pytest.raises(KeyError, match="of the core"):
+        binding.run(state, np.zeros((1, 2, WIDTH)), core)
+    assert attention.dot_product_attention is function
+
+
+def test_softmax_and_parameters(reading: Any) -> None:
+    binding = Equinox(layer, WIDTH)
+    state = binding.init(0)
+    reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
+    found = binding.parameters(state)
+    np.testing.assert_array_equal(found[".query_proj.weight"], state.query_proj.weight)
+    assert len(found) == 8

@@ -1,0 +1,194 @@
+"""Layers of flax: what is read off is their own, wherever attention is called from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck.frameworks.flax import NNX, Linen, bind
+
+nn: Any = pytest.importorskip("flax.linen")
+nnx: Any = pytest.importorskip("flax.nnx")
+jax: Any = pytest.importorskip("jax")
+
+WIDTH = 12
+BIASED = {"bias_init": nn.initializers.normal(1.0)}
+
+
+class Block(nn.Module):
+    """Attention within another module, computed twice by its backward pass."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.remat(nn.SelfAttention)(num_heads=3, name="inner", **BIASED)(x)
+
+
+class Written(nn.Module):
+    """Attention that calls flax's function itself."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
+        heads = nn.dot_product_attention(q, value=v, key=k)
+        return nn.DenseGeneral(WIDTH, axis=(-2, -1), name="out", **BIASED)(heads)
+
+
+class Grouped(nnx.Module):
+    """Four heads in two groups, on JAX's function, compiled, in nnx."""
+
+    def __init__(self, rngs: Any) -> None:
+        for name, heads in (("query", 4), ("key", 2), ("value", 2)):
+            setattr(self, name, nnx.LinearGeneral(WIDTH, (heads, 3), rngs=rngs, **BIASED))
+        self.out = nnx.LinearGeneral((4, 3), WIDTH, axis=(-2, -1), rngs=rngs, **BIASED)
+
+    @nnx.jit
+    def __call__(self, x: Any) -> Any:
+        return self.out(jax.nn.dot_product_attention(self.query(x), self.key(x), self.value(x), is_causal=True))
+
+
+class Soft(Written):
+    """Attention that calls the softmax itself."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
+        weights = nn.softmax(jax.numpy.einsum("blhd,bmhd->bhlm", q, k) / 2)
+        heads = jax.numpy.einsum("bhlm,bmhd->blhd", weights, v)
+        return nn.DenseGeneral(WIDTH, axis=(-2, -1), name="out", **BIASED)(heads)
+
+
+def causal(module: Any, x: Any) -> Any:
+    return module(x, mask=nn.make_causal_mask(x[..., 0]))
+
+
+def linen_own(module: Any) -> dict[str, Any]:
+    names = {"Q": "query", "K": "key", "V": "value", "O": "out"}
+    return {
+        start + m: module[name][kind] for m, name in names.items() for start, kind in (("", "kernel"), ("b", "bias"))
+    }
+
+
+def nnx_own(module: Any) -> dict[str, Any]:
+    parts = {"Q": module.query, "K": module.key, "V": module.value, "O": module.out}
+    kinds = (("", "kernel"), ("b", "bias"))
+    return {start + m: getattr(part, kind)[...] for m, part in parts.items() for start, kind in kinds}
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "inner"),
+    [
+        (lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), None, None),
+        (lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), causal, None),
+        (lambda: nn.jit(nn.SelfAttention)(num_heads=3, **BIASED), None, None),
+        (Block, None, "inner"),
+        (Written, None, None),
+    ],
+    ids=["layer", "causal", "compiled", "within", "written"],
+)
+def test_linen(reading: Any, make: Any, call: Any, inner: str | None) -> None:
+    binding = Linen(make, WIDTH, call)
+    state = binding.init(3)
+    found = reading.read(binding, state, WIDTH)
+    reading.assert_reads(found, **linen_own(state[1]["params"][inner] if inner else state[1]["params"]))
+    reading.assert_forward(binding, state, found, causal=call is causal)
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "is_causal"),
+    [
+        (lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, **BIASED), None, False),
+        (lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, decode=False, **BIASED), causal, True),
+        (Grouped, None, True),
+    ],
+    ids=["layer", "causal", "groups"],
+)
+def test_nnx(reading: Any, make: Any, call: Any, is_causal: bool) -> None:
+    binding = NNX(make, WIDTH, call)
+    state = binding.init(3)
+    state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before it is watched
+    found = reading.read(binding, state, WIDTH)
+    reading.assert_reads(found, **nnx_own(state))
+    reading.assert_forward(binding, state, found, causal=is_causal)
+
+
+def test_seeds_reach_the_initialiser(reading: Any) -> None:
+    for binding in (
+        Linen(lambda: nn.SelfAttention(num_heads=3), WIDTH),
+        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs), WIDTH),
+    ):
+        first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
+        np.testing.assert_array_equal(first, again)
+        assert np.abs(first - other).min() > 0
+
+
+def test_module_of_nnx_stays_as_it_was(reading: Any) -> None:
+    binding = NNX(
+        lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, rngs=rngs),
+        WIDTH,
+        lambda module, x: module(x, decode=False, deterministic=False),
+    )
+    state = binding.init(0)
+    attention, before = state.attention_fn, jax.tree.leaves(nnx.state(state, nnx.RngCount))
+    x = np.random.default_rng(0).standard_normal((1, 4, WIDTH))
+    reading.run(binding, state, x)
+    assert state.attention_fn is attention
+    assert before == jax.tree.leaves(nnx.state(state, nnx.RngCount))
+    binding._call(state, jax.numpy.asarray(x))
+    assert before != jax.tree.leaves(nnx.state(state, nnx.RngCount))
+
+
+def test_failure_of_the_core_comes_out_and_functions_are_put_back() -> None:
+    places = [(module, module.dot_product_attention) for module in (nn, nn.attention, nnx, nnx.nn.attention, jax.nn)]
+    binding = Linen(Written, WIDTH)
+    state = binding.init(0)
+
+    def core(q: Any, k: Any, v: Any) -> None:
+        raise KeyError("of the core")
+
+    with pytest.raises(KeyError, match="of the core"):
+        binding.run(state, np.zeros((1, 2, WIDTH)), core)
+    assert all(module.dot_product_attention is function for module, function in places)
+
+
+def test_softmax(reading: Any) -> None:
+    for binding in (
+        Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), WIDTH),
+        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, deterministic=True, rngs=rngs), WIDTH),
+    ):
+        state = binding.init(0)
+        reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
+
+
+def test_softmax_that_is_written_by_hand(reading: Any) -> None:
+    soft, written = Linen(Soft, WIDTH), Linen(Written, WIDTH)
+    _, variables = state = soft.init(0)
+    reading.assert_softmax(soft, state, reading.read(written, (Written(), variables), WIDTH))
+    seen: list[Any] = []
+    soft.run(state, np.zeros((1, 2, WIDTH)), lambda *qkv: seen.append(qkv))
+    assert not seen
+
+
+def test_parameters(reading: Any) -> None:
+    binding = bind(lambda: nn.MultiHeadDotProductAttention(num_heads=3), WIDTH)
+    module, variables = binding.init(0)
+    found = binding.parameters((module, variables))
+    np.testing.assert_array_equal(found["['query']['kernel']"], variables["params"]["query"]["kernel"])
+    assert len(found) == 8
+    binding = bind(Grouped, WIDTH)
+    module = binding.init(0)
+    found = binding.parameters(module)
+    np.testing.assert_array_equal(found["['query']['kernel']"], module.query.kernel[...])
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(("dtype", "roundoff"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_precision_is_that_of_attention(reading: Any, dtype: str, roundoff: float) -> None:
+    for binding in (
+        Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, dtype=dtype), WIDTH),
+        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
+    ):
+        y = reading.run(binding, binding.init(0), np.ones((13, 1, WIDTH)))[0]
+        assert y.dtype == dtype
+        assert binding.precision == roundoff

@@ -1,0 +1,146 @@
+"""Layers of keras: what is read off is their own, and no generator is touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck.frameworks.binding import bind
+from attncheck.frameworks.keras import Keras, _numbers
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+keras: Any = pytest.importorskip("keras")
+
+WIDTH = 12
+BIASED = {"bias_initializer": "normal"}
+
+
+def layer() -> Any:
+    return keras.layers.MultiHeadAttention(3, 4, **BIASED)
+
+
+def grouped() -> Any:
+    return keras.layers.GroupQueryAttention(4, 4, 2, **BIASED)
+
+
+def model() -> Any:
+    inputs = keras.Input((None, WIDTH))
+    return keras.Model(
+        inputs, keras.layers.MultiHeadAttention(3, 4, dropout=0.4, name="inner", **BIASED)(inputs, inputs)
+    )
+
+
+class Written(keras.layers.Layer):
+    """Attention that calls keras' function itself; its parts are built when it is first called."""
+
+    def build(self, shape: Any) -> None:
+        for part in ("query", "key", "value"):
+            setattr(
+                self,
+                f"_{part}_dense",
+                keras.layers.EinsumDense("abc,cde->abde", (None, 3, 4), bias_axes="de", **BIASED),
+            )
+        self._output_dense = keras.layers.EinsumDense("abde,dec->abc", (None, WIDTH), bias_axes="c", **BIASED)
+
+    def call(self, x: Any) -> Any:
+        q, k, v = self._query_dense(x), self._key_dense(x), self._value_dense(x)
+        return self._output_dense(keras.ops.dot_product_attention(q, k, v))
+
+
+class Flat(keras.layers.MultiHeadAttention):
+    """A layer of keras whose own attention calls keras' function."""
+
+    def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any) -> Any:
+        return keras.ops.dot_product_attention(query, key, value), None
+
+
+def flat() -> Any:
+    return Flat(3, 4, **BIASED)
+
+
+def causal(module: Any, x: Any) -> Any:
+    return module(x, x, use_causal_mask=True)
+
+
+def own(module: Any, groups: int = 1) -> dict[str, Any]:
+    """Return the parameters; keras repeats keys and values of groups before attention."""
+    found = {}
+    parts = {"Q": "_query_dense", "K": "_key_dense", "V": "_value_dense", "O": "_output_dense"}
+    for m, name in parts.items():
+        repeats = groups if m in "KV" else 1
+        part = getattr(module, name)
+        kernel, bias = (keras.ops.convert_to_numpy(each) for each in (part.kernel, part.bias))
+        found[m], found["b" + m] = np.repeat(kernel, repeats, axis=-2), np.repeat(bias, repeats, axis=0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [(layer, None), (layer, causal), (grouped, None), (model, None), (Written, None), (flat, None)],
+    ids=["layer", "causal", "groups", "model", "written", "derived"],
+)
+def test_keras(reading: Any, make: Any, call: Any) -> None:
+    binding = Keras(make, WIDTH, call)
+    state = binding.init(3)
+    found = reading.read(binding, state, WIDTH)
+    inner = state.get_layer("inner") if make is model else state
+    reading.assert_reads(found, **own(inner, groups=2 if make is grouped else 1))
+    reading.assert_forward(binding, state, found, causal=call is causal)
+    assert "_compute_attention" not in vars(inner)
+
+
+def test_seeds_reach_the_initialiser_and_no_generator_is_touched(reading: Any) -> None:
+    from keras.src.random.seed_generator import global_seed_generator
+
+    def states() -> list[Any]:
+        arrays = [np.random.get_state(legacy=False)["state"]["key"], _numbers(global_seed_generator().state)]  # noqa: NPY002
+        if keras.backend.backend() == "torch":
+            arrays.append(pytest.importorskip("torch").get_rng_state().numpy())
+        return [random.getstate(), *(each.tolist() for each in arrays)]
+
+    binding = Keras(layer, WIDTH)
+    keras.utils.set_random_seed(7)
+    generator, before = global_seed_generator(), states()
+    first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
+    assert before == states()
+    assert generator is global_seed_generator()
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).min() > 0
+
+
+def test_softmax_and_parameters(reading: Any) -> None:
+    # With dropout keras uses no function that does all of attention.
+    binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)
+    assert isinstance(binding, Keras)
+    state = binding.init(0)
+    reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
+    found = [values for path, values in binding.parameters(state).items() if path.endswith("query/kernel")]
+    np.testing.assert_array_equal(found, [own(state)["Q"]])
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="these tests run on torch")
+def test_backend_torch() -> None:
+    pytest.importorskip("torch")
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    result = subprocess.run(
+        arguments, env=os.environ | {"KERAS_BACKEND": "torch"}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
+)
+def test_precision_is_that_of_attention(reading: Any, dtype: str, roundoff: float) -> None:
+    binding = Keras(lambda: keras.layers.MultiHeadAttention(3, 4, dtype=dtype), WIDTH)
+    state = binding.init(0)
+    assert binding.precision == roundoff
+    x = np.random.default_rng(0).standard_normal((13, 1, WIDTH))
+    own = np.einsum("bln,nhd->bhld", x, _numbers(state._query_dense.kernel))
+    np.testing.assert_allclose(reading.run(binding, state, x)[1], own, atol=20 * roundoff)
