@@ -36,6 +36,18 @@ def named(tree: Any) -> Mapping[str, FloatArray]:
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if hasattr(leaf, "dtype")}
 
 
+def filled(tree: Any, arrays: Mapping[str, FloatArray]) -> Any:
+    """Return a tree with arrays, by the names that `named` gives them, in place of its own."""
+    import jax
+
+    def leaf(path: Any, own: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        return jax.numpy.asarray(arrays[name], own.dtype) if hasattr(own, "dtype") else own
+
+    with on_cpu():
+        return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
 class Watch:
     """A core that is called in the place of functions of JAX.
 

@@ -55,6 +55,7 @@ class Binding(Protocol):
     - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` is called in the place of every softmax, for
       attention that is written by hand.
     - ``parameters(state)``: the arrays that `init` made, by name.
+    - ``fill(state, arrays)``: the module with these arrays in place of its own, which it may change.
 
     Examples
     --------
@@ -121,6 +122,15 @@ class Instrument:
         """Return what was initialised, by name; nothing where the binding does not say."""
         found: Callable[[Any], Mapping[str, FloatArray]] | None = getattr(self.binding, "parameters", None)
         return {} if found is None else found(state)
+
+    @property
+    def fills(self) -> bool:
+        """Whether arrays can be put into modules."""
+        return hasattr(self.binding, "fill") and hasattr(self.binding, "parameters")
+
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return a module with arrays by name in place of its own; `state` may be changed."""
+        return _in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # a binding may have it
 
     def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
         made = _in_words("call", getattr(self.binding, method), *arguments, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attncheck.frameworks._jax import Watch, first, named, on_cpu
+from attncheck.frameworks._jax import Watch, filled, first, named, on_cpu
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
 
 
@@ -57,6 +57,10 @@ class Equinox:
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the module's arrays, by name."""
         return named(state)
+
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return a module with arrays in place of its own."""
+        return filled(state, arrays)
 
     def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
         import jax

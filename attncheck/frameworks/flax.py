@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attncheck.frameworks._jax import Watch, first, named, on_cpu
+from attncheck.frameworks._jax import Watch, filled, first, named, on_cpu
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
 
 Call = Callable[[Any, Any], Any]
@@ -85,6 +85,11 @@ class Linen:
         """Return the module's arrays, by name."""
         return named(state[1]["params"])
 
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return the module and its variables, with arrays in place of its parameters."""
+        module, variables = state
+        return module, {**variables, "params": filled(variables["params"], arrays)}
+
     def _outputs(self, state: Any, x: FloatArray, eager: bool = True) -> Any:
         import flax.linen as nn
         import jax
@@ -148,6 +153,15 @@ class NNX:
         from flax import nnx
 
         return named(nnx.to_pure_dict(nnx.state(state, nnx.Param)))
+
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return the module itself, with arrays in place of its parameters."""
+        from flax import nnx
+
+        held = nnx.state(state, nnx.Param)
+        nnx.replace_by_pure_dict(held, filled(nnx.to_pure_dict(held), arrays))
+        nnx.update(state, held)
+        return state
 
     def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
         import jax

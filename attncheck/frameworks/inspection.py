@@ -141,7 +141,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         said.append(Note(f"attention runs {probe.seen.calls} times in a forward: the first is inspected"))
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
-    return Inspection(reader.width, number, kv, probe.head_dim, draws, weights, forward, paths, tuple(said))
+    return Inspection(reader.width, number, kv, probe.head_dim, draws, weights, forward, paths, tuple(said), reader)
 
 
 def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

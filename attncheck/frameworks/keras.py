@@ -69,6 +69,12 @@ class Keras:
         """Return the layer's arrays, by name."""
         return {each.path: _numbers(each) for each in state.trainable_weights}
 
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return the layer itself, with arrays in place of its own."""
+        for each in state.trainable_weights:
+            each.assign(arrays[each.path])
+        return state
+
     def _outputs(self, layer: Any, x: FloatArray) -> Any:
         import keras
 

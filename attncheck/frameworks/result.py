@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck.frameworks.effective import Reader
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.initialiser import Matrix
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward
+from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import Theory, theory_of
 from attncheck.layers.attention import AttentionLayer
+from attncheck.simulators.weights import GAUSSIAN
 
 _PRODUCTS = {"query_key": ("query_std", "key_std"), "value_output": ("value_std", "output_std")}
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
@@ -37,6 +40,8 @@ class Inspection:
     paths : mapping of str to Forward
         The same of all code paths of the module whose outputs do not differ from call to call.
     notes : tuple of Note
+    reader : Reader or None
+        The module as it is watched; None where only its softmax is.
     """
 
     width: int
@@ -48,16 +53,24 @@ class Inspection:
     forward: Forward
     paths: Mapping[str, Forward]
     notes: tuple[Note, ...]
+    reader: Reader | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def blamed(self) -> tuple[str, ...]:
         """The notes that say that something is wrong."""
         return tuple(str(note) for note in self.notes if note.blames)
 
+    @property
+    def _stds(self) -> dict[str, float]:
+        """Standard deviations times √fan-in by role, one number for those that are not told apart."""
+        told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
+        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in told.items()})
+
     def layer(self, seq_len: int = 4, **changes: Any) -> AttentionLayer:
         """Return the description of the layer, for checks and for theory.
 
-        A scale of scores that a description does not have goes into the standard deviation of queries.
+        Standard deviations whose intervals overlap are one number. A scale of scores that a description does not have
+        goes into the standard deviation of queries.
 
         Parameters
         ----------
@@ -70,7 +83,7 @@ class Inspection:
         InputError
             If no description is like this layer, because of its mask or of matrices that were not read off.
         """
-        stds = {name: self.weights[role].std for role, name in _STDS.items() if role in self.weights}
+        stds = {_STDS[role]: std for role, std in self._stds.items()}
         for product, (one, other) in _PRODUCTS.items():
             if product in self.weights:  # scores and outputs have the law of any two with this product
                 stds |= {one: self.weights[product].std, other: 1.0}
@@ -97,6 +110,28 @@ class Inspection:
             **stds,
         }
         return AttentionLayer(**(fields | changes))
+
+    def subject(self, weights: str = GAUSSIAN, seq_len: int = 4) -> ModuleSubject:
+        """Return the module as a subject of checks, sampled end to end through its own forward.
+
+        Parameters
+        ----------
+        weights : {"gaussian", "own"}
+            Gaussian matrices of the scales of `layer` in place of the module's, so that all that is exact is examined;
+            or what its initialiser draws.
+        seq_len : int
+            Positions of the layer that it names as its own.
+
+        Raises
+        ------
+        InputError
+            As `layer`; or if its outputs are more than attention, or nothing can be put into modules.
+        """
+        if self.reader is None:
+            remedy = "write attention with scaled_dot_product_attention, or a simulator of your own"
+            refuse("call", "softmax", "is all that is watched, so that nothing can be drawn", remedy)
+        laws = {role: matrix.laws for role, matrix in self.weights.items()}
+        return subject_of(self.reader, self.layer(seq_len), self.forward.factor, weights, laws, self._stds)
 
     @functools.cached_property
     def theory(self) -> Theory:

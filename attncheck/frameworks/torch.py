@@ -73,6 +73,13 @@ class Torch:
         """Return the parameters by name; one that has two names is told twice."""
         return {name: _array(p) for name, p in state.named_parameters(remove_duplicate=False)}
 
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return the module itself, with arrays in place of its parameters."""
+        with torch.no_grad():
+            for name, parameter in state.named_parameters():
+                parameter.copy_(torch.as_tensor(arrays[name]))
+        return state
+
     def _output(self, module: Any, x: FloatArray, path: str) -> FloatArray:
         module.train(path.startswith("train"))
         given = torch.as_tensor(x, dtype=self._dtype, device=self._device)

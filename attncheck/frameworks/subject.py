@@ -1,0 +1,229 @@
+"""A module as a subject: sampled end to end through its own forward, as checks ask for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import check_choice, refuse
+from attncheck.frameworks.binding import FloatArray, Instrument
+from attncheck.frameworks.effective import ROLES, Reader, Seen
+from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
+from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
+
+OWN = "own"
+_NEURONS = 2
+# A module's outputs follow from its own matrices to this part of the largest.
+_CLOSE = 1e-2
+# Biases below are the rounding of zeros.
+_SMALL = 1e-6
+_SEEDS = 2**31
+_NORMAL = "normal"
+
+#: Makes the arrays of one more module, by name.
+Arrays = Callable[[np.random.Generator], Mapping[str, FloatArray]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModuleSubject:
+    """A module that draws as a simulator does: ``subject(layer, inputs, rng)``.
+
+    Parameters
+    ----------
+    reader : Reader
+    state
+        The module whose arrays are replaced, draw by draw.
+    layer : AttentionLayer
+        What it is, over some number of positions.
+    factor : float
+        What products of queries and keys are multiplied by.
+    weights : str
+        The law of its matrices, of `attncheck.simulators.weights.WEIGHT_LAWS`.
+    arrays : callable
+        Draws the arrays of a module.
+
+    Attributes
+    ----------
+    layers : list of AttentionLayer
+        What a run examines it on.
+    """
+
+    reader: Reader
+    state: Any
+    layer: AttentionLayer
+    factor: float
+    weights: str
+    arrays: Arrays
+
+    @property
+    def layers(self) -> list[AttentionLayer]:
+        """The layer that it is, over few and over more positions."""
+        return [self.layer.replace(seq_len=length) for length in (2, 4, 8)]
+
+    def supports(self, layer: AttentionLayer) -> bool | str:
+        """Return whether it can draw a layer: one of its width and heads; all else of the layer is a claim on it."""
+        mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
+        return mine or "the module has another width or other heads"
+
+    def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw a module for every draw of the inputs, (N, s, n), and run each on its own."""
+        parts = [self._draw(x, rng) for x in inputs]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _draw(self, x: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
+        state = self.reader.instrument.fill(self.state, self.arrays(rng))
+        seen = self.reader.see(state, x[None])
+        heads, size = seen.query.shape[1], seen.query.shape[-1]
+        k, v = (np.repeat(each, heads // each.shape[1], axis=1) for each in (seen.key, seen.value))
+        return {
+            "outputs": seen.y[:, :, :_NEURONS],
+            "scores": self.factor * (seen.query @ k.swapaxes(-1, -2)),
+            "key_gram": k @ k.swapaxes(-1, -2) / size,
+            "value_gram": v @ v.swapaxes(-1, -2) / size,
+        }
+
+
+def subject_of(
+    reader: Reader,
+    layer: AttentionLayer,
+    factor: float,
+    weights: str,
+    laws: Mapping[str, Any],
+    stds: Mapping[str, float],
+) -> ModuleSubject:
+    """Return a module as a subject.
+
+    Parameters
+    ----------
+    reader : Reader
+    layer : AttentionLayer
+        What an inspection found.
+    factor : float
+        What products of queries and keys are multiplied by.
+    weights : {"gaussian", "own"}
+        Gaussian matrices of the layer's scales in place of the module's, or what its initialiser draws.
+    laws : mapping of str to tuple of str
+        By role, the laws that are not refused.
+    stds : mapping of str to float
+        By role, the standard deviation times √fan-in of what is put in.
+
+    Raises
+    ------
+    InputError
+        If the binding cannot put arrays into a module, or if outputs are more than attention of the layer.
+    """
+    check_choice("weights", weights, (GAUSSIAN, OWN))
+    instrument = reader.instrument
+    if not instrument.fills:
+        refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
+    state = instrument.init(0)
+    if weights == OWN:
+        return _checked(ModuleSubject(reader, state, layer, factor, _law(laws), _initialised(instrument)))
+    fans = dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
+    own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
+    arrays = _gaussian(instrument, state, _by_array(reader, state, own))
+    return _checked(ModuleSubject(reader, state, layer, factor, GAUSSIAN, arrays))
+
+
+def _law(laws: Mapping[str, Any]) -> str:
+    """Return the law that the matrices of all roles may have."""
+    shared = set.intersection(*(set(each) for each in laws.values()))
+    for name in WEIGHT_LAWS:
+        if (_NORMAL if name == GAUSSIAN else name) in shared:
+            return name
+    told = ", ".join(f"{SYMBOLS[role]} {' or '.join(each)}" for role, each in laws.items())
+    refuse("weights", OWN, f"have no law in common that checks know ({told})", "pass weights='gaussian'")
+
+
+def _initialised(instrument: Instrument) -> Arrays:
+    def arrays(rng: np.random.Generator) -> Mapping[str, FloatArray]:
+        return instrument.parameters(instrument.init(int(rng.integers(_SEEDS))))
+
+    return arrays
+
+
+def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> Arrays:
+    kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
+
+    def arrays(rng: np.random.Generator) -> Mapping[str, FloatArray]:
+        drawn = {name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}
+        return {name: drawn.get(name, _without_bias(array)) for name, array in kept.items()}
+
+    return arrays
+
+
+def _without_bias(array: FloatArray) -> FloatArray:
+    """Return what is no matrix of attention: as it is where it is constant, as norms are, and 0 where it was drawn."""
+    return array if np.ptp(array) == 0.0 or array.ndim > 1 else np.zeros_like(array)
+
+
+def _by_array(reader: Reader, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
+    """Return the standard deviations of the arrays that are matrices of attention, by name; `stds` are by role."""
+    instrument = reader.instrument
+    kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
+    before = reader.read(state)
+    found: dict[str, float] = {}
+    for name, array in kept.items():
+        if array.ndim < 2 or np.ptp(array) == 0.0:
+            continue
+        after = reader.read(instrument.fill(state, kept | {name: 2.0 * array}))
+        roles = [role for role in stds if not np.array_equal(before[role], after[role])]
+        told = {stds[role] for role in roles}
+        if len(told) > 1:
+            names = ", ".join(SYMBOLS[role] for role in roles)
+            refuse(name, sorted(told), f"is one array with more than one scale for {names}", "pass weights='own'")
+        if told:
+            found[name] = told.pop()
+    instrument.fill(state, kept)
+    return found
+
+
+def _checked(subject: ModuleSubject) -> ModuleSubject:
+    """Refuse a module whose outputs are more than attention of its layer, such as a residual path."""
+    reader, rng = subject.reader, np.random.default_rng(0)
+    state = reader.instrument.fill(subject.state, subject.arrays(rng))
+    matrices, x = reader.read(state), rng.standard_normal((1, 4, reader.width))
+    for role, biases in matrices.biases.items():
+        if np.abs(biases).max() > _SMALL:
+            remedy = "make the module without, or pass weights='gaussian', which sets them to 0"
+            refuse("bias", float(np.abs(biases).max()), f"comes with {SYMBOLS[role]}, and layers have none", remedy)
+    seen = reader.see(state, x)
+    off = float(np.abs(seen.y - _attention(subject, seen, matrices.output)).max() / np.abs(seen.y).max())
+    if not off < _CLOSE:
+        problem = f"returns {off:.2g} of its largest output beyond attention, such as a residual path or a norm"
+        refuse("call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's own")
+    return subject
+
+
+def _attention(subject: ModuleSubject, seen: Seen, output: FloatArray) -> FloatArray:
+    """Return what a layer makes of queries, keys, values, and W_O, (H·d, n)."""
+    layer, heads = subject.layer.replace(seq_len=seen.query.shape[2]), seen.query.shape[1]
+    k, v = (np.repeat(each, heads // each.shape[1], axis=1) for each in (seen.key, seen.value))
+    weights = attention_weights(layer, subject.factor * (seen.query @ k.swapaxes(-1, -2)))
+    merged = (weights @ v).swapaxes(1, 2)
+    return np.asarray(merged.reshape(*merged.shape[:2], -1) @ output)
+
+
+def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
+    """Return one number for the standard deviations that are not told apart, by role.
+
+    Parameters
+    ----------
+    stds : mapping of str to tuple of float
+        Number, low and high end of its interval.
+
+    Examples
+    --------
+    >>> pooled({"query": (0.7, 0.6, 0.8), "key": (0.8, 0.7, 0.9), "output": (2.0, 1.9, 2.1)})
+    {'query': 0.75..., 'key': 0.75..., 'output': 2.0}
+    """
+    found = {}
+    for role, (_, low, high) in stds.items():
+        alike = [std for std, least, most in stds.values() if least <= high and low <= most]
+        found[role] = float(np.mean(alike)) if len(alike) > 1 else stds[role][0]
+    return found

@@ -1,0 +1,162 @@
+"""Modules as subjects: what is put into them, what is drawn through them, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.frameworks.subject import pooled
+
+FloatArray = NDArray[np.float64]
+WIDTH, HEADS, SIZE = 16, 2, 8
+CHECKED = ["scores", "conditional"]
+
+
+class Plain:
+    """Attention in NumPy, its queries, keys and values packed into one array."""
+
+    def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0) -> None:
+        self.residual, self.bias, self.value_scale = residual, bias, value_scale
+
+    def init(self, seed: int) -> dict[str, FloatArray]:
+        rng = np.random.default_rng(seed)
+        packed = rng.uniform(-1.0, 1.0, (WIDTH, 3 * WIDTH)) * (1.5 / WIDTH) ** 0.5
+        packed[:, 2 * WIDTH :] *= self.value_scale
+        last = rng.uniform(-1.0, 1.0, (WIDTH, WIDTH)) / WIDTH**0.5
+        return {"packed": packed, "last": last, "bias": self.bias * rng.standard_normal(WIDTH)}
+
+    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
+        q, k, v = (
+            each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
+            for each in np.split(x @ state["packed"] + np.tile(state["bias"], 3), 3, axis=-1)
+        )
+        heads = core(q, k, v)
+        if heads is None:
+            weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
+            heads = weights / weights.sum(-1, keepdims=True) @ v
+        y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ state["last"] + self.residual * x
+        return y
+
+    def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
+        return state
+
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
+        return arrays
+
+
+class Unfilled:
+    """The same, and nothing can be put into it."""
+
+    init, run = Plain.init, Plain.run
+    residual, bias, value_scale = False, 0.0, 1.0
+
+
+def test_gaussian_weights_are_put_in_at_the_scales_that_are_declared() -> None:
+    found = ac.inspect(Plain(), width=WIDTH)
+    subject, layer = found.subject(), found.layer()
+    assert layer.query_std == layer.key_std == layer.value_std != layer.output_std
+    rng = np.random.default_rng(0)
+    packed = np.stack([subject.arrays(rng)["packed"] for _ in range(200)])
+    assert packed.std() * WIDTH**0.5 == pytest.approx(layer.query_std, rel=0.01)
+    report = ac.check(subject, layer, properties=CHECKED, profile="smoke")
+    assert report.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in report.results) >= 28
+
+
+def test_a_scale_that_is_declared_wrongly_is_violated() -> None:
+    found = ac.inspect(Plain(), width=WIDTH)
+    report = ac.check(found.subject(), found.layer(key_std=1.1), properties=CHECKED, profile="smoke")
+    assert report.verdict == "violated"
+    assert report.violated[0].claim in ("scores", "keys")
+
+
+def test_its_own_weights_are_drawn_for_every_draw() -> None:
+    found = ac.inspect(Plain(), width=WIDTH)
+    subject = found.subject(weights="own")
+    assert subject.weights == "uniform"
+    drawn = subject(found.layer(), np.ones((3, 4, WIDTH)), np.random.default_rng(0))
+    assert drawn["outputs"].shape == (3, 4, 2)
+    assert drawn["scores"].shape == drawn["key_gram"].shape == drawn["value_gram"].shape == (3, HEADS, 4, 4)
+    assert len(np.unique(drawn["outputs"][:, 0, 0])) == 3
+    report = ac.check(subject, found.layer(), properties=["draws"], profile="smoke")
+    assert report.verdict == "consistent"
+
+
+def test_biases_that_are_drawn_are_set_to_zero_or_refused() -> None:
+    found = ac.inspect(Plain(bias=0.3), width=WIDTH)
+    assert not found.subject().arrays(np.random.default_rng(0))["bias"].any()
+    with pytest.raises(ac.InputError, match=r"bias=.*comes with W_Q"):
+        found.subject(weights="own")
+
+
+def test_layers_of_another_shape_are_not_supported() -> None:
+    subject = ac.inspect(Plain(), width=WIDTH).subject()
+    assert subject.supports(subject.layer.replace(seq_len=9, input_std=2.0, query_std=2.0)) is True
+    for changes in ({"width": 32, "head_dim": 8}, {"num_heads": 4, "head_dim": 4}):
+        assert subject.supports(subject.layer.replace(**changes)) == "the module has another width or other heads"
+
+
+def test_what_cannot_be_a_subject_is_refused() -> None:
+    with pytest.raises(ac.InputError, match="beyond attention"):
+        ac.inspect(Plain(residual=True), width=WIDTH).subject()
+    with pytest.raises(ac.InputError, match="is one array with more than one scale for W_Q, W_K, W_V"):
+        ac.inspect(Plain(value_scale=3.0), width=WIDTH).subject()
+    with pytest.raises(ac.InputError, match="give it parameters and fill"):
+        ac.inspect(Unfilled(), width=WIDTH).subject()
+    with pytest.raises(ac.InputError, match="weights='other'"):
+        ac.inspect(Plain(), width=WIDTH).subject(weights="other")
+
+
+def test_what_is_not_told_apart_is_one_number() -> None:
+    told = pooled({"query": (0.7, 0.65, 0.75), "key": (0.72, 0.67, 0.77), "value": (1.0, 0.95, 1.05)})
+    assert told["query"] == told["key"] == pytest.approx(0.71)
+    assert told["value"] == 1.0
+
+
+def test_torch_is_sampled_through_its_own_forward() -> None:
+    torch = pytest.importorskip("torch")
+
+    def make() -> Any:
+        return torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    found = ac.inspect(make, width=WIDTH)
+    before = torch.random.get_rng_state()
+    report = ac.check(found.subject(), found.layer(), properties=CHECKED, profile="smoke")
+    assert report.verdict == "consistent"
+    wrong = ac.check(found.subject(), found.layer(value_std=0.5), properties=CHECKED, profile="smoke")
+    assert wrong.verdict == "violated"
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_arrays_are_put_into_modules_of_each_framework() -> None:
+    from attncheck.frameworks.binding import Instrument, bind
+
+    makes: dict[str, Any] = {}
+    if pytest.importorskip("torch"):
+        import torch
+
+        makes["torch"] = lambda: torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    for name in ("flax", "equinox", "keras"):
+        pytest.importorskip(name)
+    import equinox
+    import flax.linen
+    import keras
+    from flax import nnx
+
+    makes["linen"] = lambda: flax.linen.MultiHeadDotProductAttention(num_heads=2)
+    makes["nnx"] = lambda rngs: nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
+    makes["equinox"] = lambda key: equinox.nn.MultiheadAttention(2, 8, key=key)
+    makes["keras"] = lambda: keras.layers.MultiHeadAttention(2, 4)
+    for name, make in makes.items():
+        instrument = Instrument(bind(make, 8))
+        state = instrument.init(0)
+        own = {key: array.copy() for key, array in instrument.parameters(state).items()}
+        filled = instrument.parameters(instrument.fill(state, {key: 2.0 * array for key, array in own.items()}))
+        assert own.keys() == filled.keys(), name
+        for key, array in own.items():
+            np.testing.assert_allclose(filled[key], 2.0 * array, rtol=1e-6, err_msg=f"{name} {key}")
