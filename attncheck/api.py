@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import InputError
+from attncheck.frameworks.compare import Comparison, compare
+from attncheck.frameworks.inspection import inspect
+from attncheck.frameworks.result import Inspection
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import (
     clip,
@@ -36,10 +39,12 @@ __all__ = [
     "AttentionLayer",
     "AttentionStack",
     "CheckReport",
+    "Comparison",
     "Distance",
     "Draws",
     "FiniteWidthLaw",
     "InputError",
+    "Inspection",
     "LimitLaw",
     "Program",
     "ProgramDraws",
@@ -49,6 +54,7 @@ __all__ = [
     "StackLaw",
     "check",
     "clip",
+    "compare",
     "cos",
     "declared",
     "distance",
@@ -57,6 +63,7 @@ __all__ = [
     "gaussian",
     "identity",
     "infinite_heads_kernel",
+    "inspect",
     "leaky_relu",
     "limit",
     "monomial",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import pytest
 
 if TYPE_CHECKING:
+    from attncheck.frameworks.result import Inspection
     from attncheck.layers.case import Case
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
@@ -269,6 +270,14 @@ def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Pat
 def run_seed(request: pytest.FixtureRequest) -> int:
     """Return the run seed, to key random streams with."""
     return _run_of(request.config).seed
+
+
+@pytest.fixture
+def attncheck_layer() -> Callable[..., Inspection]:
+    """Return `attncheck.inspect`: ``attncheck_layer(make, width=64).require(mask="causal")``."""
+    from attncheck.frameworks.inspection import inspect
+
+    return inspect
 
 
 @pytest.fixture

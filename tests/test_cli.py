@@ -31,7 +31,7 @@ from attncheck.looks.profiles import PROFILES, Profile
 from attncheck.looks.unit import Cost, Unit, plan
 from attncheck.subject import Subject
 
-COMMANDS = ("run", "replay", "explain", "gate", "power", "check", "report", "paper")
+COMMANDS = ("run", "replay", "explain", "gate", "power", "inspect", "check", "report", "paper")
 
 
 def refused(said: str) -> str:
@@ -115,6 +115,11 @@ UNUSABLE = {
     ("paper", "--seed", "1.5"): "seed='1.5': must be a whole number",
     ("paper", "--workers", "some"): "pass a number of processes, or auto",
     ("paper", "--workers", "0"): "workers=0: must be at least 1",
+    ("inspect", "nowhere", "--width", "64"): "is not of the form module:function",
+    ("inspect", "nowhere:at_all", "--width", "64"): "cannot be imported",
+    ("inspect", "math:pi", "--width", "64"): "is no function",
+    ("inspect", "builtins:object", "--width", "64"): "is no module of torch, flax, keras, equinox",
+    ("inspect", "builtins:object", "--width", "x"): "width='x': must be a whole number",
     ("report", "none.jsonl", "--paper", "nowhere"): "holds no figure",
 }
 

@@ -49,6 +49,22 @@ def processes_of(text: str) -> int:
     return check_whole("workers", processes, 1, "pass a number of processes, or auto")
 
 
+def whole_of(field: str, text: str) -> int:
+    """Return a whole number of at least 1.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+
+    Examples
+    --------
+    >>> whole_of("width", "64")
+    64
+    """
+    return check_whole(field, _number(text), 1, f"pass a whole number, e.g. --{field} 64")
+
+
 def folder_of(text: str) -> Path:
     """Return a folder to write into; the current one has a name too, ``.``.
 

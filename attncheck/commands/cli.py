@@ -33,6 +33,7 @@ app = App(
 #: Each command with its help for the list of commands: a module of its own, imported when it is called.
 COMMANDS = {
     "run": "Hold a simulator to the theorem, and write a record of it.",
+    "inspect": "Say what an attention layer of torch, flax, keras or equinox is at initialisation.",
     "check": "Hold samples produced elsewhere to the exact law at their width and to the limit.",
     "replay": "Repeat one result of a record, to the digit.",
     "explain": "Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.",

@@ -125,7 +125,7 @@ class Reader:
         self.layout = self._layout(state)
         self.norm = self._norm(state)
 
-    def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, length: float = 0.0) -> Seen:
+    def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> Seen:
         """Run on x, (B, L, n), and return what attention got at its first call.
 
         Parameters
@@ -134,14 +134,14 @@ class Reader:
         x : ndarray, (B, L, n)
         returns : ndarray, (B, H, L, d), optional
             What attention returns at its first call; its own result by default.
-        length : float
-            Without `returns`, 1 has attention return zeros.
+        silent : bool
+            Whether it returns zeros.
         """
         got: list[tuple[FloatArray, ...]] = []
 
         def core(q: FloatArray, k: FloatArray, v: FloatArray) -> FloatArray | None:
             got.append((q, k, v) if not got else ())
-            if len(got) > 1 or (returns is None and not length):
+            if len(got) > 1 or (returns is None and not silent):
                 return None
             if returns is not None:
                 return self.layout.own(returns)
@@ -157,8 +157,8 @@ class Reader:
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
         """Return the matrices of a module; `rows` of the inputs and of what the heads return, all by default."""
-        none = self.see(state, np.zeros((1, 1, self.width)), length=1.0)
-        units = self.see(state, LENGTH * np.eye(self.width)[rows][:, None, :], length=1.0)
+        none = self.see(state, np.zeros((1, 1, self.width)), silent=True)
+        units = self.see(state, LENGTH * np.eye(self.width)[rows][:, None, :], silent=True)
         inner = none.query.shape[1] * none.value.shape[-1]
         heads = LENGTH * np.eye(inner)[output_rows]
         heads = heads.reshape(len(heads), none.query.shape[1], 1, none.value.shape[-1])
@@ -190,7 +190,7 @@ class Reader:
     def _norm(self, state: Any) -> str:
         """Return what normalises the inputs before anything else: then values do not grow with them."""
         x = LENGTH * np.random.default_rng(0).integers(-8, 9, (1, 1, self.width)).astype(np.float64)
-        once, twice, shifted = (self.see(state, each).value for each in (x, 2 * x, x + 4 * LENGTH))
+        once, twice, shifted = (self.see(state, each, silent=True).value for each in (x, 2 * x, x + 4 * LENGTH))
         small = _ALIKE * np.abs(once).max()
         if np.abs(once).max() == 0.0 or np.abs(twice - once).max() > small:
             return NONE

@@ -224,9 +224,9 @@ def _normalised(
     """Return the factor of a softmax, by the logarithms of its weights."""
     axis = AXES[name]
     # Logarithms of weights near 0 are those of what was rounded.
-    use = np.broadcast_to(shown, weights.shape) & (weights > 30 * tolerance)
-    logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis)
-    p = _centred(scores, use, axis)
+    use = np.broadcast_to(shown, weights.shape) & (weights > 10 * tolerance)
+    logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
+    p = _centred(scores, use, axis) * use
     power = float(np.sum(p**2))
     factor = float(np.sum(p * logs)) / power if power else math.nan
     found = Formula(name, mask, factor, groups=groups)
@@ -234,15 +234,17 @@ def _normalised(
         return found
     # A bias by position is the same in all of a batch: what changes there tells the factor, the rest is the bias.
     use = np.broadcast_to(use.all(axis=0), use.shape)
-    logs, p = _centred(np.log(np.where(use, weights, 1.0)), use, axis), _centred(scores, use, axis)
-    change = p - p.mean(axis=0)
+    logs = _centred(np.log(np.maximum(weights, tolerance**2)), use, axis)
+    p = _centred(scores, use, axis)
+    change = np.where(use, p - p.mean(axis=0), 0.0)
     factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
-    return dataclasses.replace(found, factor=factor, bias=np.where(shown, (logs - factor * p).mean(axis=0), 0.0))
+    bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, tolerance**2) ** 2)
+    return dataclasses.replace(found, factor=factor, bias=np.where(shown, bias, 0.0))
 
 
 def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
     mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
-    return np.where(use, a - mean, 0.0)
+    return np.asarray(a - mean)
 
 
 def _fitted(

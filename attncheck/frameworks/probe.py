@@ -28,9 +28,11 @@ from attncheck.frameworks.notes import Note
 
 _BATCH, _MOST_POSITIONS = 3, 7
 # Scores vary by about this much, so that neither their scale nor one of them is all that shows.
-_SPREAD = 1.5
+_SPREAD = 1.0
 # Weights that are read off are off by so much more than outputs.
-_READ = 50.0
+_READ = 10.0
+# And numbers that are fitted add to what rounding explains.
+_FITTED = 4.0
 # Rounding adds up as a random walk over sums, in steps of the unit roundoff; what is stored is rounded a few times.
 _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2
@@ -105,7 +107,7 @@ class Probe:
         self.x = self._inputs(seed)
         self.seen = reader.see(state, self.x)
         self.y = self.output(reader.path)
-        self.silent = reader.see(state, self.x, length=1.0).y
+        self.silent = reader.see(state, self.x, silent=True).y
         self.linear = self._linear_inputs()
         self.merged = self._linear_output(seed)
 
@@ -132,7 +134,8 @@ class Probe:
                 best, error = found, left
         known = scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
         scale = named(best.factor, known, max(1e-3, 4 * self.bound)) if best.map != OTHER else OTHER
-        made = Forward(best.map, best.mask, scale, best.factor, error, self.bound)
+        fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
+        made = Forward(best.map, best.mask, scale, best.factor, error, self.bound * (_FITTED if fitted else 1.0))
         return made, self._told(made, best)
 
     def _told(self, made: Forward, formula: Formula) -> list[Note]:
@@ -169,20 +172,23 @@ class Probe:
         x = np.clip(np.round(rng.standard_normal((_BATCH, length, self.reader.width)) * 8), -31, 31) / 8
         if self.reader.norm != NONE:
             return np.asarray(x)
-        q, k = self._lin("query", x), self._lin("key", x)
+        q, k = self.lin("query", x), self.lin("key", x)
         size = math.sqrt(float(np.mean(q**2) * np.mean(k**2)))
         return np.asarray(x * 2.0 ** round(math.log2(_SPREAD / size) / 2) if size > 0 else x)
 
-    def _lin(self, role: str, x: FloatArray) -> FloatArray:
+    def lin(self, role: str, x: FloatArray | None = None) -> FloatArray:
         """Return x W + b, (B, H, L, d)."""
-        made = np.tensordot(self.reader.normed(x), self.matrices[role], 1) + self.matrices.biases[role]
+        made = (
+            np.tensordot(self.reader.normed(self.x if x is None else x), self.matrices[role], 1)
+            + self.matrices.biases[role]
+        )
         return np.asarray(made.swapaxes(1, 2))
 
     def _linear_inputs(self) -> dict[str, FloatArray]:
         """Return queries, keys and values: of the matrices where they follow them, else as attention got them."""
         found = {}
         for role in ROLES:
-            lin, seen = self._lin(role, self.x), self.seen[role][:, :, : self.x.shape[1]]
+            lin, seen = self.lin(role), self.seen[role][:, :, : self.x.shape[1]]
             if np.abs(lin - seen).max() <= 2 * self.bound * max(np.abs(lin).max(), 1e-300):
                 found[role] = np.concatenate([lin, self.seen[role][:, :, self.x.shape[1] :]], axis=2)
             else:

@@ -1,0 +1,108 @@
+"""`compare`: where two attention layers differ at initialisation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.frameworks.inspection import inspect
+from attncheck.frameworks.laws import Z
+from attncheck.frameworks.result import Inspection
+
+# Fields of an inspection, and of its forward, by the words for them.
+_SHAPE = {"num_heads": "heads", "kv_heads": "keys and values", "head_dim": "neurons of a head"}
+_FORWARD = {"map": "map", "mask": "mask", "scale": "scores times"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two inspections, and where they differ.
+
+    Attributes
+    ----------
+    one, other : Inspection
+    differences : tuple of str
+        One sentence for each; differences of numbers are beyond chance, 1e-6 for all of them.
+    """
+
+    one: Inspection
+    other: Inspection
+    differences: tuple[str, ...]
+
+    def require(self) -> None:
+        """Raise an `AssertionError` with the differences, if there are any."""
+        __tracebackhide__ = True
+        if self.differences:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        return "\n".join(self.differences) or "no difference is seen"
+
+
+def compare(
+    one: Callable[..., Any] | Binding,
+    other: Callable[..., Any] | Binding,
+    width: int,
+    call: Callable[..., Any] | None = None,
+    *,
+    draws: int = 8,
+    seed: int = 0,
+) -> Comparison:
+    """Return where two layers differ at initialisation, as `inspect` sees them.
+
+    Parameters
+    ----------
+    one, other : callable or attncheck.frameworks.binding.Binding
+    width : int
+    call : callable, optional
+    draws, seed : int
+        As for `inspect`.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    InputError
+        As `inspect` does.
+    """
+    found = [inspect(make, width, call, draws=draws, seed=seed) for make in (one, other)]
+    return Comparison(found[0], found[1], tuple(_differences(found[0], found[1])))
+
+
+def _differences(one: Inspection, other: Inspection) -> Iterator[str]:
+    for name, words in _SHAPE.items():
+        yield from _unequal(words, getattr(one, name), getattr(other, name))
+    for role, symbol in SYMBOLS.items():
+        yield from _of_matrices(one, other, role, symbol)
+    for name, words in _FORWARD.items():
+        yield from _unequal(words, getattr(one.forward, name), getattr(other.forward, name))
+    for mine, theirs, words in ((one, other, "first"), (other, one, "second")):
+        told = {note.text for note in theirs.notes}
+        yield from (f"the {words} alone: {note}" for note in mine.notes if note.blames and note.text not in told)
+
+
+def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> Iterator[str]:
+    m, w = one.weights.get(role), other.weights.get(role)
+    if m is None or w is None:
+        if m is not w:
+            yield f"{symbol}: read off in the {'first' if w is None else 'second'} alone"
+        return
+    # What the standard deviations differ by, in those of their estimates.
+    error = math.hypot(*((each.high - each.low) / (2 * Z) for each in (m, w)))
+    if abs(m.std - w.std) > Z * error:
+        yield f"{symbol}: std {m.std:.3f} against {w.std:.3f}"
+    if not set(m.laws) & set(w.laws):
+        yield f"{symbol}: {m.law} against {w.law}"
+    if (m.bias_std > 0) != (w.bias_std > 0):
+        yield f"{symbol}: bias {m.bias_std:.3g} against {w.bias_std:.3g}"
+
+
+def _unequal(words: str, mine: object, theirs: object) -> Iterator[str]:
+    if mine != theirs:
+        yield f"{words}: {mine} against {theirs}"

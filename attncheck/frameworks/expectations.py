@@ -1,0 +1,81 @@
+"""What is expected of an inspection, and what it says where it is not so."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attncheck._lib.errors import check_number, refuse
+from attncheck.frameworks.initialiser import Matrix
+from attncheck.frameworks.probe import Forward
+
+_ROLES = ("query", "key", "value", "output")
+_OF_FORWARD = ("mask", "map", "scale")
+_OF_SHAPE = ("num_heads", "kv_heads", "head_dim")
+_NAMES = (
+    *(f"{role}_{what}" for what in ("std", "law", "bias") for role in _ROLES),
+    "bias",
+    *_OF_FORWARD,
+    *_OF_SHAPE,
+    "blamed",
+)
+_NEAR = 1e-3
+
+
+def unmet(
+    expected: Mapping[str, Any],
+    weights: Mapping[str, Matrix],
+    forward: Forward,
+    shape: Mapping[str, int],
+    blamed: Sequence[str],
+) -> list[str]:
+    """Return one sentence for each expectation that is not met."""
+    said: list[str] = []
+    for name, value in expected.items():
+        if name not in _NAMES:
+            close = difflib.get_close_matches(name, _NAMES, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
+            refuse(name, value, "is nothing to require", remedy)
+        if name == "blamed":
+            said += blamed if not value else []
+        elif name == "bias":
+            said.append(_of_biases(weights, bool(value)))
+        elif name in _OF_SHAPE:
+            said.append("" if shape[name] == value else f"{name} is {shape[name]}, not {value}")
+        elif name in _OF_FORWARD:
+            said.append(_of_forward(forward, name, value))
+        else:
+            role, what = name.split("_")
+            unread = f"{name} cannot be held to {value}: the matrix was not read off"
+            said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
+    return [sentence for sentence in said if sentence]
+
+
+def _of_biases(weights: Mapping[str, Matrix], wanted: bool) -> str:
+    biased = [m.name for m in weights.values() if m.bias_std > 0]
+    if bool(biased) == wanted:
+        return ""
+    return f"biases: {', '.join(biased)} come with one" if biased else "biases: all are 0"
+
+
+def _of_forward(forward: Forward, name: str, value: Any) -> str:
+    if not forward.known:
+        return f"{name} cannot be held to {value!r}: the outputs are {forward}"
+    is_ = getattr(forward, name)
+    if name == "scale" and not isinstance(value, str):
+        near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)
+        return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"
+    return "" if is_ == value else f"{name} is {is_!r}, not {value!r}"
+
+
+def _of_matrix(m: Matrix, role: str, what: str, value: Any) -> str:
+    if what == "law":
+        return "" if value in m.laws else f"{m.name}: the law is {m.law}, not {value}"
+    if what == "bias":
+        has = m.bias_std > 0
+        return "" if has == bool(value) else f"{m.name}: the bias is {m.bias_std:.3g}/sqrt(fan_in)"
+    std = check_number(f"{role}_std", value, "pass a standard deviation times √fan-in, e.g. 1.0", minimum=0.0)
+    if m.low <= std <= m.high:
+        return ""
+    return f"{m.name}: std·√fan-in is {m.std:.4g}, from {m.low:.4g} to {m.high:.4g}, not {std:g}"

@@ -1,0 +1,227 @@
+"""The initialiser of each matrix, from its entries in several draws, and what repeats among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attncheck.frameworks import laws
+from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.effective import ROLES, Effective
+from attncheck.frameworks.inputs import PLURALS
+from attncheck.frameworks.laws import Scale
+from attncheck.frameworks.notes import Note
+
+SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
+# Entries that tell how matrices are correlated: no more are needed.
+_MOST = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix:
+    """What the entries of a matrix say of the initialiser.
+
+    Attributes
+    ----------
+    name : str
+        "W_Q", "W_K", "W_V" or "W_O".
+    fan_in : int
+    std, low, high : float
+        Standard deviation times √fan_in, the σ of the theorem, and an interval. All intervals and all refusals of an
+        inspection hold together, but for a chance of 1e-6.
+    laws : tuple of str
+        What is not refused of normal, uniform, truncated normal (at two standard deviations of the normal law);
+        or orthogonal, constant, none known.
+    bias_std : float
+        Of the biases that come with it, times √fan_in too.
+    known : tuple of str
+        Conventions whose scale is within the interval.
+    """
+
+    name: str
+    fan_in: int
+    std: float
+    low: float
+    high: float
+    laws: tuple[str, ...]
+    bias_std: float
+    known: tuple[str, ...]
+
+    @property
+    def law(self) -> str:
+        """The laws that are not refused, in words."""
+        return " or ".join(self.laws)
+
+    @property
+    def scale(self) -> Scale:
+        """The standard deviation with its interval."""
+        return Scale(self.std, self.low, self.high)
+
+
+def kv_labels(first: Effective) -> tuple[int, ...]:
+    """Return which of the different keys and values each head has, numbered as they first appear."""
+    heads = np.concatenate([first.key, first.value], axis=0)
+    seen: list[FloatArray] = []
+    labels = []
+    for h in range(heads.shape[1]):
+        label = next((i for i, other in enumerate(seen) if np.array_equal(other, heads[:, h])), len(seen))
+        if label == len(seen):
+            seen.append(heads[:, h])
+        labels.append(label)
+    return tuple(labels)
+
+
+def matrix_of(
+    role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, norm_rows: bool
+) -> Matrix:
+    """Return what all draws say of one matrix.
+
+    Parameters
+    ----------
+    role : str
+    draws : sequence of Effective
+        All rows of the first, some of the others.
+    distinct : sequence of int
+        The heads of keys and values that are no copies.
+    precision : float
+    norm_rows : bool
+        Whether a layer norm took the mean over rows away.
+    """
+    first = draws[0][role]
+    full = first.shape[0] / (first.shape[0] - 1) if norm_rows and role != "output" else 1.0
+    heads = list(distinct) if role in ("key", "value") else slice(None)
+    parts = [each[role] if role == "output" else each[role][:, heads] for each in draws]
+    if len(parts) > 1 and np.array_equal(_common(parts), parts[1]):
+        parts = parts[:1]
+    fan_in = first.shape[0]
+    entries = np.concatenate([part.ravel() for part in parts])
+    scale = laws.scale_of(entries).times(float(np.sqrt(full * fan_in)))
+    flat = parts[0].reshape(fan_in, -1)
+    held = laws.laws_of(entries, laws.scale_of(entries), precision)
+    if held != (laws.CONSTANT,) and laws.orthogonal(flat):
+        held = (laws.ORTHOGONAL,)
+    packed = 0 if role == "output" else sum(draws[0][r].shape[1] * draws[0][r].shape[2] for r in ROLES)
+    known = laws.conventions(fan_in, flat.shape[1], packed)
+    biases = np.concatenate([np.ravel(each.biases[role]) for each in draws])
+    bias_std = float(np.sqrt(np.mean(biases**2) * fan_in))
+    return Matrix(SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, held, bias_std, laws.known_by(scale, known))
+
+
+def _common(parts: Sequence[FloatArray]) -> FloatArray:
+    """Return the rows of the first draw that the second one has too: the first ones."""
+    return parts[0][: len(parts[1])]
+
+
+def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int]) -> list[Note]:
+    """Return what repeats between draws, matrices and heads, and what is correlated."""
+    first = draws[0]
+    notes = [*_same_in_draws(draws, roles)]
+    shown = [role for role in roles if np.ptp(first[role])]
+    flat = {role: first[role].reshape(first[role].shape[0], -1) for role in shown}
+    for one, other in itertools.combinations(shown, 2):
+        for turned, matrix in (("", flat[other]), (", transposed", flat[other].T)):
+            if matrix.shape != flat[one].shape:
+                continue
+            if np.array_equal(flat[one], matrix):
+                if turned:
+                    notes.append(Note(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}", blames=True))
+            elif r := laws.correlated(*(m.ravel()[:_MOST] for m in (flat[one], matrix))):
+                text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
+                notes.append(Note(text, blames=True))
+    notes += _same_matrices([role for role in shown if role != "output"], flat)
+    notes += _same_heads(first, shown)
+    of = len(set(labels))
+    size = len(labels) // of
+    if 1 < of < len(labels) and len(labels) == of * size:
+        expected = tuple(h // size for h in range(len(labels)))
+        tiled = tuple(h % of for h in range(len(labels)))
+        if tuple(labels) == tiled:
+            text = f"KV heads are tiled ({_listed(tiled)}), not repeated ({_listed(expected)})"
+            notes.append(Note(text, blames=True))
+        elif tuple(labels) != expected:
+            notes.append(Note(f"heads share keys and values as {_listed(labels)}", blames=True))
+    return notes
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str]) -> list[Note]:
+    if len(draws) < 2:
+        return []
+    same = [r for r in roles if np.ptp(draws[1][r]) and np.array_equal(_common([d[r] for d in draws]), draws[1][r])]
+    if len(same) == len(roles) > 1:
+        return [Note("all weights are the same in every draw: make returns a module that it does not draw", True)]
+    return [Note(f"{SYMBOLS[r]} is the same in every draw: this initialiser does not draw it", True) for r in same]
+
+
+def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray]) -> list[Note]:
+    """Say which of W_Q, W_K and W_V are one matrix."""
+    groups: list[list[str]] = []
+    for role in roles:
+        group = next((g for g in groups if np.array_equal(flat[g[0]], flat[role])), None)
+        if group is None:
+            groups.append([role])
+        else:
+            group.append(role)
+    notes = []
+    for group in groups:
+        if len(group) > 1:
+            names = [SYMBOLS[role] for role in group]
+            notes.append(Note(f"{', '.join(names[:-1])} and {names[-1]} are the same matrix", blames=True))
+    return notes
+
+
+def _same_heads(first: Effective, roles: Sequence[str]) -> list[Note]:
+    """Say in which matrices heads are copies of each other that no grouping of keys and values explains."""
+    notes = []
+    blocks = {"query": first.query.swapaxes(0, 1)}
+    heads = first.query.shape[1]
+    if "output" in roles:
+        blocks["output"] = first.output.reshape(heads, -1, first.output.shape[1])
+    for role, of in blocks.items():
+        if role in roles and heads > 1 and all(np.array_equal(of[0], other) for other in of[1:]):
+            notes.append(Note(f"{SYMBOLS[role]} is the same in every head", blames=True))
+    return notes
+
+
+def biased(matrices: Mapping[str, Matrix]) -> list[Note]:
+    """Say which biases are not zero."""
+    found = {role: m.bias_std for role, m in matrices.items() if m.bias_std > 0}
+    texts = [f"{PLURALS[role]} have a bias of standard deviation {std:.3g}/sqrt(fan_in)" for role, std in found.items()]
+    return [Note(text) for text in texts]
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
+    """Say which parameters of different names hold the same entries.
+
+    Examples
+    --------
+    >>> weight, other = np.random.default_rng(0).standard_normal((2, 4, 4))
+    >>> held = {"layers.0.weight": weight, "layers.1.weight": weight, "layers.2.weight": other}
+    >>> print(*same_layers(held))
+    layers 0 and 1 have the same weights: layers.#.weight
+    """
+    groups: dict[bytes, list[str]] = {}
+    for name, entries in parameters.items():
+        if entries.ndim > 1 and np.ptp(entries):
+            groups.setdefault(entries.tobytes() + str(entries.shape).encode(), []).append(name)
+    layers: dict[tuple[str, ...], list[str]] = {}
+    for names in groups.values():
+        if len(names) > 1 and len({_NUMBER.sub("#", name) for name in names}) == 1:
+            numbers = tuple(",".join(_NUMBER.findall(name)) for name in names)
+            layers.setdefault(numbers, []).append(_NUMBER.sub("#", names[0]))
+    notes = []
+    for numbers, where in layers.items():
+        which = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
+        more = "" if len(where) == 1 else f" and {len(where) - 1} more"
+        notes.append(Note(f"layers {which} have the same weights: {where[0]}{more}", blames=True))
+    return notes

@@ -1,0 +1,99 @@
+"""What attention gets and what becomes of it, in sentences: norms, rotations, and axes that are taken for others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.effective import NONE, ROLES
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.probe import Probe
+
+PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
+# Lengths of vectors that a norm made differ by less, for what it adds to a variance.
+_STEADY = 0.02
+
+NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
+_RANDOM = "random: two calls on one input differ"
+_SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
+_MIXED = "made of inputs at other positions too"
+_UNKNOWN = "not x W + b"
+
+
+def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
+    """Return what is to be said of queries, keys and values, and the roles whose matrices cannot be claimed."""
+    notes, layout = [], probe.reader.layout
+    if layout.first_axis:
+        notes.append(Note("attends over the first axis of its inputs: batch_first", blames=True))
+    if layout.extra:
+        keys = "a key" if layout.extra == 1 else f"{layout.extra} keys"
+        notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
+    if probe.reader.norm != NONE:
+        notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
+    if not probe.matrices.key.any() and probe.matrices.query.any():
+        notes.append(Note("keys do not depend on the inputs: cross-attention, whose other inputs `call` keeps fixed"))
+    kinds: dict[str, list[str]] = {}
+    for role in ROLES:
+        if kind := _kind(probe, role):
+            kinds.setdefault(kind, []).append(role)
+    for kind, roles in kinds.items():
+        which = " and ".join(PLURALS[role] for role in roles)
+        notes.append(Note(f"{which} are {kind}", blames=kind in (_RANDOM, _SPLIT)))
+    unclaimed = {role for kind, roles in kinds.items() if kind in (NORMALISED, _UNKNOWN) for role in roles}
+    return notes, frozenset(unclaimed)
+
+
+def _kind(probe: Probe, role: str) -> str:
+    """Return what a role is beyond x W + b; empty if it is that."""
+    seen, length = probe.seen[role], probe.x.shape[1]
+    lin, seen = probe.lin(role), seen[:, :, :length]
+    small = 2 * probe.bound * max(float(np.abs(lin).max()), 1e-300)
+    if np.abs(lin - seen).max() <= small:
+        return ""
+    if np.abs(probe.reader.see(probe.state, probe.x)[role][:, :, :length] - seen).max() > small:
+        return _RANDOM
+    if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - seen).max() <= small:
+        return _SPLIT
+    lengths = np.linalg.norm(seen, axis=-1)
+    together = np.linalg.norm(lengths, axis=1)
+    if _steady(lengths.swapaxes(0, 1).reshape(lengths.shape[1], -1)) or _steady(together.reshape(1, -1)):
+        return NORMALISED
+    if np.abs(np.linalg.norm(lin, axis=-1) - lengths).max() <= 8 * probe.bound * lengths.max():
+        return ROTATED
+    changed = probe.x.copy()
+    changed[:, -1] = 0.0
+    moved = probe.reader.see(probe.state, changed)[role][:, :, : length - 1] - seen[:, :, :-1]
+    return _MIXED if np.abs(moved).max() > small else _UNKNOWN
+
+
+def _steady(lengths: FloatArray) -> bool:
+    """Return whether each row holds one number."""
+    return bool(np.all(lengths.std(axis=1) <= _STEADY * lengths.mean(axis=1)))
+
+
+def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
+    """Return what is to be said of what follows attention, and whether there is a W_O to claim."""
+    if probe.merged is None:
+        return [Note(_after(probe))], False
+    notes, past, output = [], probe.matrices.past, probe.matrices.output
+    if probe.merged == "wrong":
+        notes.append(Note("heads are merged without a transpose, so that outputs mix positions", blames=True))
+    small = 4 * probe.bound * max(float(np.abs(past).max()), float(np.abs(output).max()))
+    if np.abs(past).max() > small:
+        own = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
+        what = "the inputs" if own else "of the inputs past attention"
+        notes.append(Note(f"a residual path: the outputs take {what}" if own else f"the outputs take {what}"))
+    none = output.shape[0] == output.shape[1] and np.abs(output - np.eye(len(output))).max() <= small
+    if none:
+        notes.append(Note("heads are concatenated and returned: there is no W_O"))
+    return notes, not none
+
+
+def _after(probe: Probe) -> str:
+    shape = (1, probe.num_heads, 1, probe.value_dim)
+    heads = np.round(np.random.default_rng(0).standard_normal(shape) * 8) * 2.0**7
+    zero = np.zeros((1, 1, probe.reader.width))
+    once, twice = (probe.reader.see(probe.state, zero, each).y for each in (heads, 2 * heads))
+    if np.abs(twice - once).max() <= _STEADY * np.abs(once).max():
+        return "the outputs are normalised: W_O cannot be read off"
+    return "what follows attention is not linear in it: W_O cannot be read off, inspect the attention alone"

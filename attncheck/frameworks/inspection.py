@@ -1,0 +1,225 @@
+"""`inspect`: what an attention layer is at initialisation, and what theory makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, parameters_of
+from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
+from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
+from attncheck.frameworks.inputs import about_inputs, about_outputs
+from attncheck.frameworks.laws import Z
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.probe import Forward, Probe
+from attncheck.frameworks.result import Inspection
+
+# Entries of each matrix that every draw but the first is read for.
+_ENTRIES = 2**16
+_DRAWS, _MOST_DRAWS = 8, 1024
+_TRAINING = "train"
+
+
+def inspect(
+    make: Callable[..., Any] | Binding,
+    width: int,
+    call: Callable[..., Any] | None = None,
+    *,
+    draws: int = _DRAWS,
+    seed: int = 0,
+) -> Inspection:
+    """Return what an attention layer is at initialisation: its matrices, their law and scale, and its formula.
+
+    Attention's own code is replaced in the module's forward, and unit vectors are fed: so the matrices are read off,
+    exactly and for any law of the weights, and the outputs are held to the formula with these very matrices.
+
+    Parameters
+    ----------
+    make : callable or attncheck.frameworks.binding.Binding
+        Returns a freshly initialised module of torch, flax, keras or equinox. With an argument `width`, a second width
+        is inspected too.
+    width : int
+        Neurons of an input.
+    call : callable, optional
+        ``call(module, x)`` returns the outputs, (batch, positions, width) both, where ``module(x)`` does not.
+    draws : int
+        How many modules are initialised.
+    seed : int
+        The seed of the first of them.
+
+    Returns
+    -------
+    Inspection
+
+    Raises
+    ------
+    InputError
+        If the module fails, or shows nothing of its attention.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> class Plain:
+    ...     def init(self, seed):
+    ...         return np.random.default_rng(seed).standard_normal((4, 64, 64)) / 8
+    ...
+    ...     def run(self, state, x, core):
+    ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 32).swapaxes(1, 2) for w in state[:3])
+    ...         heads = core(q, k, v)
+    ...         if heads is None:
+    ...             weights = np.exp(q @ k.swapaxes(-1, -2) / 32**0.5)
+    ...             heads = weights / weights.sum(-1, keepdims=True) @ v
+    ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
+    >>> found = inspect(Plain(), width=64)
+    >>> found.weights["query"].law, found.forward.mask, found.forward.scale, found.notes
+    ('normal', 'none', '1/sqrt(head_dim)', ())
+    >>> found.require(query_std=1.0, mask="none", bias=False)
+    >>> found.require(query_std=0.5)
+    Traceback (most recent call last):
+    ...
+    AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9764 to 1.021, not 0.5
+    """
+    width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64")
+    draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
+    seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
+    instrument = Instrument(bind(make, width, call))
+    state = instrument.init(seed)
+    reader = _reader(instrument, state, width)
+    if reader is None:
+        refuse("call", "attention", "was not seen", "sampling remains: attncheck.check of a simulator of your own")
+    found = _inspected(reader, state, draws, seed)
+    if not isinstance(make, Binding) and "width" in parameters_of(make):
+        other = _other_width(make, 2 * width, call, seed)
+        found = dataclasses.replace(found, notes=(*found.notes, *_over_widths(found, other)))
+    return found
+
+
+def _reader(instrument: Instrument, state: Any, width: int) -> Reader | None:
+    """Return the module as it is watched on the first path on which attention shows, None where it shows on none."""
+    for path in instrument.paths or ("",):
+        try:
+            return Reader(instrument, state, width, path)
+        except NotSeen:
+            continue
+    return None
+
+
+def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection:
+    first = reader.read(state)
+    probe = Probe(reader, state, first)
+    forward, notes = probe.forward(probe.y)
+    before, unclaimed = about_inputs(probe)
+    after, has_output = about_outputs(probe)
+    roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
+    labels = kv_labels(first)
+    read = [first, *_others(reader, first, draws, seed)]
+    distinct = [labels.index(label) for label in sorted(set(labels))]
+    precision = reader.instrument.precision
+    weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
+    paths, differing = _paths(probe, forward)
+    said = [
+        *before,
+        *notes,
+        *after,
+        *repeated(read, roles, labels),
+        *_scaled_beforehand(weights, forward, probe),
+        *biased(weights),
+        *same_layers(reader.instrument.parameters(state)),
+        *differing,
+    ]
+    if probe.seen.calls > 1:
+        said.append(Note(f"attention runs {probe.seen.calls} times in a forward: the first is inspected"))
+    number = probe.num_heads
+    kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
+    return Inspection(reader.width, number, kv, probe.head_dim, draws, weights, forward, paths, tuple(said))
+
+
+def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
+    """Yield what is read of the draws beyond the first: as many rows as the statistics of entries need."""
+    columns = min(first[role].shape[1] * first[role].shape[2] for role in ROLES)
+    rows = slice(0, -(-_ENTRIES // columns))
+    output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
+    for i in range(1, draws):
+        yield reader.read(reader.instrument.init(seed + i), rows, output_rows)
+
+
+def _paths(probe: Probe, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
+    """Return what all code paths of a module compute, and where they differ."""
+    own = probe.reader.path
+    found, notes, same = {own: forward}, [], []
+    for path in probe.reader.instrument.paths or ("",):
+        y, again = probe.output(path), probe.output(path)
+        if probe.differs(y, again):
+            where = f"{path}: " if path else ""
+            notes.append(Note(f"{where}two calls on one input differ: dropout", not path.startswith(_TRAINING)))
+        elif path == own:
+            continue
+        elif not probe.differs(y, probe.y):
+            found[path] = forward
+            same.append(path)
+        else:
+            found[path], more = probe.forward(y)
+            notes += [Note(f"{path}: {note}", note.blames) for note in more]
+    different = {path: made for path, made in found.items() if path != own and path not in same}
+    for path, made in different.items():
+        for what, one, other in _differences(forward, made):
+            notes.append(Note(f"two paths of this module differ in {what}: {own}: {one}; {path}: {other}", True))
+    return found, notes
+
+
+def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:
+    words = {"none": "no mask"}
+    said = []
+    for what in ("mask", "scale", "map"):
+        a, b = getattr(one, what), getattr(other, what)
+        if a != b:
+            said.append((what, words.get(a, a), words.get(b, b)))
+    return said or [("their outputs", str(one), str(other))]
+
+
+def _scaled_beforehand(weights: Mapping[str, Matrix], forward: Forward, probe: Probe) -> list[Note]:
+    """Say where queries seem to be scaled before attention: W_Q is then smaller than W_K by that factor."""
+    if not {"query", "key"} <= weights.keys() or probe.head_dim == 1:
+        return []
+    q, k = weights["query"], weights["key"]
+    factor = probe.head_dim**-0.5
+    if q.laws == k.laws and k.std and abs(q.std / k.std / factor - 1) <= Z * _relative(q, k):
+        what = "1/head_dim in all" if forward.scale == "1/sqrt(head_dim)" else "1/sqrt(head_dim) in all"
+        blames = forward.scale == "1/sqrt(head_dim)"
+        return [
+            Note(f"W_Q is W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, {what}", blames)
+        ]
+    return []
+
+
+def _relative(one: Matrix, other: Matrix) -> float:
+    return math.hypot(*((m.high - m.low) / (2 * Z * max(m.std, 1e-300)) for m in (one, other)))
+
+
+def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
+    """Return what a module of another width is; None where there is none."""
+    try:
+        instrument = Instrument(bind(make, width, call))
+        state = instrument.init(seed)
+        reader = _reader(instrument, state, width)
+        return None if reader is None else _inspected(reader, state, 2, seed)
+    except InputError:
+        return None
+
+
+def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
+    """Say whose standard deviation does not fall with the width."""
+    if other is None:
+        return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
+    notes = []
+    for role, m in found.weights.items():
+        if role not in other.weights:
+            continue
+        there = other.weights[role]
+        here, wide = (each.scale.times(each.fan_in**-0.5) for each in (m, there))
+        if m.std and here.low <= wide.high and wide.low <= here.high and (m.high < there.low or there.high < m.low):
+            notes.append(Note(f"{m.name}: std {here.std:.3g} whatever the width"))
+    return notes

@@ -1,0 +1,165 @@
+"""What an inspection found: a table, a description for theory and checks, and what may be required of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.frameworks.expectations import unmet
+from attncheck.frameworks.initialiser import Matrix
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.probe import Forward
+from attncheck.frameworks.theory import Theory, theory_of
+from attncheck.layers.attention import AttentionLayer
+
+_STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """What an attention layer is at initialisation.
+
+    Attributes
+    ----------
+    width, num_heads, kv_heads, head_dim : int
+        `kv_heads` counts keys and values that differ.
+    draws : int
+        How many modules were initialised.
+    weights : mapping of str to Matrix
+        By "query", "key", "value" and "output"; what cannot be read off is left out, and a note says why.
+    forward : Forward
+        Of the first path on which attention was seen.
+    paths : mapping of str to Forward
+        The same of all code paths of the module whose outputs do not differ from call to call.
+    notes : tuple of Note
+    """
+
+    width: int
+    num_heads: int
+    kv_heads: int
+    head_dim: int
+    draws: int
+    weights: Mapping[str, Matrix]
+    forward: Forward
+    paths: Mapping[str, Forward]
+    notes: tuple[Note, ...]
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The notes that say that something is wrong."""
+        return tuple(str(note) for note in self.notes if note.blames)
+
+    def layer(self, seq_len: int = 4, **changes: Any) -> AttentionLayer:
+        """Return the description of the layer, for checks and for theory.
+
+        A scale of scores that a description does not have goes into the standard deviation of queries.
+
+        Parameters
+        ----------
+        seq_len : int
+        **changes
+            Other fields of `AttentionLayer`, and replacements of those that were read off.
+
+        Raises
+        ------
+        InputError
+            If no description is like this layer, because of its mask or of matrices that were not read off.
+        """
+        stds = {_STDS[role]: matrix.std for role, matrix in self.weights.items()}
+        missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
+        if missing:
+            refuse(missing[0], None, "was not read off", f"pass it, e.g. {missing[0]}=1.0")
+        if not self.forward.known or self.forward.map not in ("softmax", "linear"):
+            remedy = "mend the layer, or write AttentionLayer(...) yourself"
+            refuse("forward", str(self.forward), "is described by no AttentionLayer", remedy)
+        scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
+        if self.forward.scale == "1/head_dim":
+            scaling, plain = "1/n", 1 / self.head_dim
+        if "query_std" in stds:
+            stds["query_std"] *= self.forward.factor / plain
+        fields: dict[str, Any] = {
+            "width": self.width,
+            "seq_len": seq_len,
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "score_scaling": scaling,
+            "attention_map": self.forward.map,
+            "mask": self.forward.mask,
+            "num_kv_heads": None if self.kv_heads == self.num_heads else self.kv_heads,
+            **stds,
+        }
+        return AttentionLayer(**(fields | changes))
+
+    @functools.cached_property
+    def theory(self) -> Theory:
+        """What follows in the theorem, over eight positions."""
+        return theory_of(self.layer(seq_len=8))
+
+    def require(self, **expected: Any) -> None:
+        """Raise where the layer is not what is expected.
+
+        Parameters
+        ----------
+        **expected
+            ``query_std``, ``key_std``, ``value_std``, ``output_std``: the interval holds it. ``query_law`` and so on:
+            not refused. ``bias``, ``query_bias`` and so on: whether there are biases other than 0. ``mask``, ``map``,
+            ``scale``: of the forward, a scale by its name or as a number. ``num_heads``, ``kv_heads``, ``head_dim``.
+            ``blamed=False``: no note says that something is wrong.
+
+        Raises
+        ------
+        AssertionError
+            With the numbers that were read off.
+        InputError
+            For a name that is none of these.
+        """
+        __tracebackhide__ = True
+        shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        if failures := unmet(expected, self.weights, self.forward, shape, self.blamed):
+            raise AssertionError("\n".join(failures))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as built-in types."""
+        return {
+            "width": self.width,
+            "num_heads": self.num_heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "draws": self.draws,
+            "weights": {
+                role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()
+            },
+            "forward": dataclasses.asdict(self.forward),
+            "paths": {path: dataclasses.asdict(forward) for path, forward in self.paths.items()},
+            "notes": [dataclasses.asdict(note) for note in self.notes],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
+        if self.kv_heads != self.num_heads:
+            heads += f", keys and values of {self.kv_heads}"
+        yield f"Attention of width {self.width}: {heads}; {self.draws} draws"
+        yield ""
+        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
+        for m in self.weights.values():
+            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
+            rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield ""
+        yield f"forward: {self.forward}"
+        for note in self.notes:
+            yield f"{'wrong' if note.blames else 'note'}: {note}"
+        try:
+            said = str(self.theory)
+        except InputError as error:
+            said = f"nothing: {error}"
+        for line in said.splitlines():
+            yield f"theory: {line}"

@@ -1,0 +1,97 @@
+"""What the theorem says of a layer with the scales that were read off."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import special
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.theory.limit import limit
+from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.rows import score_std
+from attncheck.theory.rates.distance import distance
+from attncheck.theory.rates.law import Distance, finite_width_law
+
+_DRAWS = 256
+_ENTROPIES = 2**14
+
+
+@dataclasses.dataclass(frozen=True)
+class Theory:
+    """What follows from the scales of a layer, for independent inputs of unit variance and normal weights.
+
+    Attributes
+    ----------
+    layer : AttentionLayer
+    score_variance : float
+        Of a score between two positions in the limit, σ_Q²σ_K² for scores divided by √head_dim.
+    temperature : float
+        Of the softmax over scores of unit variance: one over their standard deviation.
+    entropy, most_entropy : float
+        Of the attention weights of the last position in the limit, in nats, and of equal weights.
+    excess_kurtosis : float
+        Of an output of the last position in the limit.
+    excess_kurtosis_here, excess_kurtosis_error : float
+        The same at this width.
+    distance : Distance
+        Of the law of this output from its limit.
+    """
+
+    layer: AttentionLayer
+    score_variance: float
+    temperature: float
+    entropy: float
+    most_entropy: float
+    excess_kurtosis: float
+    excess_kurtosis_here: float
+    excess_kurtosis_error: float
+    distance: Distance
+
+    def __str__(self) -> str:
+        seen = "attends to" if self.layer.mask == "none" else "at the end attends to"
+        return "\n".join(
+            [
+                f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}",
+                f"a position {seen} {math.exp(self.entropy):.2f} of {math.exp(self.most_entropy):.0f} positions "
+                f"(entropy {self.entropy:.3f} nats)",
+                f"excess kurtosis of an output {self.excess_kurtosis:.3g} in the limit, "
+                f"{self.excess_kurtosis_here:.3g} ± {self.excess_kurtosis_error:.1g} at width {self.layer.width}",
+                f"distance from the limit: {self.distance}",
+            ]
+        )
+
+
+def theory_of(layer: AttentionLayer) -> Theory:
+    """Return what follows for a layer.
+
+    Examples
+    --------
+    >>> found = theory_of(AttentionLayer(width=64, num_heads=4, head_dim=16, query_std=0.5**0.5, key_std=0.5**0.5))
+    >>> round(found.score_variance, 9), round(found.temperature, 9)
+    (0.25, 2.0)
+    """
+    last = layer.seq_len - 1
+    spread = score_std(layer)
+    here = finite_width_law(layer, size=_DRAWS)
+    return Theory(
+        layer,
+        spread**2,
+        1 / spread if spread else math.inf,
+        _entropy(layer),
+        math.log(int(visible(layer)[-1].sum())),
+        limit(layer).excess_kurtosis(last),
+        here.excess_kurtosis(last),
+        here.excess_kurtosis_error(last),
+        distance(layer, position=last, size=_DRAWS),
+    )
+
+
+def _entropy(layer: AttentionLayer) -> float:
+    """Return the mean entropy of the last row of the weights."""
+    one = layer.replace(num_heads=1, num_kv_heads=None)
+    scores = draw_limit(one, _ENTROPIES, 0, np.random.default_rng(0)).scores[:, 0]
+    return float(special.entr(attention_weights(one, scores)[:, -1]).sum(axis=-1).mean())
