@@ -18,8 +18,8 @@ FloatArray = NDArray[np.float64]
 #: Takes queries, keys and values (B, H, L, d) where softmax attention is about to run; keys and values may have fewer
 #: heads. Returns what attention is to return, (B, H, L, d), or None to let the framework go on.
 Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
-#: Takes scores (..., L, L) where a softmax over them is about to run. Returns the weights, or None to go on.
-SoftmaxCore = Callable[[FloatArray], FloatArray | None]
+#: Takes what a softmax is about to run on and its axis, -1, -2, …; weights take its place, or None lets it go on.
+SoftmaxCore = Callable[[FloatArray, int], FloatArray | None]
 
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
@@ -52,7 +52,7 @@ class Binding(Protocol):
     - ``paths: tuple[str, ...]``: names of code paths of one module, such as ``("eval", "train")``. `run` and `softmax`
       then take ``path=``, one of them. The first is inspected in full, the others are compared with it.
     - ``precision: float``: the unit roundoff of the forward; that of float32 where there is none.
-    - ``softmax(state, x, core)``: like `run`, but ``core(scores)`` is called in the place of every softmax, for
+    - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` is called in the place of every softmax, for
       attention that is written by hand.
     - ``parameters(state)``: the arrays that `init` made, by name.
 
@@ -111,11 +111,11 @@ class Instrument:
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> FloatArray:
         """Return the output, (B, L, n)."""
-        return self._output("run", x, state, x, core, **({"path": path} if path else {}))
+        return self._output("run", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "") -> FloatArray:
         """Return the output, (B, L, n), with the softmax watched only."""
-        return self._output("softmax", x, state, x, core, **({"path": path} if path else {}))
+        return self._output("softmax", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return what was initialised, by name; nothing where the binding does not say."""

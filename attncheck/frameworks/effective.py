@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,53 @@ ROLES = ("query", "key", "value")
 LENGTH = 2.0**10
 #: What normalises inputs: nothing, the root mean square, or that of what is left of them without their mean.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
+# Changes by no more unit roundoffs are none.
+_ROUNDED = 16.0
 # Values that differ by less are the same but for rounding and for what a norm adds to a variance.
 _ALIKE = 0.02
 # Two numbers of batches and of positions that tell which axis is which, whatever the number of heads is.
 _SHAPES = ((2, 3), (3, 5))
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
+
+
+def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
+    """Return whether matrices are the same but for the rounding of biases that were taken away again."""
+    if one.shape != other.shape:
+        return False
+    return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
+
+
+def normed(x: FloatArray, norm: str) -> FloatArray:
+    """Return inputs as the matrices get them: normalised where the module does that first."""
+    if norm == NONE:
+        return x
+    x = x - x.mean(axis=-1, keepdims=True) if norm == LAYER else x
+    return np.asarray(x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True)))
+
+
+def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
+    """Return how long unit vectors times `length` are when they come to the matrices.
+
+    A layer norm takes their mean away too, so that a matrix less the mean of its rows is what shows.
+    """
+    return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
+
+
+def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
+    """Return what normalises inputs before a probe shows anything of them: then it does not grow with them.
+
+    Parameters
+    ----------
+    probe : callable
+        Takes inputs, (1, 1, n).
+    width : int
+    """
+    x = LENGTH * np.random.default_rng(0).integers(-8, 9, (1, 1, width)).astype(np.float64)
+    once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 4 * LENGTH))
+    small = _ALIKE * np.abs(once).max()
+    if np.abs(once).max() == 0.0 or np.abs(twice - once).max() > small:
+        return NONE
+    return LAYER if np.abs(shifted - once).max() <= small else RMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +165,7 @@ class Reader:
         self.instrument, self.width, self.path = instrument, width, path
         self.layout, self.norm = Layout("heads", 0), NONE
         self.layout = self._layout(state)
-        self.norm = self._norm(state)
+        self.norm = norm_of(lambda x: self.see(state, x, silent=True).value, width)
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> Seen:
         """Run on x, (B, L, n), and return what attention got at its first call.
@@ -163,38 +205,22 @@ class Reader:
         heads = LENGTH * np.eye(inner)[output_rows]
         heads = heads.reshape(len(heads), none.query.shape[1], 1, none.value.shape[-1])
         after = self.see(state, np.zeros((len(heads), 1, self.width)), heads)
-        size = self._unit_size()
-        read = {r: (units[r][:, :, 0] - none[r][:, :, 0]) / size for r in ROLES}
+        size = unit_size(self.norm, self.width)
+        read = {r: self._change(units[r][:, :, 0], none[r][:, :, 0]) / size for r in ROLES}
         biases = {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
-        output = (after.y[:, 0] - none.y[0, 0]) / LENGTH
+        output = self._change(after.y[:, 0], none.y[0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
-                refuse(f"W_{name}", matrix, "holds what is no number", "mend the initialiser")
-        return Effective(**read, output=output, biases=biases, past=(units.y[:, 0] - none.y[0, 0]) / LENGTH)
+                what = "is what unit vectors show of some weights"
+                refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
+        return Effective(**read, output=output, biases=biases, past=self._change(units.y[:, 0], none.y[0]) / LENGTH)
 
-    def normed(self, x: FloatArray) -> FloatArray:
-        """Return inputs as the matrices get them: normalised where the module does that first."""
-        if self.norm == NONE:
-            return x
-        x = x - x.mean(axis=-1, keepdims=True) if self.norm == LAYER else x
-        return np.asarray(x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True)))
-
-    def _unit_size(self) -> float:
-        """Return how long unit vectors are when they come to the matrices.
-
-        A layer norm takes their mean away too, so that a matrix less the mean of its rows is what shows.
-        """
-        n = self.width
-        return float({NONE: LENGTH, RMS: n**0.5, LAYER: n / max(n - 1, 1) ** 0.5}[self.norm])
-
-    def _norm(self, state: Any) -> str:
-        """Return what normalises the inputs before anything else: then values do not grow with them."""
-        x = LENGTH * np.random.default_rng(0).integers(-8, 9, (1, 1, self.width)).astype(np.float64)
-        once, twice, shifted = (self.see(state, each, silent=True).value for each in (x, 2 * x, x + 4 * LENGTH))
-        small = _ALIKE * np.abs(once).max()
-        if np.abs(once).max() == 0.0 or np.abs(twice - once).max() > small:
-            return NONE
-        return LAYER if np.abs(shifted - once).max() <= small else RMS
+    def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
+        """Return what unit vectors change, 0 where that is rounding."""
+        change = made - before
+        size = float(np.abs(before).max(initial=0.0))
+        rounded = np.all(np.abs(change) <= _ROUNDED * self.instrument.precision * size)
+        return np.zeros_like(change) if rounded else change
 
     def _layout(self, state: Any) -> Layout:
         """Return which axis is which, by two runs with different numbers of batches and positions."""
@@ -206,6 +232,8 @@ class Reader:
         def moves(axis: int, with_: FloatArray) -> bool:
             return bool(np.array_equal(axes[axis], with_))
 
+        if len({k[-2] for k in keys}) == 1:
+            refuse("keys", keys[0], "are the same whatever the inputs are: cross-attention", "inspect self-attention")
         extra = [k[-2] - q[-2] for q, k in zip(queries, keys, strict=True)]
         more = extra[0] if extra[0] == extra[1] and extra[0] > 0 else 0
         if len(queries[0]) == 4:

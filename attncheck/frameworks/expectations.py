@@ -10,7 +10,7 @@ from attncheck._lib.errors import check_number, refuse
 from attncheck.frameworks.initialiser import Matrix
 from attncheck.frameworks.probe import Forward
 
-_ROLES = ("query", "key", "value", "output")
+_ROLES = ("query", "key", "value", "output", "query_key", "value_output")
 _OF_FORWARD = ("mask", "map", "scale")
 _OF_SHAPE = ("num_heads", "kv_heads", "head_dim")
 _NAMES = (
@@ -46,7 +46,7 @@ def unmet(
         elif name in _OF_FORWARD:
             said.append(_of_forward(forward, name, value))
         else:
-            role, what = name.split("_")
+            role, _, what = name.rpartition("_")
             unread = f"{name} cannot be held to {value}: the matrix was not read off"
             said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
     return [sentence for sentence in said if sentence]

@@ -11,7 +11,7 @@ import numpy as np
 
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray
-from attncheck.frameworks.effective import ROLES, Effective
+from attncheck.frameworks.effective import ROLES, Effective, alike
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import Scale
 from attncheck.frameworks.notes import Note
@@ -62,13 +62,13 @@ class Matrix:
         return Scale(self.std, self.low, self.high)
 
 
-def kv_labels(first: Effective) -> tuple[int, ...]:
+def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
     """Return which of the different keys and values each head has, numbered as they first appear."""
     heads = np.concatenate([first.key, first.value], axis=0)
     seen: list[FloatArray] = []
     labels = []
     for h in range(heads.shape[1]):
-        label = next((i for i, other in enumerate(seen) if np.array_equal(other, heads[:, h])), len(seen))
+        label = next((i for i, other in enumerate(seen) if alike(other, heads[:, h], precision)), len(seen))
         if label == len(seen):
             seen.append(heads[:, h])
         labels.append(label)
@@ -76,7 +76,7 @@ def kv_labels(first: Effective) -> tuple[int, ...]:
 
 
 def matrix_of(
-    role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, norm_rows: bool
+    role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, centred: bool
 ) -> Matrix:
     """Return what all draws say of one matrix.
 
@@ -88,20 +88,21 @@ def matrix_of(
     distinct : sequence of int
         The heads of keys and values that are no copies.
     precision : float
-    norm_rows : bool
+    centred : bool
         Whether a layer norm took the mean over rows away.
     """
     first = draws[0][role]
-    full = first.shape[0] / (first.shape[0] - 1) if norm_rows and role != "output" else 1.0
+    rows = first.shape[0]
+    lost = 1 / rows if centred and role != "output" and rows > 1 else 0.0
     heads = list(distinct) if role in ("key", "value") else slice(None)
     parts = [each[role] if role == "output" else each[role][:, heads] for each in draws]
-    if len(parts) > 1 and np.array_equal(_common(parts), parts[1]):
+    if len(parts) > 1 and alike(_common(parts), parts[1], precision):
         parts = parts[:1]
     fan_in = first.shape[0]
     entries = np.concatenate([part.ravel() for part in parts])
-    scale = laws.scale_of(entries).times(float(np.sqrt(full * fan_in)))
+    scale = laws.scale_of(entries).times(float(np.sqrt(fan_in / (1 - lost))))
     flat = parts[0].reshape(fan_in, -1)
-    held = laws.laws_of(entries, laws.scale_of(entries), precision)
+    held = laws.laws_of(entries, laws.scale_of(entries), precision, lost)
     if held != (laws.CONSTANT,) and laws.orthogonal(flat):
         held = (laws.ORTHOGONAL,)
     packed = 0 if role == "output" else sum(draws[0][r].shape[1] * draws[0][r].shape[2] for r in ROLES)
@@ -116,24 +117,24 @@ def _common(parts: Sequence[FloatArray]) -> FloatArray:
     return parts[0][: len(parts[1])]
 
 
-def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int]) -> list[Note]:
+def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
     """Return what repeats between draws, matrices and heads, and what is correlated."""
     first = draws[0]
-    notes = [*_same_in_draws(draws, roles)]
+    notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
     flat = {role: first[role].reshape(first[role].shape[0], -1) for role in shown}
     for one, other in itertools.combinations(shown, 2):
         for turned, matrix in (("", flat[other]), (", transposed", flat[other].T)):
             if matrix.shape != flat[one].shape:
                 continue
-            if np.array_equal(flat[one], matrix):
+            if alike(flat[one], matrix, precision):
                 if turned:
                     notes.append(Note(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}", blames=True))
             elif r := laws.correlated(*(m.ravel()[:_MOST] for m in (flat[one], matrix))):
                 text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
                 notes.append(Note(text, blames=True))
-    notes += _same_matrices([role for role in shown if role != "output"], flat)
-    notes += _same_heads(first, shown)
+    notes += _same_matrices([role for role in shown if role != "output"], flat, precision)
+    notes += _same_heads(first, shown, precision)
     of = len(set(labels))
     size = len(labels) // of
     if 1 < of < len(labels) and len(labels) == of * size:
@@ -151,20 +152,20 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str]) -> list[Note]:
+def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
     if len(draws) < 2:
         return []
-    same = [r for r in roles if np.ptp(draws[1][r]) and np.array_equal(_common([d[r] for d in draws]), draws[1][r])]
+    same = [r for r in roles if np.ptp(draws[1][r]) and alike(_common([d[r] for d in draws]), draws[1][r], precision)]
     if len(same) == len(roles) > 1:
         return [Note("all weights are the same in every draw: make returns a module that it does not draw", True)]
     return [Note(f"{SYMBOLS[r]} is the same in every draw: this initialiser does not draw it", True) for r in same]
 
 
-def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray]) -> list[Note]:
+def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precision: float) -> list[Note]:
     """Say which of W_Q, W_K and W_V are one matrix."""
     groups: list[list[str]] = []
     for role in roles:
-        group = next((g for g in groups if np.array_equal(flat[g[0]], flat[role])), None)
+        group = next((g for g in groups if alike(flat[g[0]], flat[role], precision)), None)
         if group is None:
             groups.append([role])
         else:
@@ -177,7 +178,7 @@ def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray]) -> list
     return notes
 
 
-def _same_heads(first: Effective, roles: Sequence[str]) -> list[Note]:
+def _same_heads(first: Effective, roles: Sequence[str], precision: float) -> list[Note]:
     """Say in which matrices heads are copies of each other that no grouping of keys and values explains."""
     notes = []
     blocks = {"query": first.query.swapaxes(0, 1)}
@@ -185,7 +186,7 @@ def _same_heads(first: Effective, roles: Sequence[str]) -> list[Note]:
     if "output" in roles:
         blocks["output"] = first.output.reshape(heads, -1, first.output.shape[1])
     for role, of in blocks.items():
-        if role in roles and heads > 1 and all(np.array_equal(of[0], other) for other in of[1:]):
+        if role in roles and heads > 1 and all(alike(of[0], other, precision) for other in of[1:]):
             notes.append(Note(f"{SYMBOLS[role]} is the same in every head", blames=True))
     return notes
 
@@ -201,27 +202,30 @@ _NUMBER = re.compile(r"\d+")
 
 
 def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Say which parameters of different names hold the same entries.
+    """Say which parameters whose names differ by one number hold the same entries.
 
     Examples
     --------
     >>> weight, other = np.random.default_rng(0).standard_normal((2, 4, 4))
-    >>> held = {"layers.0.weight": weight, "layers.1.weight": weight, "layers.2.weight": other}
+    >>> held = {"layers.0.linear1": weight, "layers.1.linear1": weight, "layers.2.linear1": other}
     >>> print(*same_layers(held))
-    layers 0 and 1 have the same weights: layers.#.weight
+    layers 0 and 1 have the same weights: layers.#.linear1
     """
-    groups: dict[bytes, list[str]] = {}
+    groups: dict[tuple[bytes, tuple[int, ...]], list[str]] = {}
     for name, entries in parameters.items():
         if entries.ndim > 1 and np.ptp(entries):
-            groups.setdefault(entries.tobytes() + str(entries.shape).encode(), []).append(name)
+            groups.setdefault((entries.tobytes(), entries.shape), []).append(name)
     layers: dict[tuple[str, ...], list[str]] = {}
     for names in groups.values():
-        if len(names) > 1 and len({_NUMBER.sub("#", name) for name in names}) == 1:
-            numbers = tuple(",".join(_NUMBER.findall(name)) for name in names)
-            layers.setdefault(numbers, []).append(_NUMBER.sub("#", names[0]))
+        numbers = [_NUMBER.findall(name) for name in names]
+        columns = [i for i, column in enumerate(zip(*numbers, strict=False)) if len(set(column)) > 1]
+        if len({_NUMBER.sub("#", name) for name in names}) == 1 and len(columns) == 1:
+            of = iter(range(len(numbers[0])))
+            where = _NUMBER.sub(lambda found: "#" if next(of) == columns[0] else found.group(), names[0])  # noqa: B023
+            layers.setdefault(tuple(each[columns[0]] for each in numbers), []).append(where)
     notes = []
-    for numbers, where in layers.items():
-        which = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
-        more = "" if len(where) == 1 else f" and {len(where) - 1} more"
-        notes.append(Note(f"layers {which} have the same weights: {where[0]}{more}", blames=True))
+    for which, places in layers.items():
+        more = "" if len(places) == 1 else f" and {len(places) - 1} more"
+        text = f"layers {', '.join(which[:-1])} and {which[-1]} have the same weights: {places[0]}{more}"
+        notes.append(Note(text, blames=True))
     return notes

@@ -16,6 +16,7 @@ from attncheck.frameworks.laws import Z
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, Probe
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.softmax import watched
 
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16
@@ -88,9 +89,12 @@ def inspect(
     instrument = Instrument(bind(make, width, call))
     state = instrument.init(seed)
     reader = _reader(instrument, state, width)
-    if reader is None:
-        refuse("call", "attention", "was not seen", "sampling remains: attncheck.check of a simulator of your own")
-    found = _inspected(reader, state, draws, seed)
+    found = None if reader is None else _inspected(reader, state, draws, seed)
+    if found is None and instrument.softmax_watched:
+        found = watched(instrument, state, width, draws, seed)
+    if found is None:
+        what = "no call of attention and no softmax over positions is seen in its forward"
+        refuse("make", make, what, "sampling remains: hand a simulator to attncheck.check")
     if not isinstance(make, Binding) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
         found = dataclasses.replace(found, notes=(*found.notes, *_over_widths(found, other)))
@@ -107,24 +111,27 @@ def _reader(instrument: Instrument, state: Any, width: int) -> Reader | None:
     return None
 
 
-def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection:
+def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection | None:
+    """Return what is found where attention is watched, None where what is watched makes no difference."""
     first = reader.read(state)
     probe = Probe(reader, state, first)
-    forward, notes = probe.forward(probe.y)
+    if probe.idle:
+        return None
+    forward, notes = probe.forward(probe.y) if probe.steady else probe.unsteady
     before, unclaimed = about_inputs(probe)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
-    labels = kv_labels(first)
+    precision = reader.instrument.precision
+    labels = kv_labels(first, precision)
     read = [first, *_others(reader, first, draws, seed)]
     distinct = [labels.index(label) for label in sorted(set(labels))]
-    precision = reader.instrument.precision
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
     paths, differing = _paths(probe, forward)
     said = [
         *before,
         *notes,
         *after,
-        *repeated(read, roles, labels),
+        *repeated(read, roles, labels, precision),
         *_scaled_beforehand(weights, forward, probe),
         *biased(weights),
         *same_layers(reader.instrument.parameters(state)),

@@ -21,6 +21,8 @@ Z = float(stats.norm.isf(LEVEL / 2))
 _MOST = 2**16
 # A normal law cut off at ±2σ has this standard deviation, in σ.
 _CUT = float(stats.truncnorm(-2, 2).std())
+# Points for the law of entries less their mean.
+_NODES, _GRID = 60, 4001
 # An initialiser is orthogonal where columns overlap less than half as much as independent ones.
 _OVERLAP = 0.5
 
@@ -33,15 +35,12 @@ class Law:
     ----------
     name : str
     cdf : callable
-    bound : float
-        No entry is larger, in standard deviations.
     crowding : float
         The largest |x| times density: what rounding moves of the cdf, per relative step.
     """
 
     name: str
     cdf: Callable[[FloatArray], FloatArray]
-    bound: float
     crowding: float
 
 
@@ -55,9 +54,9 @@ def _truncated(x: FloatArray) -> FloatArray:
 
 
 LAWS = (
-    Law("normal", special.ndtr, math.inf, 0.242),
-    Law("uniform", _uniform, math.sqrt(3), 0.5),
-    Law("truncated normal", _truncated, 2 / _CUT, 0.254),
+    Law("normal", special.ndtr, 0.242),
+    Law("uniform", _uniform, 0.5),
+    Law("truncated normal", _truncated, 0.254),
 )
 ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
 
@@ -98,7 +97,7 @@ def scale_of(entries: FloatArray) -> Scale:
     return Scale(math.sqrt(mean), math.sqrt(mean) * low, math.sqrt(mean) * high)
 
 
-def laws_of(entries: FloatArray, scale: Scale, precision: float) -> tuple[str, ...]:
+def laws_of(entries: FloatArray, scale: Scale, precision: float, lost: float = 0.0) -> tuple[str, ...]:
     """Return the names of the laws that independent entries do not refuse.
 
     Each is held to the largest distance of distribution functions, and to the largest entry: laws with a bound have
@@ -110,6 +109,9 @@ def laws_of(entries: FloatArray, scale: Scale, precision: float) -> tuple[str, .
     scale : Scale
     precision : float
         The unit roundoff of the entries.
+    lost : float
+        The share of their variance that was taken away as the mean over that many entries, 1/n of n: what is left of
+        each is (1 - 1/n) of itself, less the sum of the others over n, which is all but normal.
 
     Examples
     --------
@@ -126,8 +128,22 @@ def laws_of(entries: FloatArray, scale: Scale, precision: float) -> tuple[str, .
         return (CONSTANT,)
     x = np.sort(x[:: -(-x.size // _MOST)]) / scale.std
     relative = (scale.high - scale.low) / (2 * scale.std) + 4 * precision
-    kept = [law.name for law in LAWS if not _refused(x, law, relative, precision)]
+    tried = [_less_mean(law, lost) if lost else law for law in LAWS]
+    kept = [law.name for law in tried if not _refused(x, law, relative, precision)]
     return tuple(kept) or (UNKNOWN,)
+
+
+def _less_mean(law: Law, lost: float) -> Law:
+    """Return the law of what is left of n entries without their mean, of unit variance again."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    own, others = math.sqrt(1 - lost), math.sqrt(lost)
+
+    def cdf(x: FloatArray) -> FloatArray:
+        grid = np.linspace(-6, 6, _GRID)
+        mixed = law.cdf((grid[:, None] - others * nodes) / own) @ (weights / weights.sum())
+        return np.asarray(np.interp(x, grid, mixed))
+
+    return dataclasses.replace(law, cdf=cdf)
 
 
 def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck.frameworks.binding import FloatArray, untouched
-from attncheck.frameworks.effective import NONE, ROLES, Effective, Reader
+from attncheck.frameworks.effective import NONE, ROLES, Effective, Reader, normed
 from attncheck.frameworks.forward import (
     AMONG_HEADS,
     AXES,
@@ -29,6 +29,8 @@ from attncheck.frameworks.notes import Note
 _BATCH, _MOST_POSITIONS = 3, 7
 # Scores vary by about this much, so that neither their scale nor one of them is all that shows.
 _SPREAD = 1.0
+# Inputs to a norm are so much larger, so that what it adds to their variance is rounding.
+_BEYOND = 8.0
 # Weights that are read off are off by so much more than outputs.
 _READ = 10.0
 # And numbers that are fitted add to what rounding explains.
@@ -54,7 +56,7 @@ class Forward:
     factor : float
         The same as a number.
     error : float
-        The largest difference from the formula with the module's own matrices, of the largest output.
+        The largest difference from the formula with the module's own matrices, of the largest that attention adds.
     bound : float
         What rounding explains of it.
     """
@@ -72,9 +74,11 @@ class Forward:
         return self.error <= self.bound
 
     def __str__(self) -> str:
+        if self.error == math.inf:
+            return "does not show"
         if not self.known:
             explained = f"where rounding explains {self.bound:.1g}"
-            return f"not those of a known formula: the nearest is off by {self.error:.2g} of the largest, {explained}"
+            return f"not those of a known formula: the nearest is off by {self.error:.2g}, {explained}"
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
         return f"{self.map}, {mask}, scores times {self.scale}; equal to the formula to {self.error:.1g}"
 
@@ -111,6 +115,22 @@ class Probe:
         self.linear = self._linear_inputs()
         self.merged = self._linear_output(seed)
 
+    @property
+    def idle(self) -> bool:
+        """Whether outputs vary with the inputs, and not by what attention returns."""
+        linear = self.matrices.biases["output"] + self.x @ self.matrices.past
+        return not self.matrices.output.any() and self.differs(self.y, linear) and not self.differs(self.y, self.silent)
+
+    @property
+    def steady(self) -> bool:
+        """Whether two calls on one input give the same."""
+        return not self.differs(self.y, self.output(self.reader.path))
+
+    @property
+    def unsteady(self) -> tuple[Forward, list[Note]]:
+        """What is said of a forward that differs from call to call: nothing."""
+        return Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound), []
+
     def output(self, path: str) -> FloatArray:
         """Return the output of the module as its user runs it, on one of its paths."""
         swapped = self.reader.layout.first_axis
@@ -127,15 +147,20 @@ class Probe:
 
     def forward(self, y: FloatArray) -> tuple[Forward, list[Note]]:
         """Return what the outputs on `x` say of the formula."""
+        added = float(np.abs(y - self.silent).max())
+        bound = self.bound * float(np.abs(y).max()) / added if added > 0 else math.inf
+        if bound >= 1.0:
+            made = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, bound)
+            return made, [Note("attention adds nothing to the outputs beyond rounding: its formula does not show")]
         best, error = self._candidate(y)
-        if error > self.bound and self.merged is not None:
+        if error > bound and self.merged is not None:
             found, left = self._read_off(y)
             if found is not None and left < error:
                 best, error = found, left
         known = scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
-        scale = named(best.factor, known, max(1e-3, 4 * self.bound)) if best.map != OTHER else OTHER
+        scale = named(best.factor, known, max(1e-3, 4 * bound)) if best.map != OTHER else OTHER
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
-        made = Forward(best.map, best.mask, scale, best.factor, error, self.bound * (_FITTED if fitted else 1.0))
+        made = Forward(best.map, best.mask, scale, best.factor, error, bound * (_FITTED if fitted else 1.0))
         return made, self._told(made, best)
 
     def _told(self, made: Forward, formula: Formula) -> list[Note]:
@@ -171,7 +196,7 @@ class Probe:
         length = next((s for s in range(fits, 1, -1) if s not in taken), max(fits, 2))
         x = np.clip(np.round(rng.standard_normal((_BATCH, length, self.reader.width)) * 8), -31, 31) / 8
         if self.reader.norm != NONE:
-            return np.asarray(x)
+            return np.asarray(x * (_BEYOND if self.reader.instrument.precision <= _SINGLE else 1.0))
         q, k = self.lin("query", x), self.lin("key", x)
         size = math.sqrt(float(np.mean(q**2) * np.mean(k**2)))
         return np.asarray(x * 2.0 ** round(math.log2(_SPREAD / size) / 2) if size > 0 else x)
@@ -179,7 +204,7 @@ class Probe:
     def lin(self, role: str, x: FloatArray | None = None) -> FloatArray:
         """Return x W + b, (B, H, L, d)."""
         made = (
-            np.tensordot(self.reader.normed(self.x if x is None else x), self.matrices[role], 1)
+            np.tensordot(normed(self.x if x is None else x, self.reader.norm), self.matrices[role], 1)
             + self.matrices.biases[role]
         )
         return np.asarray(made.swapaxes(1, 2))
@@ -222,7 +247,7 @@ class Probe:
     # The formula ----------------------------------------------------------------------------------
 
     def _error(self, formula: Formula, y: FloatArray) -> float:
-        return float(np.abs(self._outcome(formula) - y).max()) / max(float(np.abs(y).max()), 1e-300)
+        return float(np.abs(self._outcome(formula) - y).max() / np.abs(y - self.silent).max())
 
     def _candidate(self, y: FloatArray) -> tuple[Formula, float]:
         """Return the common formula that is nearest, and how far it is off."""
@@ -233,8 +258,6 @@ class Probe:
             if self.reader.layout.form == "positions":
                 formula = dataclasses.replace(formula, map=AMONG_HEADS)
             found.append((self._error(formula, y), formula))
-            if found[-1][0] <= self.bound:
-                break
         error, formula = min(found, key=lambda each: each[0])
         return formula, error
 

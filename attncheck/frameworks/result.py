@@ -15,6 +15,7 @@ from attncheck.frameworks.probe import Forward
 from attncheck.frameworks.theory import Theory, theory_of
 from attncheck.layers.attention import AttentionLayer
 
+_PRODUCTS = {"query_key": ("query_std", "key_std"), "value_output": ("value_std", "output_std")}
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
 
 
@@ -29,7 +30,8 @@ class Inspection:
     draws : int
         How many modules were initialised.
     weights : mapping of str to Matrix
-        By "query", "key", "value" and "output"; what cannot be read off is left out, and a note says why.
+        By "query", "key", "value" and "output"; what cannot be read off is left out, and a note says why. Where
+        attention is written by hand, by "query_key" and "value_output": σ_Qσ_K of W_Q W_Kᵀ, and σ_Vσ_O of W_V W_O.
     forward : Forward
         Of the first path on which attention was seen.
     paths : mapping of str to Forward
@@ -68,7 +70,10 @@ class Inspection:
         InputError
             If no description is like this layer, because of its mask or of matrices that were not read off.
         """
-        stds = {_STDS[role]: matrix.std for role, matrix in self.weights.items()}
+        stds = {name: self.weights[role].std for role, name in _STDS.items() if role in self.weights}
+        for product, (one, other) in _PRODUCTS.items():
+            if product in self.weights:  # scores and outputs have the law of any two with this product
+                stds |= {one: self.weights[product].std, other: 1.0}
         missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
         if missing:
             refuse(missing[0], None, "was not read off", f"pass it, e.g. {missing[0]}=1.0")

@@ -65,7 +65,7 @@ class Torch:
             return self._output(state, x, path)
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
-        """Return the output, with every softmax over as many keys as there are positions watched."""
+        """Return the output, with every softmax watched."""
         with _slow(), _Softmax(core):
             return self._output(state, x, path)
 
@@ -114,7 +114,7 @@ class _Softmax(TorchDispatchMode):
         made = function(*args, **(kwargs or {}))
         if function not in _SOFTMAX:
             return made
-        weights = self.core(_array(args[0]))
+        weights = self.core(_array(args[0]), args[1] % args[0].ndim - args[0].ndim)
         return made if weights is None else torch.as_tensor(weights, dtype=made.dtype, device=made.device)
 
 
