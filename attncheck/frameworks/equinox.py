@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
-from attncheck.frameworks._jax import Watch, first, named, on_cpu
-from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
+from attncheck.frameworks._jax import ATTENTION, SOFTMAX, JaxBinding, on_cpu
+from attncheck.frameworks.binding import parameters_of
+
+_NAME = "dot_product_attention"
 
 
-class Equinox:
+class Equinox(JaxBinding):
     """A layer of equinox.
 
     Parameters
@@ -22,10 +25,10 @@ class Equinox:
     """
 
     def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:
+        super().__init__()
         self._make = make
         self._keyed = "key" in parameters_of(make)
         self._call = call or _self_attention
-        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
@@ -34,35 +37,24 @@ class Equinox:
         with on_cpu():
             return self._make(key=jax.random.PRNGKey(seed)) if self._keyed else self._make()
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the module's outputs for x, with `core` in the place of attention."""
+    def _split(self, state: Any) -> tuple[Any, Any]:
+        import equinox
+
+        return tuple(reversed(equinox.partition(state, equinox.is_array)))
+
+    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
+        import equinox
         import equinox.nn._attention as attention
         import jax
 
-        if core is untouched:
-            return self._outputs(state, x, eager=False)
-        watch, name = Watch(core), "dot_product_attention"
-        with watch.replacing(attention, name=name, axes="HLd"), watch.replacing(jax.nn, name=name):
-            y = self._outputs(state, x)
-        self.precision = watch.precision
-        return y
-
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the module's outputs for x, with `core` in the place of every softmax."""
-        import jax
-
-        with Watch(core).replacing(jax.nn, name="softmax", arguments=1, axes="LL"):
-            return self._outputs(state, x)
-
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the module's arrays, by name."""
-        return named(state)
-
-    def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
-        import jax
-
-        with on_cpu(eager):
-            return first(jax.vmap(lambda each: self._call(module, each))(jax.numpy.asarray(x)))
+        module = equinox.combine(arrays, structure)
+        with contextlib.ExitStack() as stack:
+            if watched == ATTENTION:
+                stack.enter_context(self._watch.replacing(_NAME, "HLd", attention))
+                stack.enter_context(self._watch.replacing(_NAME, "LHd", jax.nn))
+            elif watched == SOFTMAX:
+                stack.enter_context(self._watch.replacing("softmax", "LL", jax.nn))
+            return jax.vmap(lambda each: self._call(module, each))(x)
 
 
 def _self_attention(module: Any, x: Any) -> Any:
