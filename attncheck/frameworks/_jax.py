@@ -1,61 +1,100 @@
-"""What bindings of frameworks on JAX share: functions of attention watched, on the CPU, with nothing compiled."""
+"""What bindings of frameworks on JAX share: functions of attention watched in a forward that is compiled as one."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from attncheck.frameworks.binding import SINGLE, FloatArray
+from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
+
+#: What is watched in a forward.
+NOTHING, ATTENTION, SOFTMAX = "nothing", "attention", "softmax"
 
 
 @contextlib.contextmanager
-def on_cpu(eager: bool = False) -> Iterator[None]:
-    """Work on the CPU; with `eager` nothing is compiled, for what was compiled before would not meet a core."""
+def on_cpu() -> Iterator[None]:
+    """Have JAX work on the CPU."""
     import jax
 
-    with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.disable_jit(eager):
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
 
 
-def first(outputs: Any) -> Any:
-    """Return NumPy's array of outputs; of several, such as (outputs, weights), of the first."""
-    return np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+class JaxBinding:
+    """A binding to modules on JAX; a derived class says how they are made, split and called."""
 
+    def __init__(self) -> None:
+        import jax
 
-def named(tree: Any) -> Mapping[str, FloatArray]:
-    """Return the arrays of a tree of JAX, by their paths."""
-    import jax
+        self._watch = Watch()
+        self._compiled = jax.jit(self._traced, static_argnums=(0, 1))
 
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if hasattr(leaf, "dtype")}
+    @property
+    def precision(self) -> float:
+        """The unit roundoff of what attention was given; at least that of float32."""
+        return self._watch.precision
 
+    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
+        """Return the module's outputs for x, with `core` in the place of attention."""
+        return self._run(NOTHING if core is untouched else ATTENTION, state, x, core)
 
-def filled(tree: Any, arrays: Mapping[str, FloatArray]) -> Any:
-    """Return a tree with arrays, by the names that `named` gives them, in place of its own."""
-    import jax
+    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
+        """Return the module's outputs for x, with `core` in the place of every softmax."""
+        return self._run(SOFTMAX, state, x, core)
 
-    def leaf(path: Any, own: Any) -> Any:
-        name = jax.tree_util.keystr(path)
-        return jax.numpy.asarray(arrays[name], own.dtype) if hasattr(own, "dtype") else own
+    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+        """Return the module's arrays, by name."""
+        import jax
 
-    with on_cpu():
-        return jax.tree_util.tree_map_with_path(leaf, tree)
+        leaves = jax.tree_util.tree_leaves_with_path(self._split(state)[1])
+        return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
+
+    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+        """Return a module with arrays in place of its own."""
+        import jax
+
+        def leaf(path: Any, own: Any) -> Any:
+            return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
+
+        structure, held = self._split(state)
+        with on_cpu():
+            return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
+
+    def _split(self, state: Any) -> tuple[Any, Any]:
+        """Return what a module is without its arrays, and these."""
+        raise NotImplementedError
+
+    def _joined(self, structure: Any, arrays: Any) -> Any:
+        """Return the module of both."""
+        raise NotImplementedError
+
+    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
+        """Return the outputs of a module, with functions of its framework watched."""
+        raise NotImplementedError
+
+    def _run(self, watched: str, state: Any, x: FloatArray, core: Callable[..., Any]) -> Any:
+        import jax
+
+        with on_cpu(), self._watch.calling(core):
+            return np.asarray(self._compiled(watched, *self._split(state), jax.numpy.asarray(x)))
+
+    def _traced(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
+        """Return the outputs; of several, such as (outputs, weights), the first."""
+        import jax
+
+        # A part that was compiled before would not meet the core: all of them are traced anew.
+        with jax.disable_jit():
+            y = self._forward(watched, structure, arrays, x)
+        return y[0] if isinstance(y, tuple) else y
 
 
 class Watch:
     """A core that is called in the place of functions of JAX.
-
-    Parameters
-    ----------
-    core : callable
-        Called with q, k, v (B, H, L, d), or with scores (..., L, L); returns what the function returns, or None to let
-        it go on.
 
     Attributes
     ----------
@@ -63,23 +102,30 @@ class Watch:
         The unit roundoff of what the functions were given; at least that of float32.
     """
 
-    def __init__(self, core: Callable[..., FloatArray | None]) -> None:
-        self._core = core
+    def __init__(self) -> None:
         self.precision = SINGLE
-        self._within = False
+        self._core: Callable[..., FloatArray | None] = untouched
         self._failure: Exception | None = None
+        self._within = False
 
-    def over(self, function: Callable[..., Any], arguments: int = 3, axes: str = "LHd") -> Callable[..., Any]:
+    @contextlib.contextmanager
+    def calling(self, core: Callable[..., FloatArray | None]) -> Iterator[None]:
+        """Call `core` until the end, where its own error is raised."""
+        self._core, self._failure = core, None
+        yield
+        if self._failure is not None:
+            raise self._failure
+
+    def over(self, function: Callable[..., Any], axes: str) -> Callable[..., Any]:
         """Return `function` with the core in its place.
 
         Parameters
         ----------
         function : callable
             Attention, or a softmax.
-        arguments : int
-            How many the core takes: 3 of attention, 1 of a softmax.
         axes : str
-            ``LHd`` of arrays (..., L, H, d) of attention; ``HLd`` or ``LL`` of arrays that are as the core takes them.
+            ``LHd`` for attention of arrays (..., L, H, d), ``HLd`` for one of arrays as the core takes them, ``LL`` for
+            a softmax.
         """
         import jax
 
@@ -94,26 +140,26 @@ class Watch:
                 own = function(*args, **kwargs)
             finally:
                 self._within = False
-            given = itertools.islice(signature.bind(*args, **kwargs).arguments.values(), arguments)
-            # A callback gets numbers under `jax.vmap` too, with the axes that it adds in front of the others.
-            return jax.pure_callback(
-                functools.partial(self._answer, axes),
-                jax.ShapeDtypeStruct(own.shape, own.dtype),
-                own,
-                *given,
-                vmap_method="broadcast_all",
-            )
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = list(bound.arguments.values())
+            answer = functools.partial(self._answer, axes)
+            if axes == "LL":
+                answer, given = functools.partial(self._answer, axes, axis=given[1]), given[:1]
+            # The core needs numbers. They come with all axes of `jax.vmap` in front.
+            shape = jax.ShapeDtypeStruct(own.shape, own.dtype)
+            return jax.pure_callback(answer, shape, own, *given[:3], vmap_method="broadcast_all")
 
         return watched
 
-    def _answer(self, axes: str, own: Any, *given: Any) -> Any:
+    def _answer(self, axes: str, own: Any, *given: Any, **options: Any) -> Any:
         """Return what the core returns in the shape and type of `own`, which stands where it returns None."""
         import jax
 
         self.precision = max(self.precision, *(float(jax.numpy.finfo(each.dtype).eps) / 2 for each in given))
         shape, dtype, own = own.shape, own.dtype, np.asarray(own)
         try:
-            found = self._core(*(_seen(np.asarray(each), axes) for each in given))
+            found = self._core(*(_seen(np.asarray(each), axes) for each in given), **options)
             if found is None:
                 return own
             found = np.asarray(found)
@@ -123,18 +169,16 @@ class Watch:
             return own
 
     @contextlib.contextmanager
-    def replacing(self, *places: Any, name: str, **options: Any) -> Iterator[None]:
-        """Watch the function `name` of some modules until the end, where an error of the core is raised."""
+    def replacing(self, name: str, axes: str, *places: Any) -> Iterator[None]:
+        """Watch the function `name` of some modules while a forward is traced."""
         kept = [(place, getattr(place, name)) for place in places]
         for place, function in kept:
-            setattr(place, name, self.over(function, **options))
+            setattr(place, name, self.over(function, axes))
         try:
             yield
         finally:
             for place, function in kept:
                 setattr(place, name, function)
-            if self._failure is not None:
-                raise self._failure
 
 
 def _seen(array: Any, axes: str) -> FloatArray:
@@ -144,3 +188,9 @@ def _seen(array: Any, axes: str) -> FloatArray:
         return wide
     wide = wide.swapaxes(-2, -3) if axes == "LHd" else wide
     return wide.reshape(-1, *wide.shape[-3:])
+
+
+def _is_real(leaf: Any) -> bool:
+    import jax
+
+    return hasattr(leaf, "dtype") and bool(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))

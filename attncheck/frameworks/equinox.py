@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
-from attncheck.frameworks._jax import Watch, filled, first, named, on_cpu
-from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
+from attncheck.frameworks._jax import ATTENTION, SOFTMAX, JaxBinding, on_cpu
+from attncheck.frameworks.binding import parameters_of
+
+_NAME = "dot_product_attention"
 
 
-class Equinox:
+class Equinox(JaxBinding):
     """A layer of equinox.
 
     Parameters
@@ -18,14 +21,14 @@ class Equinox:
         ``make(key)`` returns a module, drawn from a key of JAX.
     width : int
     call : callable, optional
-        ``call(module, x)`` runs it on one sequence (L, width), as modules of equinox expect.
+        ``call(module, x)`` runs it on inputs (B, L, width); by default the module runs on every one of them.
     """
 
     def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:
+        super().__init__()
         self._make = make
         self._keyed = "key" in parameters_of(make)
         self._call = call or _self_attention
-        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
@@ -34,42 +37,34 @@ class Equinox:
         with on_cpu():
             return self._make(key=jax.random.PRNGKey(seed)) if self._keyed else self._make()
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the module's outputs for x, with `core` in the place of attention."""
+    def _split(self, state: Any) -> tuple[Any, Any]:
+        import equinox
+
+        return tuple(reversed(equinox.partition(state, equinox.is_array)))
+
+    def _joined(self, structure: Any, arrays: Any) -> Any:
+        import equinox
+
+        return equinox.combine(arrays, structure)
+
+    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
         import equinox.nn._attention as attention
         import jax
 
-        if core is untouched:
-            return self._outputs(state, x, eager=False)
-        watch, name = Watch(core), "dot_product_attention"
-        with watch.replacing(attention, name=name, axes="HLd"), watch.replacing(jax.nn, name=name):
-            y = self._outputs(state, x)
-        self.precision = watch.precision
-        return y
-
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the module's outputs for x, with `core` in the place of every softmax."""
-        import jax
-
-        with Watch(core).replacing(jax.nn, name="softmax", arguments=1, axes="LL"):
-            return self._outputs(state, x)
-
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the module's arrays, by name."""
-        return named(state)
-
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return a module with arrays in place of its own."""
-        return filled(state, arrays)
-
-    def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
-        import jax
-
-        with on_cpu(eager):
-            return first(jax.vmap(lambda each: self._call(module, each))(jax.numpy.asarray(x)))
+        module = self._joined(structure, arrays)
+        with contextlib.ExitStack() as stack:
+            if watched == ATTENTION:
+                stack.enter_context(self._watch.replacing(_NAME, "HLd", attention))
+                stack.enter_context(self._watch.replacing(_NAME, "LHd", jax.nn))
+            elif watched == SOFTMAX:
+                stack.enter_context(self._watch.replacing("softmax", "LL", jax.nn))
+            return self._call(module, x)
 
 
 def _self_attention(module: Any, x: Any) -> Any:
+    """Run a module on every sequence (L, width), as modules of equinox expect."""
     import equinox
+    import jax
 
-    return module(x, x, x) if isinstance(module, equinox.nn.MultiheadAttention) else module(x)
+    several = 3 if isinstance(module, equinox.nn.MultiheadAttention) else 1
+    return jax.vmap(lambda each: module(*[each] * several))(x)

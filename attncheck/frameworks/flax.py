@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
-from attncheck.frameworks._jax import Watch, filled, first, named, on_cpu
-from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, parameters_of, untouched
+from attncheck.frameworks._jax import ATTENTION, NOTHING, JaxBinding, on_cpu
+from attncheck.frameworks.binding import parameters_of
 
 Call = Callable[[Any, Any], Any]
-_NAME = "dot_product_attention"
 
 
 def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Linen | NNX:
@@ -20,7 +20,19 @@ def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Line
     return (Linen if linen else NNX)(make, width, call)
 
 
-class Linen:
+class _Flax(JaxBinding):
+    def _replacing(self, watched: str, *places: Any) -> contextlib.AbstractContextManager[None]:
+        """Watch functions of flax at their `places`, and of JAX, which modules that are written by hand call."""
+        import jax
+
+        if watched == NOTHING:
+            return contextlib.nullcontext()
+        name, axes = ("dot_product_attention", "LHd") if watched == ATTENTION else ("softmax", "LL")
+        found = [place for place in (*places, jax.nn) if hasattr(place, name)]
+        return self._watch.replacing(name, axes, *found)
+
+
+class Linen(_Flax):
     """A layer of flax.linen.
 
     Parameters
@@ -34,72 +46,44 @@ class Linen:
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
-        self._make = make
+        super().__init__()
+        self._module = make()
         self._width = width
         self._call = call or _self_attention
-        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
-        """Return a new module and its variables."""
+        """Return new variables."""
         import flax.linen as nn
         import jax
 
         with on_cpu():
-            module, x = self._make(), jax.numpy.zeros((1, 2, self._width))
-            return module, nn.init(self._call, module)(jax.random.PRNGKey(seed), x)
+            return nn.init(self._call, self._module)(jax.random.PRNGKey(seed), jax.numpy.zeros((1, 2, self._width)))
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the module's outputs for x, with `core` in the place of attention."""
+    def _split(self, state: Any) -> tuple[Any, Any]:
+        return None, state
+
+    def _joined(self, structure: Any, arrays: Any) -> Any:
+        return arrays
+
+    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
         import flax.linen as nn
-        import jax
-
-        if core is untouched:
-            return self._outputs(state, x, eager=False)
-        watch = Watch(core)
 
         def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
             own = vars(context.module).get("attention_fn")
-            if own is None:
+            if own is None or watched != ATTENTION:
                 return method(*args, **kwargs)
             # A module that runs is frozen, and a clone of it would look for parameters of its own.
-            object.__setattr__(context.module, "attention_fn", watch.over(own))
+            object.__setattr__(context.module, "attention_fn", self._watch.over(own, "LHd"))
             try:
                 return method(*args, **kwargs)
             finally:
                 object.__setattr__(context.module, "attention_fn", own)
 
-        with watch.replacing(nn, nn.attention, jax.nn, name=_NAME), nn.intercept_methods(intercept):
-            y = self._outputs(state, x)
-        self.precision = watch.precision
-        return y
-
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the module's outputs for x, with `core` in the place of every softmax."""
-        import flax.linen as nn
-        import jax
-
-        with Watch(core).replacing(nn, jax.nn, name="softmax", arguments=1, axes="LL"):
-            return self._outputs(state, x)
-
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the module's arrays, by name."""
-        return named(state[1]["params"])
-
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return the module and its variables, with arrays in place of its parameters."""
-        module, variables = state
-        return module, {**variables, "params": filled(variables["params"], arrays)}
-
-    def _outputs(self, state: Any, x: FloatArray, eager: bool = True) -> Any:
-        import flax.linen as nn
-        import jax
-
-        module, variables = state
-        with on_cpu(eager):
-            return first(nn.apply(self._call, module)(variables, jax.numpy.asarray(x)))
+        with self._replacing(watched, nn, nn.attention), nn.intercept_methods(intercept):
+            return nn.apply(self._call, self._module)(arrays, x)
 
 
-class NNX:
+class NNX(_Flax):
     """A layer of flax.nnx.
 
     Parameters
@@ -112,10 +96,10 @@ class NNX:
     """
 
     def __init__(self, make: Callable[..., Any], width: int, call: Call | None = None) -> None:
+        super().__init__()
         self._make = make
         self._drawn = "rngs" in parameters_of(make)
         self._call = call or _self_attention
-        self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
@@ -124,50 +108,27 @@ class NNX:
         with on_cpu():
             return self._make(rngs=nnx.Rngs(seed)) if self._drawn else self._make()
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the outputs of a copy of the module for x, with `core` in the place of attention."""
-        import jax
+    def _split(self, state: Any) -> tuple[Any, Any]:
         from flax import nnx
 
-        watch, module = Watch(core), nnx.clone(state)
-        if core is untouched:
-            return self._outputs(module, x, eager=False)
-        for _, each in nnx.iter_graph(module):
-            if isinstance(each, nnx.Module) and hasattr(each, "attention_fn"):
-                each.attention_fn = watch.over(each.attention_fn)
-        with watch.replacing(nnx, nnx.nn.attention, jax.nn, name=_NAME):
-            y = self._outputs(module, x)
-        self.precision = watch.precision
-        return y
+        structure, arrays = nnx.split(state)
+        return structure, nnx.to_pure_dict(arrays)
 
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the outputs of a copy of the module for x, with `core` in the place of every softmax."""
-        import jax
+    def _joined(self, structure: Any, arrays: Any) -> Any:
         from flax import nnx
 
-        with Watch(core).replacing(nnx, jax.nn, name="softmax", arguments=1, axes="LL"):
-            return self._outputs(nnx.clone(state), x)
+        return nnx.merge(structure, arrays)
 
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the module's arrays, by name."""
+    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
         from flax import nnx
 
-        return named(nnx.to_pure_dict(nnx.state(state, nnx.Param)))
-
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return the module itself, with arrays in place of its parameters."""
-        from flax import nnx
-
-        held = nnx.state(state, nnx.Param)
-        nnx.replace_by_pure_dict(held, filled(nnx.to_pure_dict(held), arrays))
-        nnx.update(state, held)
-        return state
-
-    def _outputs(self, module: Any, x: FloatArray, eager: bool = True) -> Any:
-        import jax
-
-        with on_cpu(eager):
-            return first(self._call(module, jax.numpy.asarray(x)))
+        module = self._joined(structure, arrays)
+        if watched == ATTENTION:
+            for _, each in nnx.iter_graph(module):
+                if isinstance(each, nnx.Module) and hasattr(each, "attention_fn"):
+                    each.attention_fn = self._watch.over(each.attention_fn, "LHd")
+        with self._replacing(watched, nnx, nnx.nn.attention):
+            return self._call(module, x)
 
 
 def _self_attention(module: Any, x: Any) -> Any:

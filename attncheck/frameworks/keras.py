@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -108,9 +107,13 @@ def _watched(
     def watched(*args: Any, **kwargs: Any) -> Any:
         if within:  # `_compute_attention` calls `keras.ops`
             return function(*args, **kwargs)
-        given = list(itertools.islice(signature.bind(*args, **kwargs).arguments.values(), arguments))
-        seen = (_numbers(each) for each in given)
-        found = core(*(each.swapaxes(1, 2) if arguments == 3 else each for each in seen))
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = list(bound.arguments.values())
+        if arguments == 1:
+            found = core(_numbers(given[0]), given[1])
+        else:
+            found = core(*(_numbers(each).swapaxes(1, 2) for each in given[:3]))
         if found is None:
             within.append(function)
             try:

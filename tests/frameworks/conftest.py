@@ -95,10 +95,17 @@ def assert_softmax(binding: Any, state: Any, found: Read) -> None:
     x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
     q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
     seen: list[Array] = []
-    y = binding.softmax(state, x, seen.append)
+    axes: list[int] = []
+
+    def core(scores: Array, axis: int) -> None:
+        seen.append(scores)
+        axes.append(axis)
+
+    y = binding.softmax(state, x, core)
+    assert axes in ([-1], [3])
     np.testing.assert_allclose(seen, [q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])], atol=1e-5)
     np.testing.assert_allclose(y, formula(found, x), atol=1e-5)
-    other = binding.softmax(state, x, lambda scores: np.broadcast_to(np.eye(5), scores.shape))
+    other = binding.softmax(state, x, lambda scores, axis: np.broadcast_to(np.eye(5), scores.shape))
     np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
 
 

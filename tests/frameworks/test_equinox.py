@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attncheck import inspect
 from attncheck.frameworks.equinox import Equinox
 
 eqx: Any = pytest.importorskip("equinox")
@@ -34,7 +35,8 @@ class Block(eqx.Module):
 
 
 def causal(module: Any, x: Any) -> Any:
-    return module(x, x, x, mask=np.tril(np.ones((len(x), len(x)), bool)))
+    mask = np.tril(np.ones((x.shape[1], x.shape[1]), bool))
+    return jax.vmap(lambda each: module(each, each, each, mask=mask))(x)
 
 
 def own(module: Any) -> dict[str, Any]:
@@ -92,3 +94,9 @@ def test_softmax_and_parameters(reading: Any) -> None:
     found = binding.parameters(state)
     np.testing.assert_array_equal(found[".query_proj.weight"], state.query_proj.weight)
     assert len(found) == 8
+
+
+def test_inspection() -> None:
+    found = inspect(lambda key: eqx.nn.MultiheadAttention(3, 48, key=key), 48)
+    stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 3**-0.5)
+    found.require(query_law="uniform", num_heads=3, mask="none", bias=False, blamed=False, **stds)

@@ -23,6 +23,8 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT /
 
 SHELL = ("sh", "yaml")
 NOT_EXAMINED = {"jinja", "{eval-rst}", "{include}", "{toctree}"}
+# What a document imports that is not installed everywhere: see `tox run -e frameworks`.
+FRAMEWORK = re.compile(r"^import (torch)$", re.MULTILINE)
 # Where a block begins or ends, and its language, which is empty at the end.
 FENCE = re.compile(r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*(\S*).*$", re.MULTILINE)
 
@@ -85,6 +87,8 @@ def test_examples_run_in_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     document = BLOCKS.parse(path)
+    for framework in FRAMEWORK.findall(document.text):
+        pytest.importorskip(framework)
     document.namespace["__name__"] = path.stem
     previous: Example | None = None
     for example in document.examples():
