@@ -1,0 +1,112 @@
+"""Attention in NumPy with one thing changed at a time: what a framework's module may do, and may do wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.frameworks.binding import Core, SoftmaxCore
+
+Array = NDArray[Any]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return rng.standard_normal(shape)
+
+
+def softmax(p: Array, axis: int = -1) -> Array:
+    a = np.exp(p - p.max(axis, keepdims=True))
+    return np.asarray(a / a.sum(axis, keepdims=True))
+
+
+def hidden(shown: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return what masks scores: positions see those for which ``shown(i - j)``."""
+
+    def masked(p: Array) -> Array:
+        queries, keys = np.arange(p.shape[-2]), np.arange(p.shape[-1])
+        return np.where(shown(queries[:, None] - keys), p, -np.inf)
+
+    return masked
+
+
+CAUSAL = hidden(lambda behind: behind >= 0)
+
+
+@dataclasses.dataclass
+class Plain:
+    """A right layer by default; `before` is what happens to q, k and v, `mapped` makes weights of scores q·k."""
+
+    width: int = 64
+    heads: int = 4
+    kv: int = 4
+    head_dim: int = 16
+    dtype: Any = np.float32
+    draw: Draw = normal
+    stds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    bias: float = 0.0
+    factor: float | None = None
+    mapped: Callable[[Array], Array] = softmax
+    masked: Callable[[Array], Array] = lambda p: p
+    before: Callable[[Array, Array, Array], tuple[Array, Array, Array]] = lambda q, k, v: (q, k, v)
+    spread: Callable[[Array, int], Array] = lambda a, times: np.repeat(a, times, 1)
+    split: Callable[[Array, int], Array] = lambda a, heads: a.reshape(*a.shape[:2], heads, -1).swapaxes(1, 2)
+    merge: Callable[[Array], Array] = lambda o: o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
+    normed: Callable[[Array], Array] = lambda x: x
+    after: Callable[[Array, Array], Array] = lambda y, x: y
+    changed: Callable[[dict[str, Array]], None] = lambda state: None
+
+    @property
+    def precision(self) -> float:
+        return float(np.finfo(self.dtype).eps) / 2
+
+    def init(self, seed: int) -> dict[str, Array]:
+        rng = np.random.default_rng(seed)
+        n, inner, groups = self.width, self.heads * self.head_dim, self.kv * self.head_dim
+        shapes = {"query": (n, inner), "key": (n, groups), "value": (n, groups), "output": (inner, n)}
+        state = {}
+        for role, shape in shapes.items():
+            std = self.stds.get(role, 1.0) / shape[0] ** 0.5
+            state[role] = (std * self.draw(rng, shape)).astype(self.dtype)
+            state[f"{role} bias"] = (self.bias * rng.standard_normal(shape[1]) / shape[0] ** 0.5).astype(self.dtype)
+        self.changed(state)
+        return state
+
+    def run(self, state: dict[str, Array], x: Array, core: Core) -> Array:
+        given = x.astype(self.dtype)
+        z = self.normed(given)
+        q, k, v = (
+            self.split(z @ state[role] + state[f"{role} bias"], heads)
+            for role, heads in (("query", self.heads), ("key", self.kv), ("value", self.kv))
+        )
+        q, k, v = (a.astype(self.dtype) for a in self.before(q, k, v))
+        out = core(*(a.astype(np.float64) for a in (q, k, v)))
+        o = self.attend(q, k, v) if out is None else np.asarray(out).astype(self.dtype)
+        return self.after(self.merge(o) @ state["output"] + state["output bias"], given)
+
+    def attend(self, q: Array, k: Array, v: Array) -> Array:
+        factor = q.shape[-1] ** -0.5 if self.factor is None else self.factor
+        k, v = (self.spread(a, q.shape[1] // a.shape[1]) for a in (k, v))
+        p = (q @ k.swapaxes(-1, -2)) * self.dtype(factor)
+        return np.asarray(self.mapped(self.masked(p)).astype(self.dtype) @ v)
+
+
+@dataclasses.dataclass
+class ByHand(Plain):
+    """The same with the softmax watched only."""
+
+    axis: int = -1
+
+    def run(self, state: dict[str, Array], x: Array, core: Core) -> Array:
+        return self.softmax(state, x, lambda p, axis: None)
+
+    def softmax(self, state: dict[str, Array], x: Array, core: SoftmaxCore) -> Array:
+        def mapped(p: Array) -> Array:
+            weights = core(p.astype(np.float64), self.axis)
+            return softmax(p, self.axis) if weights is None else np.asarray(weights)
+
+        return Plain.run(dataclasses.replace(self, mapped=mapped), state, x, lambda q, k, v: None)
