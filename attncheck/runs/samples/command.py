@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from rich.table import Table
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.words import chance, gap_text
-from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.differences import differences
 from attncheck.diagnosis.messages import likely
 from attncheck.evidence.budget import Budget
@@ -24,12 +22,11 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.unit import violated
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Closing, Planned, Result, Writer, run_digest
+from attncheck.records.scope import Scope
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
 from attncheck.runs.summary import render_table, unseen
 
-# Checks that a simulator with weights of any law passes too.
-_NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
 
@@ -67,12 +64,10 @@ def check_file(
 
 
 def conclude_file(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
-    """Return what a file comes to: inconclusive where only signs, digits and repeats could be examined."""
+    """Return what a file comes to: inconclusive where little beside signs, digits and repeats could be examined."""
     conclusion = conclude([r.id for r in results], [msgspec.to_builtins(r) for r in results], budget, seed)
-    if conclusion.verdict == "consistent" and all(r.check in _NO_LAW for r in results if r.p_values):
-        reasons = ("the file is too small, or holds too little, to examine any law",)
-        return dataclasses.replace(conclusion, verdict="inconclusive", reasons=reasons)
-    return conclusion
+    doubt = Scope.of_results(results).doubt()
+    return conclusion.unless(doubt and f"the file is too small, or holds too little: {doubt}")
 
 
 def _write(
@@ -103,7 +98,8 @@ def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion
     examined = [result for result in results if result.p_values]
     observed = _observed(samples, conclusion, seed)
     lines = [
-        f"{conclusion.verdict.upper()}: {samples.source}, {len(samples):,} draws of {samples.sample.layer.describe()}, "
+        f"{Scope.of_results(results).beside(conclusion.verdict)}: {samples.source}, {len(samples):,} draws of "
+        f"{samples.sample.layer.describe()}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
