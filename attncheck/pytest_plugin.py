@@ -40,6 +40,7 @@ _DEFAULTS = {
     "profile": "default",
     "false_alarm": "1e-6",
     "draws": None,
+    "min_examined": None,
     "record": DEFAULT_RECORD,
 }
 _MARK = "attncheck_examines"
@@ -169,6 +170,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
+    add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
     add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 

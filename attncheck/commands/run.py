@@ -14,6 +14,7 @@ def run(
     seed: str = "0",
     false_alarm: str = "1e-6",
     draws: str | None = None,
+    min_examined: str | None = None,
     record: Path = Path("reports/output/record.jsonl"),
     report: Path | None = None,
     workers: str = "auto",
@@ -32,6 +33,8 @@ def run(
         The chance that a right simulator is called violated anywhere in the run.
     draws
         With the thorough profile: about what the first looks of the whole run take.
+    min_examined
+        Examined results below which the run is inconclusive.
     record
         Where the record goes.
     report
@@ -47,6 +50,7 @@ def run(
         seed=seed,
         false_alarm=false_alarm,
         draws=draws,
+        min_examined=min_examined,
         record=record,
         report=report,
         workers=workers,

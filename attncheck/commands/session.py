@@ -30,6 +30,7 @@ def run_properties(
     seed: str,
     false_alarm: str,
     draws: str | None,
+    min_examined: str | None,
     record: Path,
     report: Path | None,
     workers: str,
@@ -38,7 +39,15 @@ def run_properties(
     number = str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed
     processes = _processes(workers)
     named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
-    examined = Run.of(subject=named, seed=number, profile=profile, false_alarm=false_alarm, draws=draws, record=record)
+    examined = Run.of(
+        subject=named,
+        seed=number,
+        profile=profile,
+        false_alarm=false_alarm,
+        draws=draws,
+        record=record,
+        min_examined=min_examined,
+    )
     print(examined.header(), flush=True)
     options = {
         "--attncheck-profile": profile,
@@ -47,6 +56,7 @@ def run_properties(
         "--attncheck-false-alarm": false_alarm,
         "--attncheck-record": str(record),
         **({} if draws is None else {"--attncheck-draws": draws}),
+        **({} if min_examined is None else {"--attncheck-min-examined": min_examined}),
         **({} if report is None else {"--attncheck-report": str(report)}),
     }
     live = examine_properties(options, processes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attncheck._lib.errors import check_choice, check_number, refuse
@@ -141,6 +141,18 @@ class Conclusion:
     reasons: tuple[str, ...]
     completeness: Completeness
     uniformity: Outcome | None
+
+    def unless(self, doubt: str) -> Conclusion:
+        """Return the same, inconclusive where it would be consistent and there is a doubt.
+
+        Examples
+        --------
+        >>> Conclusion("consistent", (), Completeness(), None).unless("one result is little").verdict
+        'inconclusive'
+        """
+        if not doubt or self.verdict != "consistent":
+            return self
+        return replace(self, verdict="inconclusive", reasons=(doubt,))
 
 
 def conclude(planned: Iterable[str], records: Sequence[Mapping[str, Any]], budget: Budget, run_seed: int) -> Conclusion:

@@ -30,6 +30,7 @@ from attncheck.records.schema import (
     sensible,
     theory_digest,
 )
+from attncheck.records.scope import Scope
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -138,6 +139,8 @@ class Account:
         One first-look p-value for each unit, chosen by key.
     pooled : dict of int to tuple of str
         The cases of each pool, by its key.
+    scope : Scope
+        How far the results on single cases reach.
     """
 
     path: Path
@@ -156,6 +159,7 @@ class Account:
     refuted: list[Theory]
     first_looks: dict[str, float]
     pooled: dict[int, tuple[str, ...]]
+    scope: Scope
 
     @property
     def examined(self) -> BoolArray:
@@ -194,6 +198,8 @@ class _Gathering:
         self.refuted: list[Theory] = []
         self.pooled: dict[int, tuple[str, ...]] = {}
         self.digests = bytearray()
+        self.examined: Counter[str] = Counter()
+        self.reported: Counter[str] = Counter()
 
     def take(self, line: Line) -> Entry:
         """Take one result; return what the ledger needs of it."""
@@ -202,6 +208,9 @@ class _Gathering:
         self.keys.append(self.names.key(line.check, line.unit))
         if of_pool(line):
             self.pooled[self.keys[-1]] = tuple(line.case.get("of", ()))
+        else:
+            self.reported[line.check] += 1
+            self.examined[line.check] += bool(line.p_values)
         self.verdicts.append(_VERDICTS.index(line.verdict))
         self.why.append(self.reasons.setdefault(line.reason, len(self.reasons)))
         for name, values in self.numbers.items():
@@ -283,6 +292,7 @@ def read_account(path: Path, names: Names) -> Account:
         refuted=gathered.refuted,
         first_looks=first_looks,
         pooled=gathered.pooled,
+        scope=Scope.of(gathered.examined, gathered.reported),
     )
 
 

@@ -53,8 +53,9 @@ def sentence(judgement: Judgement) -> str:
     """Return the verdict in a sentence."""
     run = judgement.run
     return (
-        f"{judgement.verdict.upper()}: {run.head.subject}, {run.examined_as_planned} of {run.planned.size} planned "
-        f"results examined, false-alarm budget {run.head.false_alarm:g}, held against {judgement.baseline_path}."
+        f"{run.scope.beside(judgement.verdict)}: {run.head.subject}, {run.examined_as_planned} of {run.planned.size} "
+        f"planned results examined, false-alarm budget {run.head.false_alarm:g}, held against "
+        f"{judgement.baseline_path}."
     )
 
 

@@ -49,6 +49,8 @@ def judge_run(run: Account) -> Iterator[Finding]:
             yield Finding("verdicts", str(line_verdict), f"{_number(number, 'result')} {line_verdict}: {_list(ids)}")
     if not run.examined.any():
         yield Finding("verdicts", "inconclusive", "nothing was examined")
+    elif doubt := run.scope.doubt():
+        yield Finding("verdicts", "inconclusive", doubt)
     yield from _uniformity(run)
 
 

@@ -10,6 +10,7 @@ from attncheck.diagnosis.causes import violated
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.gather import Gathered
+from attncheck.records.scope import Scope
 
 #: Overall verdicts, the worst first.
 ORDER = ("violated", "incomplete", "inconclusive", "consistent")
@@ -51,6 +52,12 @@ def unseen_claims(found: Gathered) -> list[str]:
     """Return the names of claims that no result of the run examined."""
     seen = {tally.claim for tally in found.tallies.values() if tally.examined}
     return [name for name in CLAIMS if name not in seen]
+
+
+def scope_of(found: Gathered) -> Scope:
+    """Return how far a run reaches."""
+    tallies = found.tallies.items()
+    return Scope.of({name: t.examined for name, t in tallies}, {name: t.verdicts.total() for name, t in tallies})
 
 
 def _reasons(found: Gathered) -> dict[str, list[str]]:
@@ -103,10 +110,9 @@ def _gaps(found: Gathered) -> list[str]:
 def _doubts(found: Gathered) -> list[str]:
     if not found.examined:
         return ["nothing was examined"]
-    count = found.count(Verdict.INCONCLUSIVE)
-    return (
-        [f"{counted(count, 'result')} inconclusive: the looks disagree and no fresh draws can be had"] if count else []
-    )
+    count, doubt = found.count(Verdict.INCONCLUSIVE), scope_of(found).doubt()
+    apart = f"{counted(count, 'result')} inconclusive: the looks disagree and no fresh draws can be had"
+    return [*([apart] * bool(count)), *([doubt] * bool(doubt))]
 
 
 def _sentence(found: Gathered, verdict: str) -> str:
@@ -117,7 +123,9 @@ def _sentence(found: Gathered, verdict: str) -> str:
     )
     subject = found.manifest.subject
     if verdict == "consistent":
-        return f"{subject} behaves as the theorem says, as far as {extent} can show."
+        words = scope_of(found).words
+        reach = f"{words.capitalize()}: " if words else ""
+        return f"{reach}{subject} behaves as the theorem says, as far as {extent} can show."
     if verdict == "violated":
         return f"{subject} departs from the theorem: {extent} were examined, and {_what(found)}."
     if verdict == "incomplete":

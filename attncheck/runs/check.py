@@ -20,6 +20,7 @@ from attncheck.layers.program import Program
 from attncheck.looks.examples import widths_of
 from attncheck.looks.unit import Unit, violated
 from attncheck.records.schema import Result
+from attncheck.records.scope import Scope
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 
@@ -77,10 +78,30 @@ class CheckReport:
             if pool.verdict == "violated":
                 yield explain([pool], None, self.call)
 
-    def require(self) -> None:
-        """Raise AssertionError unless the verdict is consistent."""
-        if self.verdict != "consistent":
-            raise AssertionError("\n\n".join([*self.conclusion.reasons, *self.messages()]))
+    def require(self, min_examined: int | None = None) -> None:
+        """Raise AssertionError unless the verdict is consistent.
+
+        Parameters
+        ----------
+        min_examined : int, optional
+            Also where fewer results than these were examined.
+
+        Examples
+        --------
+        >>> layer = AttentionLayer(width=8, seq_len=2, num_heads=1)
+        >>> report = check("attncheck.subject:collapsed", layer, properties=["scores"], profile="smoke")
+        >>> report.require(min_examined=9)
+        >>> report.require(min_examined=1000)
+        Traceback (most recent call last):
+        ...
+        AssertionError: 9 results were examined, 1,000 are asked for
+        """
+        fewest = None
+        if min_examined is not None:
+            fewest = check_whole("min_examined", min_examined, 0, "pass the examined results that a pass takes")
+        conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
+        if conclusion.verdict != "consistent":
+            raise AssertionError("\n\n".join([*conclusion.reasons, *self.messages()]))
 
     def __str__(self) -> str:
         text = summarize(self.run, [*self.results, *self.pools], self.conclusion)

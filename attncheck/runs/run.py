@@ -29,6 +29,7 @@ from attncheck.looks.stand_ins import stand_in
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
+from attncheck.records.scope import Scope
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
@@ -52,6 +53,8 @@ class Run:
         The planned statements of the theory.
     explains : bool
         Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
+    min_examined : int or None
+        Examined results below which the run is inconclusive; see `attncheck.records.scope` for the default.
     """
 
     subject: Subject
@@ -63,10 +66,19 @@ class Run:
     unit_ids: tuple[str, ...] = ()
     theory_ids: tuple[str, ...] = ()
     explains: bool = True
+    min_examined: int | None = None
 
     @classmethod
     def of(
-        cls, *, subject: Any, seed: Any, profile: str, false_alarm: Any, record: Path | None, draws: Any = None
+        cls,
+        *,
+        subject: Any,
+        seed: Any,
+        profile: str,
+        false_alarm: Any,
+        record: Path | None,
+        draws: Any = None,
+        min_examined: Any = None,
     ) -> Run:
         """Build a run from what a person typed.
 
@@ -79,6 +91,8 @@ class Run:
         if draws is not None and settled.draws is None:
             refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
         most = settled.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
+        fewest = "pass the examined results that a pass takes, e.g. 100"
+        least = None if min_examined is None else check_whole("min_examined", _typed(min_examined, int), 0, fewest)
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
         return cls(
             subject=Subject.of(DEFAULT_SUBJECT if subject is None else subject),
@@ -87,6 +101,7 @@ class Run:
             budget=Budget(chance),
             record=record,
             draws=most,
+            min_examined=least,
         )
 
     def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
@@ -223,7 +238,8 @@ class Run:
         planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
         planned += self._owed_pools(results)
         with own_arithmetic():
-            return conclude(planned, records, self.budget, self.seed)
+            conclusion = conclude(planned, records, self.budget, self.seed)
+        return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:
         """Return the pools that results make; where single cases are missing, no more than there are."""

@@ -24,6 +24,7 @@ from attncheck.layers.program import features as program_features
 from attncheck.looks.pools import ALL
 from attncheck.records.gather import tallied
 from attncheck.records.schema import Result, Theory, case_key, of_pool, run_digest
+from attncheck.records.scope import Scope
 from attncheck.records.words import reads, replay_command, telling
 from attncheck.runs.run import Run
 
@@ -144,7 +145,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     claims = len({result.claim for result in examined})
     cases = len({str(result.case) for result in examined})
     text = (
-        f"{conclusion.verdict.upper()}: {run.subject.name}, {len(examined):,} of "
+        f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, {len(examined):,} of "
         f"{counted(len(run.planned), 'planned result')} examined, on {counted(claims, 'claim')} and "
         f"{counted(cases, 'configuration')}{f', and {pools:,} of them together' if pools else ''}; the chance of a "
         f"false alarm was set to {run.budget.false_alarm:g} before the run."

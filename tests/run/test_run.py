@@ -179,8 +179,10 @@ class TestReport:
         report = RunReport(run)
         for name in ("scores", "draws"):
             report.take(run.examine(name, LAYER)[0])
-        assert report.finish()
+        assert not report.finish()
         text = report.summary()
+        assert text.startswith("INCONCLUSIVE: ")
+        assert "none holds a law" in text
         assert "Not examined on any layer:" in text
         without = "  the subject does not expose input_gram, key_gram: draws.keys, draws.scores, scores"
         assert without in text

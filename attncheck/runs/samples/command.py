@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.words import chance, counted, gap_text
-from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.differences import differences
 from attncheck.diagnosis.messages import likely
 from attncheck.evidence.budget import Budget
@@ -25,12 +23,11 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.unit import violated
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
+from attncheck.records.scope import Scope
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
 from attncheck.runs.summary import render_table, together, unseen
 
-# Checks that a simulator with weights of any law passes too.
-_NO_LAW = frozenset(check.name for check in CHECKS if check.any_weights)
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
 
@@ -76,12 +73,10 @@ def check_files(
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
-    """Return what files come to: inconclusive where only signs, digits and repeats could be examined."""
+    """Return what files come to: inconclusive where little beside signs, digits and repeats could be examined."""
     conclusion = conclude([r.id for r in results], [msgspec.to_builtins(r) for r in results], budget, seed)
-    if conclusion.verdict == "consistent" and all(r.check in _NO_LAW for r in results if r.p_values):
-        reasons = ("no file is large enough, or holds enough, to examine any law",)
-        return dataclasses.replace(conclusion, verdict="inconclusive", reasons=reasons)
-    return conclusion
+    doubt = Scope.of_results(results).doubt()
+    return conclusion.unless(doubt and f"no file is large enough, or holds enough: {doubt}")
 
 
 def _write(
@@ -131,7 +126,7 @@ def _summary(
     bad = [result for result in (*violated(results), *pools) if result.verdict == Verdict.VIOLATED]
     observed = _observed(files, results, seed)
     lines = [
-        f"{conclusion.verdict.upper()}: {_sources(files)}, {_drawn(files)}, "
+        f"{Scope.of_results(results).beside(conclusion.verdict)}: {_sources(files)}, {_drawn(files)}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
