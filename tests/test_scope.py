@@ -17,7 +17,7 @@ from attncheck.records.scope import FEWEST_LAWS, Scope
 from attncheck.report.headline import headline
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
-from attncheck.runs.samples.command import check_file
+from attncheck.runs.samples.command import check_files
 from attncheck.subject import collapsed
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2)
@@ -98,6 +98,6 @@ class TestFirstLines:
         drawn = collapsed(LAYER, 4_000, np.random.default_rng(0))
         np.savez(tmp_path / "samples.npz", outputs=drawn["outputs"])
         (tmp_path / "layer.toml").write_text("[layer]\nwidth = 8\nseq_len = 3\nnum_heads = 2\n")
-        code, text = check_file(tmp_path / "layer.toml", tmp_path / "samples.npz")
+        code, text = check_files([tmp_path / "layer.toml"], [tmp_path / "samples.npz"])
         assert int(code) == 0
         assert text.startswith("CONSISTENT, OUTPUTS ONLY: ")
