@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +27,11 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck._lib.measured import installed, spread, table
 from attncheck._lib.memory import DEFAULT_MEMORY
+from attncheck.looks.held import MOST_HELD
+from attncheck.looks.unit import Cost, Unit, observe, probed
 from attncheck.readings import READINGS, Reading
 from attncheck.simulators import blocks
+from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
 
@@ -37,6 +42,10 @@ DIRECT_FILL = "12 n² normals into the direct reading's buffer"
 WHOLE_FILL = "12 n² normals into one whole buffer"
 COLLAPSED_FILL = "s·n normals into a buffer of a block of draws"
 SMALL_FILL = "s·n normals into a buffer of one draw"
+
+CHEAPEST = ac.AttentionLayer(width=2, seq_len=1, num_heads=1)
+# Draws that every check of it can be planned with.
+LEAST = 10**5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Scale:
         Widths at which the cost of the collapsed reading is followed.
     memory : tuple of (int, int)
         Widths and sizes of the direct draws whose memory is measured.
+    look : (int, int)
+        Draws of the two looks whose memory is compared.
     points : int
         Points of each of the 8 scramblings of the reference for the limit's cdf.
     """
@@ -65,6 +76,7 @@ class Scale:
     large: int
     growth: tuple[int, ...]
     memory: tuple[tuple[int, int], ...]
+    look: tuple[int, int]
     points: int
 
 
@@ -75,6 +87,7 @@ FULL = Scale(
     large=1024,
     growth=(256, 512, 1024, 2048, 4096),
     memory=((256, 50), (256, 200), (1024, 4), (4096, 1)),
+    look=(10**5, 10**6),
     points=2**18,
 )
 QUICK = Scale(
@@ -84,6 +97,7 @@ QUICK = Scale(
     large=32,
     growth=(16, 32, 64),
     memory=((16, 50), (16, 200)),
+    look=(1_000, 2_000),
     points=2**16,
 )
 
@@ -369,6 +383,33 @@ def memory_row(width: int, size: int) -> Row:
     )
 
 
+def look_peak(draws: int, held: float) -> float:
+    """Return the peak memory in MiB of a look at the cheapest layer by all checks of exactness, in chunks of 2^14.
+
+    `held` numbers of a check are held as they are, before what stands for them takes their place.
+    """
+    subject = Subject.of("attncheck.subject:collapsed")
+    plan = probed(Unit("exactness", CHEAPEST), subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
+    plan = dataclasses.replace(plan, chunk=min(draws, 2**14), sizes=dict.fromkeys(plan.sizes, draws))
+    with mock.patch("attncheck.looks.held.MOST_HELD", held):
+        tracemalloc.start()
+        observe(plan, list(plan.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak / MEBIBYTE
+
+
+def look_rows(scale: Scale) -> list[Row]:
+    """Return the rows on memory of a look: of the small and the large one, and where all data are held."""
+    few, many = scale.look
+    condensed, whole = ([look_peak(draws, held) for draws in scale.look] for held in (MOST_HELD, math.inf))
+    what = f"memory of a look, n = 2, s = 1, H = 1, {few:,} and {many:,} draws"
+    return [
+        Row(what, "{:.1f} and {:.1f} MiB".format(*condensed), "at most 1.2×", condensed[1] <= 1.2 * condensed[0]),
+        Row(f"{what}, all data held", "{:.1f} and {:.1f} MiB".format(*whole)),
+    ]
+
+
 def time_table(scale: Scale, small: Times, large: Times) -> str:
     """Return the table of times per draw."""
     rows = [(name, f"{1e6 * small.typical(name):,.1f}", f"{1e6 * large.typical(name):,.1f}") for name in small.seconds]
@@ -390,7 +431,7 @@ def measure(scale: Scale) -> tuple[list[Row], str]:
         limits = limit_rows(scale)
         small, large = time_readings(scale.small, scale), time_readings(scale.large, scale)
         memory = [memory_row(width, size) for width, size in scale.memory]
-        rows = [*reading_rows(scale, small, large), growth_row(scale), *limits, *memory]
+        rows = [*reading_rows(scale, small, large), growth_row(scale), *limits, *memory, *look_rows(scale)]
     return rows, time_table(scale, small, large)
 
 

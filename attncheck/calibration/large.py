@@ -20,7 +20,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
-from attncheck.looks.unit import join
+from attncheck.looks.held import join
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.subject import Subject, collapsed, direct, matrix_free, programs

@@ -22,7 +22,7 @@ from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.unit import join
+from attncheck.looks.held import join
 from attncheck.subject import Subject, collapsed
 
 FloatArray = NDArray[np.float64]

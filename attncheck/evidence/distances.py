@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from scipy.stats import kstwo
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import (
     CONFIDENCE,
+    Condensed,
     Family,
     FloatArray,
     Outcome,
@@ -24,10 +25,21 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
-from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
-from attncheck.evidence.ranks import rank_score, shift_score
+from attncheck.evidence.pictures import POINTS, cdf, cdf_of_two, cdf_of_uniform
+from attncheck.evidence.ranks import (
+    cells_of,
+    rank_score,
+    score_of_cells,
+    score_of_sum,
+    shift_score,
+    shifts,
+    spread_of_cells,
+)
+from attncheck.evidence.summaries import Score
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
+# Cells of [0, 1] in which values are counted; `POINTS` divides it.
+_CELLS = 2**16
 # Relative differences that single precision makes in sums of some numbers.
 _ROUNDING = 4e-6
 _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
@@ -100,11 +112,35 @@ class Uniform(Family):
         count = array.size
         steps = np.arange(count + 1) / count
         distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
-        p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         half = _band(count, 1.0 - CONFIDENCE)
         picture = cdf_of_uniform(array, half, self.allowance)
+        return self._outcome(distance, count, half, picture, shift_score(array, self.allowance))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return how many values lie in each cell of a grid, and the sum of their scores.
+
+        The distance on the grid is the whole one, or less than it by no more than the probability of a cell.
+        """
+        edges = np.arange(_CELLS) / _CELLS
+
+        def sums(values: ArrayLike) -> tuple[NDArray[np.int64], float]:
+            array = unit_array("values", values)
+            cells = np.ceil(array * _CELLS).astype(np.int64)
+            return np.bincount(cells, minlength=_CELLS + 1), float(shifts(array, self.allowance).sum())
+
+        def conclude(counts: NDArray[np.int64], total: float) -> Outcome:
+            count = int(counts.sum())
+            difference = np.cumsum(counts)[:-1] / count - edges
+            half, step = _band(count, 1.0 - CONFIDENCE), _CELLS // POINTS
+            picture = cdf(difference[step::step], half, self.allowance, count)
+            summary = score_of_sum(total, count, self.allowance)
+            return self._outcome(float(np.abs(difference).max()), count, half, picture, summary)
+
+        return Condensed(sums, conclude).add(*data)
+
+    def _outcome(self, distance: float, count: int, half: float, picture: Mapping[str, Any], summary: Score) -> Outcome:
+        p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         interval, at_most = _around(distance, half), self.allowance > 0.0
-        summary = shift_score(array, self.allowance)
         return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most, summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
@@ -205,13 +241,41 @@ class TwoSample(Family):
         check_count("reference", theirs.size, self.minimum_count)
         rounding = _rounding(ours, theirs, self.unit)
         distance = _two_sample_distance(ours, theirs, rounding)
-        effective = ours.size * theirs.size / (ours.size + theirs.size)
-        p_value = special.kolmogorov(math.sqrt(effective) * distance)
-        # Each law lies in its own band with half the error, so their distance lies in the sum.
-        half = _band(ours.size, 0.5 - 0.5 * CONFIDENCE) + _band(theirs.size, 0.5 - 0.5 * CONFIDENCE)
-        picture = cdf_of_two(ours, theirs, half)
+        picture = cdf_of_two(ours, theirs, _band_of_two(ours.size, theirs.size))
         summary = rank_score(ours, theirs, rounding, logarithms=self.unit == 1.0)
-        return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size, picture, summary=summary)
+        return _outcome_of_two(distance, ours.size, theirs.size, picture, summary)
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return how many values of each sample lie up to points that divide both of the first ones together.
+
+        On these points alone the distance is never larger than over all values, nor smaller by more than the
+        probability between two points. What single precision may make of a number is that of the first samples.
+        """
+        ours, theirs = (finite_array("values", part).ravel() for part in data)
+        points = np.unique(cells_of(np.concatenate([ours, theirs])))
+        edges = points, points + _rounding(ours, theirs, self.unit)(points)
+
+        def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[NDArray[np.int64], ...]:
+            """Return the values of each sample up to the points, (2, points), and up to their rounding; the sizes."""
+            both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
+            below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
+            return *below, np.array([part.size for part in both])
+
+        def conclude(below: NDArray[np.int64], rounded: NDArray[np.int64], sizes: NDArray[np.int64]) -> Outcome:
+            if sizes.min() < self.minimum_count:
+                return self.nothing()
+            count, others = map(int, sizes)
+            distance = float((below / sizes[:, None] - rounded[::-1] / sizes[::-1, None]).max(initial=0.0))
+            ranks = below.sum(axis=0) / sizes.sum()
+            shown = np.searchsorted(ranks, np.arange(1, POINTS) / POINTS).clip(max=len(points) - 1)
+            gaps = below[0, shown] / count - below[1, shown] / others
+            picture = cdf(gaps, _band_of_two(count, others), 0.0, count)
+            cells = np.diff(rounded, axis=1, prepend=0, append=sizes[:, None])
+            spread = spread_of_cells(points, ranks) if self.unit == 1.0 else None
+            summary = score_of_cells(cells[0], cells.sum(axis=0), spread)
+            return _outcome_of_two(distance, count, others, picture, summary)
+
+        return Condensed(counts, conclude).add(*data)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return a lower bound of the chance of detecting two laws at distance `departure`.
@@ -311,6 +375,17 @@ def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callabl
 def _band(count: int, error: float) -> float:
     """Return the half width that the whole empirical distribution function keeps with chance 1 − error."""
     return math.sqrt(math.log(2.0 / error) / (2.0 * count))
+
+
+def _band_of_two(ours: int, theirs: int) -> float:
+    """Return the half width of the band of a difference: each law lies in its own band with half the error."""
+    return _band(ours, 0.5 - 0.5 * CONFIDENCE) + _band(theirs, 0.5 - 0.5 * CONFIDENCE)
+
+
+def _outcome_of_two(distance: float, ours: int, theirs: int, picture: Mapping[str, Any], summary: Score) -> Outcome:
+    p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
+    interval = _around(distance, _band_of_two(ours, theirs))
+    return Outcome(p_value, distance, *interval, 0.0, ours, picture, summary=summary)
 
 
 def _around(distance: float, half: float) -> tuple[float, float]:

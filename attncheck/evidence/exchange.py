@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,11 +12,22 @@ from scipy import special, stats
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array, smallest_real
+from attncheck.evidence.family import (
+    CONFIDENCE,
+    Condensed,
+    Family,
+    Outcome,
+    check_level,
+    finite_array,
+    smallest_real,
+)
+from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Score, normal_score
 
 _DRAWS = "pass a number of draws, e.g. size=1000"
 _TAIL = 0.5 * (1.0 - CONFIDENCE)
+# Marks that are remembered of any number of draws.
+_REMEMBERED = 2**17
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,15 @@ class Repeats(Family):
     def test(self, marks: NDArray[np.uint64]) -> Outcome:
         """Return the outcome for marks of all draws, (draws,): whole numbers, equal for equal draws only."""
         return Count(0.0).test(len(marks) - len(np.unique(marks)), len(marks))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return how many marks came before, and a share of the different ones.
+
+        Only all marks tell all repeats. Of more than 2^17 every second one is forgotten, as often as it takes, by
+        what the mark is. A repeat is seen if its mark is remembered, and the effect is a lower bound.
+        """
+        conclude = Count(0.0).test
+        return Condensed(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance that any of `size` draws came before, if each did with chance `departure`."""
@@ -88,14 +108,31 @@ class Calls(Family):
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
         data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
-        count, freedom = len(data), len(sizes) - 1
         ranks = stats.rankdata(data)
-        total = float(((ranks - ranks.mean()) ** 2).sum())
+        means = np.add.reduceat(ranks, np.concatenate([[0], np.cumsum(sizes)[:-1]])) / sizes
+        between = float((sizes * (means - ranks.mean()) ** 2).sum())
+        return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums over calls, of ranks among the first draws."""
+        rank = ranker(finite_array("values", data[0]))
+
+        def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
+            ranks, sizes = rank(finite_array("values", values)) - 0.5, np.asarray(counts, dtype=np.int64)
+            of_calls = np.add.reduceat(ranks, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+            squares = float((of_calls**2 / sizes).sum()), float((ranks**2).sum())
+            return len(ranks), len(sizes), float(ranks.sum()), *squares
+
+        def conclude(count: int, calls: int, total: float, between: float, squares: float) -> Outcome:
+            mean = total * total / count
+            return self._outcome(count, calls - 1, max(0.0, between - mean), max(0.0, squares - mean))
+
+        return Condensed(sums, conclude).add(*data)
+
+    def _outcome(self, count: int, freedom: int, between: float, total: float) -> Outcome:
+        """Return the outcome for the sums of squares between calls, and of all, about the mean."""
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
             return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # a single call, or values that are all the same
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        means = np.add.reduceat(ranks, starts) / sizes
-        between = float((sizes * (means - ranks.mean()) ** 2).sum())
         statistic = (count - 1) * between / total
         # Between over within, rather than over the total: about a noncentral chi-square where calls do differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
@@ -132,3 +169,27 @@ class Calls(Family):
             lambda x: float(stats.ncx2.sf(statistic, freedom, x)) >= tail, 0.0, 4.0 * statistic + 100.0 * freedom
         )
         return bound if math.isfinite(bound) else 4.0 * statistic + 100.0 * freedom
+
+
+def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
+    """Return how many marks came before, their number, the different ones, and how often these were halved."""
+    different = np.unique(marks)
+    return len(marks) - len(different), len(marks), different, 0
+
+
+def _merged(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what is remembered of two sets of draws."""
+    halved = max(one[3], other[3])
+    first, second = _halved(one[2], halved), _halved(other[2], halved)
+    marks = np.union1d(first, second)
+    repeats = one[0] + other[0] + len(first) + len(second) - len(marks)
+    while len(marks) > _REMEMBERED:
+        halved += 1
+        marks = _halved(marks, halved)
+    return repeats, one[1] + other[1], marks, halved
+
+
+def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
+    """Return one mark in ``2**times``, whatever else there is: the leading bits of a product decide."""
+    mixed = marks * np.uint64(0x9E3779B97F4A7C15)
+    return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +12,7 @@ from scipy import special, stats
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import Family, Outcome, check_level, finite_array
+from attncheck.evidence.family import Condensed, Family, FloatArray, Outcome, check_level, finite_array
 from attncheck.evidence.summaries import Events
 
 #: Bound on the chance that the largest number of a sample comes twice. In single precision it is the step between
@@ -58,12 +59,19 @@ class Extremes(Family):
             Equal numbers must be of different draws. A side at which the largest number is 0 has no ties.
         counts : array_like, shape (calls,)
         """
-        reach, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
-        ties = sum(_ties(column, sizes) for column in reach.T)
-        outcome = Count(0.0).test(min(ties, len(reach)), len(reach))
-        rate = _rate(len(sizes), reach.shape[1])
+        return self._outcome(*_reached(sides, counts))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the ties within calls, the largest number of all at each side, and how many calls reach it."""
+        return Condensed(_reached, self._outcome, _higher).add(*data)
+
+    def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: NDArray[np.int64]) -> Outcome:
+        """Return the outcome for what `_reached` gives."""
+        ties = within + int(np.maximum(reached - 1, 0).sum())
+        outcome = Count(0.0).test(min(ties, draws), draws)
+        rate = _rate(calls, len(largest))
         p_value = float(special.pdtrc(ties - 1, rate)) if ties else 1.0
-        summary = Events(min(ties, len(reach)), len(reach), min(1.0, rate / len(reach)))
+        summary = Events(min(ties, draws), draws, min(1.0, rate / draws))
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
@@ -84,9 +92,21 @@ def _rate(calls: int, sides: int) -> float:
     return TIE * sides * (calls + 1)
 
 
-def _ties(values: NDArray[np.float64], sizes: NDArray[np.int64]) -> int:
-    """Return how many numbers equal the largest of their call beyond the first, and so many calls that of all."""
-    largest = np.maximum.reduceat(values, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
-    within = (values == np.repeat(largest, sizes)) & (values != 0.0)
-    across = (largest == largest.max()) & (largest != 0.0)
-    return int(within.sum() - (largest != 0.0).sum() + max(0, across.sum() - 1))
+def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, NDArray[np.int64]]:
+    """Return draws, calls, ties within calls, the largest number at each side, and how many calls reach it.
+
+    A tie is a number beyond the first that equals the largest of its call, unless that is 0.
+    """
+    reach, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
+    tops = np.maximum.reduceat(reach, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+    within = (reach == np.repeat(tops, sizes, axis=0)) & (reach != 0.0)
+    largest = tops.max(axis=0)
+    reached = ((tops == largest) & (tops != 0.0)).sum(axis=0)
+    return len(reach), len(sizes), int(within.sum() - (tops != 0.0).sum()), largest, reached
+
+
+def _higher(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what `_reached` gives of two sets of calls together."""
+    largest = np.maximum(one[3], other[3])
+    reached = sum(np.where(each[3] == largest, each[4], 0) for each in (one, other))
+    return *(first + second for first, second in zip(one[:3], other[:3], strict=True)), largest, reached

@@ -8,6 +8,7 @@ same level (see `attncheck.evidence.family.Family`). `Scale`, `Association`, `Un
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ from scipy.stats import binom
 
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck.evidence.distances import TwoSample, Uniform
-from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, Condensed, Family, Outcome, check_count, check_level, finite_array
 from attncheck.evidence.normal import Association, Smooth
 from attncheck.evidence.summaries import Events, Score, normal_score
 
@@ -82,6 +83,15 @@ class Scale(Family):
         InputError
             If an entry is negative, NaN or infinite, or the shapes do not fit.
         """
+        total, total_dof = self._sums(squares, dof)
+        check_count("dof", int(total_dof), 1)
+        return self._outcome(total, total_dof)
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums of squares and of degrees of freedom."""
+        return Condensed(self._sums, self._outcome).add(*data)
+
+    def _sums(self, squares: ArrayLike, dof: ArrayLike | None = None) -> tuple[float, float]:
         entries = finite_array("squares", squares)
         freedom = finite_array("dof", self.dof if dof is None else dof)
         if entries.min() < 0.0 or freedom.min() < 0.0:
@@ -92,9 +102,12 @@ class Scale(Family):
         except ValueError:
             remedy = "pass one dof for each sum of squares, or one for all"
             refuse("dof", freedom.shape, f"does not broadcast to {entries.shape}", remedy)
-        check_count("dof", int(total_dof), 1)
         with np.errstate(over="ignore"):  # an overflow is refused as infinite
-            total = float(finite_array("squares", entries.sum()))
+            return float(finite_array("squares", entries.sum())), total_dof
+
+    def _outcome(self, total: float, total_dof: float) -> Outcome:
+        if total_dof < 1.0:
+            return self.nothing()
         below, above = float(special.chdtr(total_dof, total)), float(special.chdtrc(total_dof, total))
         low = total / _chi_square_above(total_dof, _TAIL)
         high = total / _chi_square_below(total_dof, _TAIL)
@@ -205,6 +218,12 @@ class Count(Family):
         upper = self.tail == "upper"
         at_most, summary = upper and self.probability > 0.0, Events(hits, total, float(self.probability), upper)
         return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most, summary=summary)
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums of events and trials."""
+        return Condensed(lambda *counts: counts, lambda hits, of: self.test(hits, of) if of else self.nothing()).add(
+            *data
+        )
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the exact chance of detection when the true probability is `departure`."""

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,6 +81,51 @@ class Outcome:
         object.__setattr__(self, "count", check_whole("count", self.count, 0, "count independent units"))
 
 
+def added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the sums of numbers that stand for two sets of draws."""
+    return tuple(first + second for first, second in zip(one, other, strict=True))
+
+
+class Condensed:
+    """What stands for the data of any number of draws: no more numbers for many of them than for few.
+
+    Parameters
+    ----------
+    reduce : callable
+        Returns the numbers that stand for data, which it takes as ``Family.test`` does.
+    conclude : callable
+        Returns the outcome that these numbers make.
+    merge : callable
+        Returns the numbers that stand for two sets of draws together, the earlier ones first.
+
+    Examples
+    --------
+    >>> from attncheck.evidence.families import Scale
+    >>> family = Scale(dof=2)
+    >>> family.condensed([3.0, 1.0]).add([2.0]).outcome() == family.test([3.0, 1.0, 2.0])
+    True
+    """
+
+    def __init__(
+        self,
+        reduce: Callable[..., tuple[Any, ...]],
+        conclude: Callable[..., Outcome],
+        merge: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]] = added,
+    ) -> None:
+        self._reduce, self._conclude, self._merge = reduce, conclude, merge
+        self._numbers: tuple[Any, ...] = ()
+
+    def add(self, *data: Any) -> Self:
+        """Take in the data of more draws, none of them empty."""
+        new = self._reduce(*data)
+        self._numbers = self._merge(self._numbers, new) if self._numbers else new
+        return self
+
+    def outcome(self) -> Outcome:
+        """Return what a test of all data comes to."""
+        return self._conclude(*self._numbers)
+
+
 class Family(ABC):
     """A statistic with a known null law: assertion, detectable gap and sample size in one object.
 
@@ -106,6 +151,19 @@ class Family(ABC):
     @abstractmethod
     def test(self, *args: Any, **kwargs: Any) -> Outcome:
         """Return the outcome for one sample."""
+
+    @abstractmethod
+    def condensed(self, *data: Any) -> Condensed:
+        """Return what stands for the data of many draws, as `test` takes them, and takes in those of more.
+
+        Sums stand for them where the statistic is made of sums; it is the same then, but for rounding. Where it is a
+        distance, p-values are never smaller than those of `test`. Ranks are among these first data, in cells of equal
+        size: so pass many draws, and whole calls.
+        """
+
+    def nothing(self) -> Outcome:
+        """Return the outcome of data that hold too little for a test."""
+        return Outcome(1.0, self.null_effect, self.null_effect, self.null_effect, self.null_effect, 0)
 
     @abstractmethod
     def power(self, departure: float, size: int, level: float) -> float:

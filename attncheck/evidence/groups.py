@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array
-from attncheck.evidence.normal import Association
+from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.normal import Association, outcome_of_sums
 from attncheck.evidence.summaries import Score, normal_score
 
 _TAIL = 0.5 * (1.0 - CONFIDENCE)
@@ -64,10 +65,19 @@ class Alike(Family):
 
     def test(self, squares: ArrayLike, dof: ArrayLike) -> Outcome:
         """Return the outcome for sums of squares and their degrees of freedom, both (draws, groups)."""
+        return self._outcome(*self._sums(squares, dof))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums of squares and of degrees of freedom of each group."""
+        return Condensed(self._sums, self._outcome).add(*data)
+
+    def _sums(self, squares: ArrayLike, dof: ArrayLike) -> tuple[FloatArray, FloatArray]:
         entries, freedom = finite_array("squares", squares), finite_array("dof", dof)
         if entries.ndim != 2 or entries.shape != freedom.shape:
             refuse("dof", freedom.shape, f"must have the shape {entries.shape} of squares", "pass one for each sum")
-        ours, ours_dof = entries.sum(axis=0), freedom.sum(axis=0)
+        return entries.sum(axis=0), freedom.sum(axis=0)
+
+    def _outcome(self, ours: FloatArray, ours_dof: FloatArray) -> Outcome:
         others, others_dof = ours.sum() - ours, ours_dof.sum() - ours_dof
         if ours_dof.min() < 1.0 or ours.max() == 0.0:
             return Outcome(1.0, 1.0, 1.0, 1.0, 1.0, 0)  # a group that holds nothing has no variance
@@ -124,3 +134,30 @@ class Within(Association):
         numbers = np.zeros(weights.shape, dtype=np.int64) if group is None else np.asarray(group, dtype=np.int64)
         means = np.bincount(numbers, weights) / np.maximum(np.bincount(numbers), 1)
         return super().test(noise, weights - means[numbers])
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums that `Association` takes, of weights whose group means are not known yet."""
+        groups = 1 if len(data) < 3 else max(self.per_draw, int(np.max(data[2])) + 1)
+
+        def sums(noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> tuple[Any, ...]:
+            values, weights = finite_array("noise", noise), finite_array("weight", weight)
+            numbers = np.zeros(weights.shape, dtype=np.int64) if group is None else np.asarray(group, dtype=np.int64)
+            terms = [values**k * weights**m for k, m in _POWERS]
+            return tuple(np.bincount(numbers, term, minlength=groups) for term in terms)
+
+        return Condensed(sums, _of_centred).add(*data)
+
+
+# Powers of noise and weight whose sums those of centred weights are made of.
+_POWERS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2))
+
+
+def _of_centred(*sums: FloatArray) -> Outcome:
+    """Return the outcome for sums by group of ``noise**k * weight**m``, each (groups,), in the order of `_POWERS`."""
+    s = dict(zip(_POWERS, sums, strict=True))
+    mean = s[0, 1] / np.maximum(s[0, 0], 1.0)
+    weights = np.maximum(s[0, 2] - mean * s[0, 1], 0.0)
+    # A group of one weight is centred to 0: the rest is rounding.
+    told = weights > 1e-12 * s[0, 2]
+    parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
+    return outcome_of_sums(*(part[told].sum() for part in parts))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, finite_array
-from attncheck.evidence.normal import Association
+from attncheck.evidence.family import CONFIDENCE, Condensed, Outcome, check_level, finite_array
+from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
 from attncheck.evidence.summaries import Score, normal_score
 
 
@@ -78,7 +80,18 @@ class Largest(Association):
         if values.ndim != 2 or values.shape != weights.shape:
             refuse("noise", values.shape, "must be a table of the shape of weight", "pass arrays (pairs, columns)")
         single = Association(self.per_draw)
-        found = [single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])]
+        return self._outcome([single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])])
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums of each column."""
+
+        def conclude(*sums: Any) -> Outcome:
+            return self._outcome([outcome_of_sums(*column) for column in zip(*sums, strict=True)])
+
+        return Condensed(pair_sums(data[1]), conclude).add(*data)
+
+    def _outcome(self, found: Sequence[Outcome]) -> Outcome:
+        """Return the outcome for those of all columns."""
         least = min(found, key=lambda outcome: outcome.p_value)
         half = (least.high - least.effect) * _widened(len(found))
         p_value = min(1.0, len(found) * least.p_value)

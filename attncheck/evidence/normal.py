@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +14,9 @@ from scipy import special
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
     CONFIDENCE,
+    Condensed,
     Family,
+    FloatArray,
     Outcome,
     check_count,
     check_level,
@@ -103,6 +106,11 @@ class Association(Family):
             spread = math.sqrt(count) * float(finite_array("noise", parts.std()))
         return _normal_outcome(z, count, spread=max(1.0, spread))
 
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums that statistic and interval are made of."""
+        sums = pair_sums(data[1])
+        return Condensed(lambda noise, weight: sums(np.ravel(noise), np.ravel(weight)), outcome_of_sums).add(*data)
+
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detecting a correlation of `departure` between noise and weight.
 
@@ -185,11 +193,29 @@ class Smooth(Family):
         InputError
             If a value is NaN, infinite or outside [0, 1], or there are fewer than `minimum_count`.
         """
-        array = unit_array("values", values)
-        count = check_count("values", array.size, self.minimum_count)
-        components = math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, 2.0 * array - 1.0)
+        components = self._components(values)
+        count = check_count("values", components.size, self.minimum_count)
         z = float(components.sum()) / math.sqrt(count)
         return _normal_outcome(z, count, spread=max(1.0, float(components.std())))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums of the components and of their squares."""
+
+        def sums(values: ArrayLike) -> tuple[int, float, float]:
+            components = self._components(values)
+            return components.size, float(components.sum()), float((components**2).sum())
+
+        def conclude(count: int, total: float, squares: float) -> Outcome:
+            if count < self.minimum_count:
+                return self.nothing()
+            spread = math.sqrt(max(1.0, squares / count - (total / count) ** 2))
+            return _normal_outcome(total / math.sqrt(count), count, spread)
+
+        return Condensed(sums, conclude).add(*data)
+
+    def _components(self, values: ArrayLike) -> FloatArray:
+        scaled = 2.0 * unit_array("values", values) - 1.0
+        return np.asarray(math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, scaled))
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detecting a mean component of `departure`, by the normal limit.
@@ -213,6 +239,34 @@ class Smooth(Family):
 
     def _mirrored(self, departure: float) -> tuple[float, ...]:
         return departure, -departure
+
+
+def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
+    """Return a function of noise and weight, both (pairs, ...): counts and sums over pairs, for `outcome_of_sums`.
+
+    Weights are in units of the largest of some first ones, or about so, so that squares neither overflow nor vanish.
+    """
+    exponent = int(np.frexp(np.abs(finite_array("weight", weight)).max())[1])
+
+    def sums(noise: ArrayLike, weight: ArrayLike) -> tuple[FloatArray, ...]:
+        values, weights = finite_array("noise", noise), np.ldexp(finite_array("weight", weight), -exponent)
+        if values.shape != weights.shape:
+            refuse("weight", weights.shape, "must have the shape of noise", f"pass weights of shape {values.shape}")
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
+            products = values * weights
+            terms = (weights != 0.0), products, weights**2, products**2
+            return tuple(finite_array("noise", np.sum(term, axis=0)) for term in terms)
+
+    return sums
+
+
+def outcome_of_sums(*sums: SupportsFloat) -> Outcome:
+    """Return the outcome for the number of pairs and the sums of noise·weight, weight² and (noise·weight)²."""
+    count, products, weights, squares = map(float, sums)
+    if weights <= 0.0:
+        return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
+    spread = math.sqrt(max(1.0, (squares - products**2 / count) / weights))
+    return _normal_outcome(products / math.sqrt(weights), round(count), spread)
 
 
 def _normal_outcome(z: float, count: int, spread: float) -> Outcome:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_count, check_level, finite_array
+from attncheck.evidence.family import (
+    CONFIDENCE,
+    Condensed,
+    Family,
+    FloatArray,
+    Outcome,
+    check_count,
+    check_level,
+    finite_array,
+)
 from attncheck.evidence.pictures import rate
 from attncheck.evidence.summaries import Score
 
@@ -81,13 +90,37 @@ class Order(Family):
         InputError
             If the shapes differ, an entry is not finite, or widths are not in the declared ratio.
         """
+        values, sizes = self._checked(logs, widths)
+        count = check_count("draws", len(values), 2)
+        return self._outcome(sizes, count, values.mean(axis=0), values.std(axis=0, ddof=1))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums of the logarithms and of their squares, less their means over the first draws."""
+        first, sizes = self._checked(*data)
+        centre = first.mean(axis=0)
+
+        def sums(logs: ArrayLike, widths: ArrayLike) -> tuple[int, FloatArray, FloatArray]:
+            values = self._checked(logs, widths)[0] - centre
+            return len(values), values.sum(axis=0), (values**2).sum(axis=0)
+
+        def conclude(count: int, total: FloatArray, squares: FloatArray) -> Outcome:
+            variances = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
+            return self._outcome(sizes, count, centre + total / count, np.sqrt(variances))
+
+        return Condensed(sums, conclude).add(*data)
+
+    def _checked(self, logs: ArrayLike, widths: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Return the logarithms and the three widths."""
         values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
         if np.abs(sizes[1:] / sizes[:-1] - self.ratio).max() > 1e-9:
             refuse("widths", sizes.tolist(), f"are not in the ratio {self.ratio:g}", "pass widths n, f n, f² n")
-        count = check_count("draws", len(values), 2)
-        means, spreads = values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(count)
+        return values, sizes
+
+    def _outcome(self, sizes: FloatArray, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:
+        """Return the outcome for means and standard deviations of the logarithms at the three widths."""
+        spreads = deviations / math.sqrt(count)
         weights = np.array(self._weights)
         slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
         z = (slope - self.order) / error if error > 0 else math.inf

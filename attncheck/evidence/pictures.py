@@ -43,7 +43,7 @@ def cdf_of_uniform(values: FloatArray, band: float, allowance: float) -> dict[st
     """
     points = np.arange(1, POINTS) / POINTS
     difference = np.searchsorted(values, points, side="right") / values.size - points
-    return _cdf(difference, band, allowance, int(values.size))
+    return cdf(difference, band, allowance, int(values.size))
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, band: float) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, band: float) -> dict[str, A
     points = np.quantile(np.concatenate([ours, theirs]), np.arange(1, POINTS) / POINTS)
     first = np.searchsorted(ours, points, side="right") / ours.size
     second = np.searchsorted(theirs, points, side="right") / theirs.size
-    return _cdf(first - second, band, 0.0, int(ours.size))
+    return cdf(first - second, band, 0.0, int(ours.size))
 
 
 def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
@@ -106,7 +106,8 @@ def rate(
     return {"kind": "rate", **{name: _significant(values) for name, values in columns.items()}, **rounded}
 
 
-def _cdf(difference: FloatArray, band: float, allowance: float, count: int) -> dict[str, Any]:
+def cdf(difference: FloatArray, band: float, allowance: float, count: int) -> dict[str, Any]:
+    """Return the difference of two distribution functions at `POINTS` - 1 points, with the band about it."""
     limits: Mapping[str, Any] = {"band": round(band, _DIGITS), "allowance": round(allowance, _DIGITS), "count": count}
     return {"kind": "cdf", "difference": _decimals(difference), **limits}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from attncheck._lib.errors import check_number, check_whole
-from attncheck.evidence.family import CONFIDENCE, Family, Outcome, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Score, normal_score
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
@@ -43,10 +45,24 @@ class Trend(Family):
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
-        data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
-        scores = special.ndtri((stats.rankdata(data) - 0.5) / len(data))
+        data = finite_array("values", values)
+        return self._outcome(*self._sums(special.ndtri((stats.rankdata(data) - 0.5) / len(data)), counts))
+
+    def condensed(self, *data: Any) -> Condensed:
+        """Return the sums over calls, of scores among the first draws: these know nothing of the order in a call."""
+        ranks = ranker(finite_array("values", data[0]))
+
+        def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
+            return self._sums(special.ndtri(ranks(finite_array("values", values))), counts)
+
+        return Condensed(sums, self._outcome).add(*data)
+
+    @staticmethod
+    def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
+        """Return the sum of scores times places, its variance, and the numbers of draws less calls and of calls."""
+        sizes = np.asarray(counts, dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        index = np.arange(len(data)) - np.repeat(starts, sizes)
+        index = np.arange(len(scores)) - np.repeat(starts, sizes)
         # From -1 at the first to 1 at the last, so that calls of any length have one slope.
         place = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
         spread = scores - np.repeat(np.add.reduceat(scores, starts) / sizes, sizes)
@@ -54,14 +70,17 @@ class Trend(Family):
             np.add.reduceat(part, starts) for part in (place * spread, place * place, spread * spread)
         )
         variance = float((places * squares / np.maximum(sizes - 1, 1)).sum())
-        freedom = int((sizes - 1).sum())
+        return float(products.sum()), variance, int((sizes - 1).sum()), len(sizes)
+
+    @staticmethod
+    def _outcome(product: float, variance: float, freedom: int, calls: int) -> Outcome:
         if variance <= 0.0 or freedom < _FEWEST:
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or values that are all the same
-        z, root = float(products.sum()) / math.sqrt(variance), math.sqrt(freedom)
+        z, root = product / math.sqrt(variance), math.sqrt(freedom)
         p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
         interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root
         summary = Score(math.copysign(normal_score(1.0 - 0.5 * p_value, 0.5 * p_value), z), freedom)
-        return Outcome(p_value, z / root, *interval, 0.0, freedom + len(sizes), summary=summary)
+        return Outcome(p_value, z / root, *interval, 0.0, freedom + calls, summary=summary)
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detecting a correlation of `departure` in one call."""

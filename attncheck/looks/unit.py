@@ -23,12 +23,13 @@ from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.summaries import to_record
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.case import Case
+from attncheck.looks.held import Held
 from attncheck.records.schema import Planned, Result
 from attncheck.subject import Subject
 
 # Entries of the arrays of a chunk: 16 MiB each.
 _CHUNK_ENTRIES = 2**21
-_FEWEST_DRAWS = 64
+_FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
 _CALL_DRAWS = 256
 # Departures that an effect must amount to for it to be more than the trace of another one.
 _CLEAR = 1.0
@@ -174,7 +175,7 @@ def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting
 
 def chunk_of(case: Case, most: int) -> int:
     """Return how many of `most` draws are worked on at a time."""
-    return min(most, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // case.stored_entries))
+    return min(most, _MOST_DRAWS, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // case.stored_entries))
 
 
 def observe(
@@ -203,7 +204,7 @@ def observe(
     setting = planned.setting
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
-    data: dict[AnyCheck, list[tuple[Any, ...]]] = {check: [] for check in checks}
+    data = {check: Held(check, setting) for check in checks}
     pictures: dict[AnyCheck, dict[str, Any]] = {}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
@@ -212,10 +213,10 @@ def observe(
         reference = _reference(setting, count, child, frozenset(check.compares for check in active))
         for check in active:
             with _named(check, subject, setting):
-                data[check].append(check.measure(sample, reference))
+                data[check].add(check.measure(sample, reference))
                 if start == 0 and check.picture is not None:  # a chunk is enough to look at
                     pictures[check] = check.picture(sample)
-    outcomes = {check: _tested(check, subject, setting, parts) for check, parts in data.items()}
+    outcomes = {check: _tested(check, subject, setting, held) for check, held in data.items()}
     return {
         check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
         for check, outcome in outcomes.items()
@@ -231,11 +232,9 @@ def _reference(
     return Reference(setting.layer, size, setting.coordinates, seed, wanted)
 
 
-def _tested(
-    check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, parts: Sequence[tuple[Any, ...]]
-) -> Outcome:
+def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: Held) -> Outcome:
     with _named(check, subject, setting):
-        return check.test(setting, join(parts))
+        return held.outcome()
 
 
 @contextlib.contextmanager
@@ -247,16 +246,6 @@ def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting)
         problem = f"cannot use what {subject.name} returned on {setting.case.describe()}: {error}"
         remedy = "" if isinstance(error, InputError) else "; mend the simulator"
         raise InputError(f"check={check.name}: {problem}{remedy}") from error
-
-
-def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join what a check measured on several chunks: arrays end to end, counts added up."""
-    if len(parts) == 1:
-        return parts[0]
-    return tuple(
-        np.concatenate(column) if isinstance(column[0], np.ndarray) else sum(column)
-        for column in zip(*parts, strict=True)
-    )
 
 
 def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result]:

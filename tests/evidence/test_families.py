@@ -16,7 +16,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.family import smallest_real, smallest_whole
+from attncheck.evidence.family import Condensed, smallest_real, smallest_whole
 from attncheck.evidence.largest import Largest
 
 LEVEL, POWER = 5e-4, 0.99
@@ -98,6 +98,9 @@ def test_gap_and_size_show_both_mirror_images() -> None:
         null_effect, _farthest = 0.0, 1.0
 
         def test(self, *args: Any, **kwargs: Any) -> Outcome:
+            raise NotImplementedError
+
+        def condensed(self, *data: Any) -> Condensed:
             raise NotImplementedError
 
         def power(self, departure: float, size: int, level: float) -> float:

@@ -54,6 +54,7 @@ FIGURES = (
     r"limit cdf, .*: sup error",
     r"limit cdf, .*: fresh law each time",
     r"working memory of direct",
+    r"memory of a look",
 )
 
 
@@ -116,7 +117,7 @@ def test_quick_run_reports_every_figure(speed: ModuleType, monkeypatch: pytest.M
     for figure in FIGURES:
         assert re.search(rf"^\| {figure}", page, re.MULTILINE), figure
     verdicts = re.findall(r"\| (met|missed) +\|$", page, re.MULTILINE)
-    assert len(verdicts) == 14
+    assert len(verdicts) == 15
 
 
 def test_limit_cdf_is_accurate(speed: ModuleType) -> None:

@@ -1,0 +1,68 @@
+"""What a check has measured in a look so far, in memory that does not grow with the draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck.checks.check import AnyCheck
+from attncheck.evidence.family import Condensed, Outcome
+
+#: Numbers of several chunks that are held as they are. First looks of the default profile have half as many.
+MOST_HELD = 2**17
+
+
+class Held:
+    """The data of one check: as its family tests them while they are few, else what stands for them.
+
+    Parameters
+    ----------
+    check : Check
+    setting : Setting or ProgramSetting
+    """
+
+    def __init__(self, check: AnyCheck, setting: Any) -> None:
+        self._check, self._setting = check, setting
+        self._parts: list[tuple[Any, ...]] = []
+        self._size = 0
+        self._condensed: Condensed | None = None
+
+    def add(self, part: tuple[Any, ...]) -> None:
+        """Take in what was measured on one more chunk."""
+        self._parts.append(part)
+        self._size += sum(np.size(column) for column in part)
+        several = len(self._parts) > 1 or self._condensed is not None
+        if several and self._size > MOST_HELD:
+            self._condense()
+
+    def outcome(self) -> Outcome:
+        """Return what a test of all of it comes to."""
+        if self._condensed is None:
+            return self._check.test(self._setting, join(self._parts))
+        if self._parts:
+            self._condense()
+        return self._condensed.outcome()
+
+    def _condense(self) -> None:
+        """Put what stands for the data in their place."""
+        data, last = join(self._parts), self._parts[-1]
+        self._parts, self._size = [], 0
+        if any(np.size(column) == 0 for column in data):
+            # A sample without another says nothing, however large it is.
+            self._parts = [last]
+        elif self._condensed is None:
+            self._condensed = self._check.family(self._setting).condensed(*data)
+        else:
+            self._condensed.add(*data)
+
+
+def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Join what a check measured on several chunks: arrays end to end, counts added up."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(
+        np.concatenate(column) if isinstance(column[0], np.ndarray) else sum(column)
+        for column in zip(*parts, strict=True)
+    )

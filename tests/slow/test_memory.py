@@ -1,0 +1,42 @@
+"""The memory of a look: the same for a hundred thousand draws and for a million."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+
+from attncheck.checks.check import AnyCheck
+from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.unit import Cost, Plan, Unit, observe, probed
+from attncheck.subject import Subject
+
+LAYER = AttentionLayer(width=2, seq_len=1, num_heads=2)
+CHUNK = 2**14
+
+
+def test_memory_does_not_grow_with_the_draws() -> None:
+    """One check of each family; ten times the draws, and at most a fifth more of memory."""
+    subject = Subject.of("attncheck.subject:collapsed")
+    checks: dict[type, AnyCheck] = {}
+    for name in EVERY_PROPERTY:
+        if name not in PROGRAM_PROPERTIES:
+            plan = probed(Unit(name, LAYER), subject, 0, Cost(10**6, 5e-4, 0.99))
+            for check in plan.sizes:
+                checks.setdefault(type(check.family(plan.setting)), check)
+    assert len(checks) >= 10
+
+    def peak(draws: int) -> int:
+        several = Plan(plan.setting, CHUNK, 5e-4, 0.99, dict.fromkeys(checks.values(), draws), {})
+        tracemalloc.start()
+        found = observe(several, list(several.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert all(0.9 * draws / 4 < outcome.count for outcome in found.values())
+        assert min(outcome.p_value for outcome in found.values()) > 1e-8
+        return most
+
+    few, many = peak(10**5), peak(10**6)
+    assert many < 1.2 * few
+    print(f"{few / 2**20:.1f} MiB, {many / 2**20:.1f} MiB, families {sorted(kind.__name__ for kind in checks)}")
