@@ -107,6 +107,10 @@ class Family(ABC):
     def test(self, *args: Any, **kwargs: Any) -> Outcome:
         """Return the outcome for one sample."""
 
+    def effect(self, *data: Any) -> float:
+        """Return the effect that `test` finds, also of less data than its p-value takes."""
+        return self.test(*data).effect
+
     @abstractmethod
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance that ``p_value < level`` when the true effect is `departure`.

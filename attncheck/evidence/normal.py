@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
@@ -185,11 +185,18 @@ class Smooth(Family):
         InputError
             If a value is NaN, infinite or outside [0, 1], or there are fewer than `minimum_count`.
         """
-        array = unit_array("values", values)
-        count = check_count("values", array.size, self.minimum_count)
-        components = math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, 2.0 * array - 1.0)
+        components = self._components(values)
+        count = check_count("values", components.size, self.minimum_count)
         z = float(components.sum()) / math.sqrt(count)
         return _normal_outcome(z, count, spread=max(1.0, float(components.std())))
+
+    def effect(self, *data: ArrayLike) -> float:
+        """Return the mean component, of however few values."""
+        return float(self._components(data[0]).mean())
+
+    def _components(self, values: ArrayLike) -> NDArray[np.float64]:
+        array = unit_array("values", values)
+        return np.asarray(math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, 2.0 * array - 1.0))
 
     def power(self, departure: float, size: int, level: float) -> float:
         """Return the chance of detecting a mean component of `departure`, by the normal limit.
