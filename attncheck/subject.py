@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import InputError, check_choice, refuse
+from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.check import Setting
 from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
@@ -29,7 +29,7 @@ from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
-from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 __all__ = ["Subject", "collapsed", "direct", "matrix_free", "programs"]
 
@@ -69,9 +69,10 @@ class Subject:
         Which of the two.
     supports : callable AttentionLayer -> bool or str
         Whether it can simulate a layer; a string says why not. From the callable's attribute `supports`.
-    weights : str
-        The law of its weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, from the callable's attribute
-        `weights`; with another law than "gaussian" only limit claims apply.
+    weights : WeightLaws
+        The laws of its weights, from the callable's attribute `weights`: a name of
+        `attncheck.simulators.weights.WEIGHT_LAWS`, or a mapping of matrices ("query", "key", "value", "output", and
+        "inputs" where it draws these) to names. Where they are not all "gaussian", it is held to literal draws.
     fields : sequence of str
         What it may return: a file may hold more than a simulator.
     programs : callable or None
@@ -84,7 +85,7 @@ class Subject:
     call: Callable[..., Mapping[str, Any]]
     form: Form
     supports: Callable[[AttentionLayer], bool | str] = lambda layer: True
-    weights: str = GAUSSIAN
+    weights: WeightLaws = GAUSSIAN_LAWS
     fields: Sequence[str] = FIELDS
     programs: Callable[..., Mapping[str, Any]] | None = None
 
@@ -113,8 +114,8 @@ class Subject:
         supports = getattr(call, "supports", cls.supports)
         if not callable(supports):
             refuse(f"{name}.supports", supports, "is not callable", _SUPPORTS)
-        weights = check_choice(f"{name}.weights", getattr(call, "weights", GAUSSIAN), tuple(WEIGHT_LAWS))
         form, programs = _form_of(name, call), getattr(call, "programs", None)
+        weights = _weights_of(name, getattr(call, "weights", cls.weights), form)
         if form == "program":
             programs = call
         if programs is not None and not callable(programs):
@@ -206,7 +207,7 @@ class Subject:
             be the same look; or if one generator gives different ones, so that no result could be repeated.
         """
         handed = self.form == "inputs" and not isinstance(case, ProgramCase)
-        few = self.weights != GAUSSIAN and case.width <= _FEW_NUMBERS
+        few = not self.weights.gaussian and case.width <= _FEW_NUMBERS
         size = _PROBE_DISCRETE if few else _PROBE
         inputs = draw_inputs(case, size, rng) if handed and isinstance(case, AttentionLayer) else None
         one, other = rng.spawn(2)
@@ -273,13 +274,23 @@ class Subject:
         raise InputError(f"subject={self.name}: on {case.describe()} {problem}")
 
 
-def _decided(case: Case, weights: str, handed: bool) -> tuple[str, ...]:
+def _decided(case: Case, weights: WeightLaws, handed: bool) -> tuple[str, ...]:
     """Return what may be the same whatever the generator is: inputs that are given or saturate, and what follows."""
     if isinstance(case, ProgramCase):
         return ()
     given = ("inputs", "input_gram") if handed or not linear(case) else ()
-    signs = weights == "rademacher" and case.width == 1
+    signs = not weights.continuous and case.width == 1
     return (*given, "key_gram", "value_gram") if given and signs else given
+
+
+def _weights_of(name: str, declared: Any, form: Form) -> WeightLaws:
+    """Return what a subject declares; inputs that are handed to it are attncheck's own, of Gaussian W^i."""
+    laws = WeightLaws.of(declared, f"{name}.weights")
+    if form != "inputs":
+        return laws
+    if isinstance(declared, Mapping) and "inputs" in declared:
+        refuse(f"{name}.weights['inputs']", laws.inputs, "is of inputs that are handed to the subject", "leave it out")
+    return dataclasses.replace(laws, inputs=WeightLaws.inputs)
 
 
 def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

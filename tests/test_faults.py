@@ -21,6 +21,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.looks.unit import Cost, Plan, Unit, observe, run_unit, violated
 from attncheck.records.schema import Result
+from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
@@ -162,8 +163,8 @@ def test_a_fault_of_one_regime_is_not_seen_elsewhere(
 
 def test_exposing_keeps_the_declared_law_of_weights() -> None:
     blind = exposing(FAULTS["unscaled_uniform_weights"], EXPOSURES["outputs"])
-    assert Subject.of(blind).weights == "uniform"
-    assert Subject.of(exposing(collapsed, EXPOSURES["outputs"])).weights == "gaussian"
+    assert Subject.of(blind).weights == WeightLaws.of("uniform")
+    assert Subject.of(exposing(collapsed, EXPOSURES["outputs"])).weights.gaussian
 
 
 @pytest.mark.parametrize("exposure", EXPOSURES)

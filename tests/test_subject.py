@@ -20,6 +20,7 @@ from attncheck.looks.unit import Cost, Unit, run_unit
 from attncheck.readings import simulate
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.draws import Draws
+from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed, direct, matrix_free
 
 Arrays = dict[str, Any]
@@ -374,17 +375,32 @@ class TestDeclared:
         with pytest.raises(InputError, match="mine: failed on n=8 s=3 H=2 with AttributeError"):
             subject.reason_unsupported(LAYER)
 
-    def test_other_weights_leave_limit_claims_only(self) -> None:
-        def student(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            return right(layer, size, rng)
+    def test_laws_of_single_matrices_are_declared(self) -> None:
+        def mixed(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Arrays:
+            raise NotImplementedError
 
         # Functions declare their weights by an attribute, and to mypy they have none.
-        student.weights = "student5"  # type: ignore[attr-defined]
-        results = run_unit(Unit("scores", LAYER), Subject.of(student), 0, Cost(1000, 1e-3, 0.9))
-        examined = [result for result in results if result.verdict != "not examined"]
-        exact = [result.check for result in examined if result.kind == "exact" and "groups" not in result.check]
-        assert exact == ["scores.trend"]  # draws of any law are exchangeable
-        assert any("exact for Gaussian weights, and the subject's are student5" in result.reason for result in results)
+        mixed.weights = {"query": "uniform"}  # type: ignore[attr-defined]
+        assert Subject.of(mixed).weights == WeightLaws(query="uniform")
+        mixed.weights = "uniform"  # type: ignore[attr-defined]
+        assert Subject.of(mixed).weights == WeightLaws("uniform", "uniform", "uniform", "uniform")
+
+    @pytest.mark.parametrize(
+        ("declared", "message"),
+        [
+            ({"queries": "uniform"}, "matrix='queries': is not known; use one of 'query', 'key'"),
+            ({"query": "cauchy"}, r"weights\['query'\]='cauchy': is not known"),
+            ({"inputs": "uniform"}, "is of inputs that are handed to the subject; leave it out"),
+            (1.0, "is neither a name nor a mapping of matrices to names"),
+        ],
+    )
+    def test_laws_that_are_none_are_refused(self, declared: object, message: str) -> None:
+        def mixed(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Arrays:
+            raise NotImplementedError
+
+        mixed.weights = declared  # type: ignore[attr-defined]
+        with pytest.raises(InputError, match=message):
+            Subject.of(mixed)
 
 
 def test_probe_costs_a_few_draws() -> None:

@@ -16,7 +16,7 @@ from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.simulators.weights import GAUSSIAN
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 Kind = Literal["exact", "limit"]
 
@@ -38,19 +38,19 @@ class AnySetting(Protocol):
         ...
 
     @property
-    def weights(self) -> str:
-        """The law of its weights."""
+    def weights(self) -> WeightLaws:
+        """The laws of its weights."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is known before any draw: the layer, what the subject exposes, how many neurons, its weights' law."""
+    """What is known before any draw: the layer, what the subject exposes, how many neurons, its weights' laws."""
 
     layer: AttentionLayer
     exposed: frozenset[str]
     coordinates: int = 1
-    weights: str = GAUSSIAN
+    weights: WeightLaws = GAUSSIAN_LAWS
 
     @property
     def case(self) -> AttentionLayer:
@@ -152,6 +152,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Calls of the subject that a look makes at least.
     compares : str
         Name of the reference's functional that `measure` takes; empty where it takes none.
+    literal : bool
+        Whether weights of other laws are held to literal draws of these; see `attncheck.checks.literal`.
     fewest_draws : int
         Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
     """
@@ -175,6 +177,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     compares: str = ""
     fewest_draws: int = 1
     key: str = ""
+    literal: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.name)
@@ -191,7 +194,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
             missing.remove("masked scores")
         if missing:
             return NOT_EXPOSED + ", ".join(missing)
-        if setting.weights != GAUSSIAN and self.kind == "exact" and not self.any_weights:
+        if not setting.weights.gaussian and self.kind == "exact" and not (self.any_weights or self.literal):
             return f"exact for Gaussian weights, and the subject's are {setting.weights}"
         return self.excluded(setting)
 

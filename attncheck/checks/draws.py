@@ -166,7 +166,7 @@ def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np
 
 def _few_values(setting: Setting) -> str:
     """Exclude layers in which numbers coincide by chance: weights of two values, and inputs that saturate."""
-    if setting.weights != "rademacher" or linear(setting.layer):
+    if setting.weights.continuous or linear(setting.layer):
         return ""
     return "weights of two values and inputs that saturate may give the same numbers again"
 

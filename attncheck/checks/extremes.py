@@ -30,7 +30,7 @@ def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np
 
 
 def _two_values(setting: Setting) -> str:
-    return "weights of two values may give the same numbers again" if setting.weights == "rademacher" else ""
+    return "" if setting.weights.continuous else "weights of two values may give the same numbers again"
 
 
 CHECKS = (

@@ -20,7 +20,7 @@ from attncheck.checks.marginals import Scalar, usual
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.readings import without_outputs
-from attncheck.simulators.weights import GAUSSIAN, draw_with_weights
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 FloatArray = NDArray[np.float64]
@@ -189,30 +189,26 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: str = GAUSSIAN) -> float:
+def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws = GAUSSIAN_LAWS) -> float:
     """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
 
-    For weights of another law than the Gaussian, F_n is the empirical law of literal draws; the W^i, which make the
-    inputs, may be of that law or Gaussian.
+    For weights of another law than the Gaussian, F_n is the empirical law of literal draws.
     """
     limiting = marginal_law(layer, marginal, "limit")
-    if weights != GAUSSIAN:
-        distances = (_empirical_distance(layer, marginal, weights, each, limiting) for each in (weights, GAUSSIAN))
-        return max(distances) + limiting.error
+    if not weights.gaussian:
+        return _empirical_distance(layer, marginal, weights, limiting) + limiting.error
     law = marginal_law(layer, marginal)
     points = np.concatenate([np.linspace(0.0, 6.0, 241), np.geomspace(1e-4, 0.02, 20)]) * law.std
     ours, theirs = (each.mixture.upper_tail(points) for each in (law, limiting))
     return float(np.abs(ours - theirs).max()) + law.error + limiting.error
 
 
-def _empirical_distance(
-    layer: AttentionLayer, marginal: Scalar, weights: str, inputs: str, limiting: MarginalLaw
-) -> float:
+def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws, limiting: MarginalLaw) -> float:
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)
     parts = [
-        marginal.values(draw_with_weights(layer, min(step, size - start), 1, rng, weights, inputs))
+        marginal.values(draw_with_weights(layer, min(step, size - start), 1, rng, weights))
         for start in range(0, size, step)
     ]
     uniform = np.sort(limiting.uniform(np.concatenate(parts)))

@@ -19,21 +19,26 @@ from attncheck.checks import (
     trends,
 )
 from attncheck.checks.check import AnyCheck, Check
+from attncheck.checks.literal import for_any_law
 from attncheck.checks.programs import PROGRAM_CHECKS
 
 #: Every check of layers.
-CHECKS: tuple[Check, ...] = (
-    *comparison.CHECKS,
-    *inputs.CHECKS,
-    *scores.CHECKS,
-    *outputs.CHECKS,
-    *conditional.CHECKS,
-    *independence.CHECKS,
-    *sharing.CHECKS,
-    *draws.CHECKS,
-    *extremes.CHECKS,
-    *trends.CHECKS,
-    *heads.CHECKS,
+CHECKS: tuple[Check, ...] = tuple(
+    for_any_law(check)
+    for module in (
+        comparison,
+        inputs,
+        scores,
+        outputs,
+        conditional,
+        independence,
+        sharing,
+        draws,
+        extremes,
+        trends,
+        heads,
+    )
+    for check in module.CHECKS
 )
 
 #: The properties of layers, each a group of checks that share a sample, in the order of the registry.

@@ -133,8 +133,22 @@ class Sample:
 
     def first(self, size: int) -> Sample:
         """Return the first draws, without what was derived from all of them."""
-        arrays = {name: value[:size] for name in FIELDS if (value := getattr(self, name)) is not None}
+        return self._run(slice(size))
+
+    def _run(self, part: slice) -> Sample:
+        arrays = {name: value[part] for name in FIELDS if (value := getattr(self, name)) is not None}
         return Sample(self.layer, **arrays)
+
+    def blocks(self, size: int) -> Sequence[Sample]:
+        """Return disjoint runs of `size` draws, each with what is derived from it alone; what is left is left out."""
+        if size not in self._blocks:
+            whole = len(self) // size * size
+            self._blocks[size] = [self._run(slice(start, start + size)) for start in range(0, whole, size)]
+        return self._blocks[size]
+
+    @cached_property
+    def _blocks(self) -> dict[int, Sequence[Sample]]:
+        return {}
 
     @property
     def coordinates(self) -> int:

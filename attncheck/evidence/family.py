@@ -152,6 +152,10 @@ class Family(ABC):
     def test(self, *args: Any, **kwargs: Any) -> Outcome:
         """Return the outcome for one sample."""
 
+    def effect(self, *data: Any) -> float:
+        """Return the effect that `test` finds, also of less data than its p-value takes."""
+        return self.test(*data).effect
+
     @abstractmethod
     def condensed(self, *data: Any) -> Condensed:
         """Return what stands for the data of many draws, as `test` takes them, and takes in those of more.

@@ -198,6 +198,10 @@ class Smooth(Family):
         z = float(components.sum()) / math.sqrt(count)
         return _normal_outcome(z, count, spread=max(1.0, float(components.std())))
 
+    def effect(self, *data: ArrayLike) -> float:
+        """Return the mean component, of however few values."""
+        return float(self._components(data[0]).mean())
+
     def condensed(self, *data: Any) -> Condensed:
         """Return the sums of the components and of their squares."""
 

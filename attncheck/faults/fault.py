@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
+from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
@@ -60,9 +62,9 @@ class Exposing:
     fields: frozenset[str]
 
     @property
-    def weights(self) -> str:
-        """The law of the weights that it declares."""
-        return str(getattr(self.subject, "weights", "gaussian"))
+    def weights(self) -> Any:
+        """The laws of the weights that it declares."""
+        return getattr(self.subject, "weights", GAUSSIAN)
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw, and return some of what was drawn."""

@@ -14,10 +14,13 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs.reference import ProgramReference
-from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import checks_of, property_key
+from attncheck.checks.sample import Sample
+from attncheck.evidence.blocks import block_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.summaries import to_record
@@ -128,6 +131,11 @@ class Plan:
     sizes: Mapping[AnyCheck, int]
     excused: Mapping[str, str]
 
+    @property
+    def block(self) -> int:
+        """Draws that make one number where weights of other laws are held to literal draws."""
+        return min(self.chunk, block_of(max(self.sizes.values(), default=0)))
+
 
 def plan(unit: Unit, setting: Setting | ProgramSetting, cost: Cost) -> Plan:
     """Return the plan of a unit: which checks are examined, and on how many draws.
@@ -210,7 +218,7 @@ def observe(
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
         sample = subject.draw_as(setting, count, rng)
-        reference = _reference(setting, count, child, frozenset(check.compares for check in active))
+        reference = _reference(planned, sample, child, frozenset(check.compares for check in active))
         for check in active:
             with _named(check, subject, setting):
                 data[check].add(check.measure(sample, reference))
@@ -224,12 +232,16 @@ def observe(
 
 
 def _reference(
-    setting: Setting | ProgramSetting, size: int, seed: np.random.SeedSequence, wanted: frozenset[str]
+    planned: Plan, sample: Sample | ProgramSample, seed: np.random.SeedSequence, wanted: frozenset[str]
 ) -> Reference | ProgramReference:
-    """Return what `size` draws of the subject are compared with."""
+    """Return what draws of the subject are compared with."""
+    setting, size = planned.setting, len(sample)
     if isinstance(setting, ProgramSetting):
         return ProgramReference(setting.case, size, setting.coordinates, seed, wanted)
-    return Reference(setting.layer, size, setting.coordinates, seed, wanted)
+    if setting.weights.gaussian or not isinstance(sample, Sample):
+        return Reference(setting.layer, size, setting.coordinates, seed, wanted)
+    known = (setting.layer, size, setting.coordinates, seed, wanted)
+    return LiteralReference(*known, laws=setting.weights, like=sample, block=planned.block)
 
 
 def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: Held) -> Outcome:

@@ -1,14 +1,16 @@
-"""Weights of another i.i.d. law: the limit is the same, what is exact at finite width is lost."""
+"""Weights of another i.i.d. law: the limit is the same, what Gaussian weights make exact at finite width is lost."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import check_choice
+from attncheck._lib.errors import check_choice, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import INPUT_WEIGHTS
 from attncheck.layers.program import Weight
@@ -55,17 +57,86 @@ WEIGHT_LAWS: dict[str, Entries] = {
 }
 
 
-class _OtherWeights(DirectMultiplier):
-    """Literal matrices with entries of a given law, those of the W^i of another."""
+# What the names of a layer's matrices begin with, as `attncheck.layers.expansion` writes them.
+_MATRICES = {"query": "Q", "key": "K", "value": "V", "output": "O", "inputs": INPUT_WEIGHTS}
 
-    def __init__(self, width: int, rng: np.random.Generator, entries: Entries, inputs: Entries) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class WeightLaws:
+    """The law of the entries of each matrix of a layer, names in `WEIGHT_LAWS`.
+
+    Attributes
+    ----------
+    query, key, value, output : str
+    inputs : str
+        That of the W^i, which make the inputs.
+
+    Examples
+    --------
+    >>> print(WeightLaws.of("uniform"), "|", WeightLaws.of({"query": "uniform"}))
+    uniform | uniform (query), gaussian (key, value, output, inputs)
+    """
+
+    query: str = GAUSSIAN
+    key: str = GAUSSIAN
+    value: str = GAUSSIAN
+    output: str = GAUSSIAN
+    inputs: str = GAUSSIAN
+
+    @classmethod
+    def of(cls, value: Any, field: str = "weights") -> Self:
+        """Return the laws that a name says of all matrices, or a mapping of some of them; the others are Gaussian.
+
+        Raises
+        ------
+        InputError
+            If a matrix or a law is not known.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            return cls(*[check_choice(field, value, tuple(WEIGHT_LAWS))] * len(_MATRICES))
+        if not isinstance(value, Mapping):
+            remedy = f"name a law, e.g. 'uniform', or those of some of {', '.join(_MATRICES)}"
+            refuse(field, value, "is neither a name nor a mapping of matrices to names", remedy)
+        for name, law in value.items():
+            check_choice(f"{field}, matrix", name, tuple(_MATRICES))
+            check_choice(f"{field}[{name!r}]", law, tuple(WEIGHT_LAWS))
+        return cls(**value)
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether all of them are."""
+        return set(vars(self).values()) == {GAUSSIAN}
+
+    @property
+    def continuous(self) -> bool:
+        """Whether no matrix has entries of a few values."""
+        return "rademacher" not in vars(self).values()
+
+    def __str__(self) -> str:
+        """Return the names of the laws, each with its matrices where they differ."""
+        laws = vars(self)
+        if len(set(laws.values())) == 1:
+            return self.query
+        groups = {law: [name for name in laws if laws[name] == law] for law in laws.values()}
+        return ", ".join(f"{law} ({', '.join(names)})" for law, names in groups.items())
+
+
+#: The laws that are exact at finite width by formulas.
+GAUSSIAN_LAWS = WeightLaws()
+
+
+class _OtherWeights(DirectMultiplier):
+    """Literal matrices with entries of given laws."""
+
+    def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
-        self._entries, self._inputs = entries, inputs
+        self._entries = {_MATRICES[name]: WEIGHT_LAWS[law] for name, law in vars(laws).items()}
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
         rows, columns = weight.shape(self._width)
-        entries = self._inputs if weight.name.startswith(INPUT_WEIGHTS) else self._entries
-        return entries(self._rng, (size, columns, rows))
+        return self._entries[weight.name[0]](self._rng, (size, columns, rows))
 
 
 def draw_with_weights(
@@ -73,10 +144,9 @@ def draw_with_weights(
     size: int,
     coordinates: int,
     rng: np.random.Generator,
-    weights: str,
-    inputs: str | None = None,
+    weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices whose entries follow one of `WEIGHT_LAWS`, scaled as declared.
+    """Draw `layer` with literal matrices whose entries follow laws of `WEIGHT_LAWS`, scaled as declared.
 
     Parameters
     ----------
@@ -84,10 +154,8 @@ def draw_with_weights(
     size, coordinates : int
         Draws, and neurons of each.
     rng : numpy.random.Generator
-    weights : str
-        The law of the entries.
-    inputs : str, optional
-        The law of the entries of the W^i, which make the inputs; that of the others by default.
+    weights : str, mapping or WeightLaws
+        The law of the entries of all matrices, or of each.
 
     Raises
     ------
@@ -100,7 +168,5 @@ def draw_with_weights(
     >>> draws.outputs.shape
     (10, 4, 1)
     """
-    laws = {"weights": weights, "inputs": weights if inputs is None else inputs}
-    entries, of_inputs = (WEIGHT_LAWS[check_choice(name, law, tuple(WEIGHT_LAWS))] for name, law in laws.items())
-    multiplier = functools.partial(_OtherWeights, entries=entries, inputs=of_inputs)
+    multiplier = functools.partial(_OtherWeights, laws=WeightLaws.of(weights))
     return draw_program(layer, size, coordinates, rng, multiplier)

@@ -18,6 +18,7 @@ from attncheck.looks.pools import ALL, pools_of
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
 from attncheck.records.schema import Result
+from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 
 FloatArray = NDArray[np.float64]
@@ -80,7 +81,9 @@ def test_coarse_numbers_are_not_called_clipped(bits: int) -> None:
 def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
     blind = exposing(collapsed, EXPOSURES["outputs"])
     setting = Subject.of(blind).probe(PAPER, stream(0, "tests", "ties"))
-    reason = TIES.reason_not_examined(type(setting)(PAPER, setting.exposed, setting.coordinates, weights))
+    reason = TIES.reason_not_examined(
+        type(setting)(PAPER, setting.exposed, setting.coordinates, WeightLaws.of(weights))
+    )
     assert bool(reason) == (weights == "rademacher")
 
 

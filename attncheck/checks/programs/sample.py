@@ -23,6 +23,7 @@ from attncheck.checks.whitening import Residual
 from attncheck.layers.case import ProgramCase
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.simulators.draws import ProgramDraws
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class ProgramSetting:
     case: ProgramCase
     exposed: frozenset[str]
     coordinates: int = 1
-    weights: str = "gaussian"
+    weights: WeightLaws = GAUSSIAN_LAWS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,0 +1,153 @@
+"""Weights of any law: what Gaussian weights make exact is held to literal draws of the declared law instead.
+
+A check of a null that is computed for Gaussian weights has a second one for all others: what it measures of the
+subject has the law of what it measures of literal draws at the same width. That is exact for any law of the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.functionals import FUNCTIONALS
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.whitening import precision
+from attncheck.evidence.blocks import Blocks
+from attncheck.evidence.families import Association, Count, Family, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.largest import Largest
+from attncheck.layers.attention_map import visible
+from attncheck.simulators.blocks import FINITE
+from attncheck.simulators.weights import WeightLaws, draw_with_weights
+
+FloatArray = NDArray[np.float64]
+
+#: Literal draws for each draw of the subject: they cost as much.
+RATIO = 2
+_SINGLE = float(np.finfo(np.float32).eps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LiteralReference(Reference):
+    """`RATIO` times as many literal draws, of which what the subject exposes is kept.
+
+    Attributes
+    ----------
+    laws : WeightLaws
+        Of the entries of the matrices.
+    like : Sample
+        The subject's draws: what they lack the reference lacks, and it has no more digits than they have.
+    block : int
+        Draws that make one number where a single draw makes none.
+    """
+
+    laws: WeightLaws = dataclasses.field(kw_only=True)
+    like: Sample = dataclasses.field(kw_only=True)
+    block: int = dataclasses.field(kw_only=True)
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The literal draws, as the subject would return them."""
+        arrays: dict[str, Any] = {name: self._seen(name, values) for name, values in self._draw().items()}
+        return Sample(self.layer, **arrays)
+
+    @cached_property
+    def functionals(self) -> dict[str, FloatArray]:
+        """The values of every functional that is wanted, (RATIO · size,)."""
+        return {
+            functional.name: functional.compute(self.layer, self.sample)
+            for functional in FUNCTIONALS
+            if (self.wanted is None or functional.name in self.wanted) and functional.needs <= self.sample.exposed
+        }
+
+    @property
+    def _kept(self) -> frozenset[str]:
+        return self.like.exposed & frozenset(FIELDS)
+
+    def _draw(self) -> dict[str, FloatArray]:
+        """Return the fields of `RATIO` · `size` draws, made in blocks that bound the memory of their matrices."""
+        step = max(1, 2**21 // FINITE["direct"].entries(self.layer, self.coordinates))
+        total, rng = RATIO * self.size, np.random.default_rng(self.seed)
+        parts = [
+            draw_with_weights(self.layer, min(step, total - start), self.coordinates, rng, self.laws).as_dict()
+            for start in range(0, total, step)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
+
+    def _seen(self, name: str, values: FloatArray) -> FloatArray:
+        """Return an array as the subject has it: without scores that it hides, and in single precision where it is."""
+        if name == "scores" and "masked scores" not in self.like.exposed:
+            values = np.where(visible(self.layer), values, -np.inf)
+        single = precision(self.like.need(name)) == _SINGLE
+        return values.astype(np.float32).astype(np.float64) if single else values
+
+
+def for_any_law(check: Check) -> Check:
+    """Return a check that holds subjects with weights of other laws to literal draws of these.
+
+    Nothing changes for Gaussian weights, nor for a null that holds for all of them, or of the limit.
+    """
+    if check.kind != "exact" or check.any_weights:
+        return check
+    return dataclasses.replace(
+        check,
+        literal=True,
+        family=functools.partial(_family, check),
+        measure=functools.partial(_measure, check),
+        excluded=functools.partial(_excluded, check),
+    )
+
+
+def _family(check: Check, setting: Setting) -> Family:
+    base = check.family(setting)
+    if setting.weights.gaussian or _holds_for_all(base):
+        return base
+    if _one_number(base):
+        return TwoSample(RATIO, unit=base.unit if isinstance(base, TwoSample) else 0.0)
+    return Blocks(base, RATIO)
+
+
+def _excluded(check: Check, setting: Setting) -> str:
+    reason = check.excluded(setting)
+    if reason or setting.weights.gaussian:
+        return reason
+    base = check.family(setting)
+    if _holds_for_all(base):
+        return "" if setting.weights.continuous else "weights of two values may give the same numbers again"
+    adds_up = isinstance(base, Scale | Association | Smooth) and not (isinstance(base, Largest) and base.columns > 1)
+    known = adds_up or _one_number(base) or isinstance(base, Uniform)
+    return "" if known else f"computed for Gaussian weights, and the subject's are {setting.weights}"
+
+
+def _holds_for_all(family: Family) -> bool:
+    """Return whether events are counted that no continuous law of the weights makes."""
+    return isinstance(family, Count) and family.null_effect == 0.0
+
+
+def _one_number(family: Family) -> bool:
+    """Return whether draws make one number each, which may be compared as it is."""
+    return isinstance(family, Uniform | TwoSample) and family.per_draw == 1
+
+
+def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
+    if not isinstance(reference, LiteralReference):
+        return check.measure(sample, reference)
+    base = check.family(Setting(sample.layer, sample.exposed, sample.coordinates, reference.laws))
+    if check.compares or _holds_for_all(base):
+        return check.measure(sample, reference)
+    if _one_number(base):
+        return check.measure(sample, reference)[0], check.measure(reference.sample, reference)[0]
+    effects = functools.partial(_effects, check, base, reference)
+    return effects(sample), effects(reference.sample)
+
+
+def _effects(check: Check, base: Family, reference: LiteralReference, sample: Sample) -> FloatArray:
+    """Return the effect of each block of a sample that holds anything for the check."""
+    measured = (check.measure(block, reference) for block in sample.blocks(reference.block))
+    return np.array([base.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])

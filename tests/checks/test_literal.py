@@ -1,0 +1,164 @@
+"""Weights of any law are held to literal draws of it: exactly, and with about the power of Gaussian ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck._lib.streams import stream
+from attncheck.checks.check import Setting
+from attncheck.checks.literal import RATIO, LiteralReference, for_any_law
+from attncheck.checks.registry import CHECKS, check_named
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.scores import CHECKS as SCORES
+from attncheck.evidence.blocks import BLOCK, Blocks
+from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
+from attncheck.layers.attention_map import visible
+from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
+from attncheck.subject import Subject
+
+FloatArray = NDArray[np.float64]
+PAPER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2)
+NARROW = ac.AttentionLayer(width=4, seq_len=6, num_heads=2)
+CAUSAL = ac.AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
+UNIFORM = WeightLaws.of("uniform")
+OTHERS = [name for name in WEIGHT_LAWS if name != "gaussian"]
+COST = Cost(1500, 5e-4, 0.9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A subject whose weights have the laws `own`, and W_Q a scale of its own, and which declares others."""
+
+    own: str | Mapping[str, str]
+    weights: str | Mapping[str, str]
+    scale: float = 1.0
+    single: bool = False
+    hides: bool = False
+
+    def __call__(self, layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        wrong = layer.replace(query_std=layer.query_std * self.scale)
+        drawn = draw_with_weights(wrong, size, min(2, layer.width), rng, self.own).as_dict()
+        if self.hides:
+            drawn["scores"] = np.where(visible(layer), drawn["scores"], -np.inf)
+        return {name: array.astype(np.float32) if self.single else array for name, array in drawn.items()}
+
+
+def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
+    """Return the violated checks of a property, and see that some were examined."""
+    results = run_unit(Unit(name, layer), Subject.of(drawn), 0, COST)
+    assert any(result.p_values for result in results)
+    return [result.check for result in violated(results)]
+
+
+@pytest.mark.parametrize("law", OTHERS)
+@pytest.mark.parametrize("name", ["exactness", "scores", "conditional", "independence"])
+def test_right_simulators_pass(law: str, name: str) -> None:
+    assert examine(Drawn(law, law), PAPER, name) == []
+
+
+@pytest.mark.parametrize("layer", [NARROW, CAUSAL], ids=["singular", "hidden"])
+@pytest.mark.parametrize("name", ["scores", "conditional", "exactness"])
+def test_single_precision_and_hidden_scores_pass(layer: ac.AttentionLayer, name: str) -> None:
+    assert examine(Drawn("uniform", "uniform", single=True, hides=layer is CAUSAL), layer, name) == []
+
+
+def test_nearly_all_that_gaussian_weights_are_held_to_is_examined() -> None:
+    report = ac.check(Drawn("uniform", "uniform"), PAPER, profile="smoke")
+    assert report.verdict == "consistent"
+    report.require(min_examined=80)
+
+
+@pytest.mark.parametrize("scale", [1.1, 0.9])
+def test_a_scale_of_queries_is_seen(scale: float) -> None:
+    assert "scores.scale" in examine(Drawn("uniform", "uniform", scale), PAPER, "scores")
+
+
+def test_laws_are_told_apart_where_weights_are_few() -> None:
+    narrow = ac.AttentionLayer(width=1, seq_len=1, num_heads=1)
+    assert examine(Drawn("uniform", "uniform"), narrow, "exactness") == []
+    assert examine(Drawn("uniform", {"query": "uniform"}), narrow, "exactness") != []
+    assert examine(Drawn({"key": "uniform"}, {"key": "uniform"}), narrow, "exactness") == []
+
+
+def test_nothing_changes_for_gaussian_weights() -> None:
+    (plain,) = (check for check in SCORES if check.name == "scores.scale")
+    setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2)
+    assert for_any_law(plain).family(setting) == plain.family(setting) == Scale(32)
+    assert check_named("scores.scale").literal
+    assert not any(check.literal for check in CHECKS if check.kind == "limit" or check.any_weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("scores.scale", Blocks(Scale(32), RATIO)),
+        ("scores.tied", Blocks(Association(32), RATIO)),
+        ("scores.marginal", TwoSample(RATIO)),
+        ("scores.law", Blocks(Uniform(per_draw=32), RATIO)),
+    ],
+)
+def test_families(name: str, family: object) -> None:
+    setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
+    assert check_named(name).family(setting) == family
+    assert check_named(name).reason_not_examined(setting) == ""
+
+
+def test_what_has_no_literal_form_is_not_examined() -> None:
+    setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
+    assert "computed for Gaussian weights" in check_named("scores.each_head").reason_not_examined(setting)
+    copies = check_named("scores.key_copies")
+    assert copies.reason_not_examined(setting) == ""
+    signs = dataclasses.replace(setting, weights=WeightLaws.of("rademacher"))
+    assert "weights of two values" in copies.reason_not_examined(signs)
+
+
+def test_reference_shows_what_the_subject_shows() -> None:
+    drawn = Drawn("uniform", "uniform", single=True, hides=True)(CAUSAL, 50, stream(0, "tests", "like"))
+    del drawn["value_gram"]
+    like = Sample.from_mapping(CAUSAL, drawn, 50)
+    reference = LiteralReference(CAUSAL, 50, 2, np.random.SeedSequence(0), laws=UNIFORM, like=like, block=BLOCK)
+    assert reference.sample.exposed == like.exposed
+    assert len(reference.sample) == RATIO * 50
+    for name in like.exposed & set(FIELDS):
+        values = reference.sample.need(name)
+        np.testing.assert_array_equal(values, values.astype(np.float32))
+
+
+class TestBlocks:
+    def test_level_holds_for_a_law_with_heavy_tails(self) -> None:
+        rng = stream(0, "tests", "blocks")
+        family = Blocks(Scale(1.0), ratio=2.0)
+        effects = rng.standard_t(2, (4000, 8 + 16))
+        p_values = np.array([family.test(row[:8], row[8:]).p_value for row in effects])
+        assert (p_values < 0.05).mean() < 0.05 + 4 * (0.05 * 0.95 / 4000) ** 0.5
+        assert (p_values < 0.005).mean() < 0.005 + 4 * (0.005 / 4000) ** 0.5
+
+    def test_planned_power_is_kept(self) -> None:
+        family, rng = Blocks(Scale(8.0), ratio=2.0), stream(0, "tests", "power")
+        size = family.size(1.2, 1e-3, 0.95)
+        assert size is not None
+        block = max(BLOCK, size // 32)
+        blocks = size // block
+        seen = 0
+        for _ in range(200):
+            ours = 1.2 * rng.chisquare(8 * block, blocks) / (8 * block)
+            theirs = rng.chisquare(8 * block, 2 * blocks) / (8 * block)
+            seen += family.test(ours, theirs).p_value < 1e-3
+        assert seen >= 180
+
+    def test_too_few_draws_promise_nothing(self) -> None:
+        assert Blocks(Scale(8.0)).power(10.0, 100, 1e-3) == 0.0
+        assert Blocks(Uniform(per_draw=4)).power(0.001, 10_000, 1e-3) == 0.0
+        assert Blocks(Uniform(per_draw=4)).power(0.2, 10_000, 1e-3) == 1.0
+
+    def test_exact_laws_are_known(self) -> None:
+        assert GAUSSIAN_LAWS.gaussian
+        assert not WeightLaws(value="uniform").gaussian
+        assert str(WeightLaws.of({"value": "uniform"})) == "gaussian (query, key, output, inputs), uniform (value)"
