@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -183,13 +185,26 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     if "width" in wanted:
         make = functools.partial(make, width=width)
     framework = next((name for argument, name in _ARGUMENTS.items() if argument in wanted), None)
-    framework = framework or _framework_of(_in_words("make", make))
+    if framework is None:
+        with _generator_kept():
+            framework = _framework_of(_in_words("make", make))
     try:
         found = find(_FRAMEWORKS[framework])
     except ImportError as error:
         refuse("make", framework, f"cannot be used: {error}", f"pip install 'attncheck[{framework}]'")
     bound: Binding = found(make, width, call)
     return bound
+
+
+@contextlib.contextmanager
+def _generator_kept() -> Iterator[None]:
+    """Leave the global generator of torch as it was, where there is one."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        yield
 
 
 def parameters_of(make: Callable[..., Any]) -> frozenset[str]:

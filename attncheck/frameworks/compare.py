@@ -15,7 +15,7 @@ from attncheck.frameworks.result import Inspection
 
 # Fields of an inspection, and of its forward, by the words for them.
 _SHAPE = {"num_heads": "heads", "kv_heads": "keys and values", "head_dim": "neurons of a head"}
-_FORWARD = {"map": "map", "mask": "mask", "scale": "scores times"}
+_FORWARD = {"map": "map", "mask": "mask", "scale": "scale of scores"}
 
 
 @dataclasses.dataclass(frozen=True)

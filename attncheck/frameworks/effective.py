@@ -232,7 +232,7 @@ class Reader:
         def moves(axis: int, with_: FloatArray) -> bool:
             return bool(np.array_equal(axes[axis], with_))
 
-        if len({k[-2] for k in keys}) == 1:
+        if moves(-2, length) and len({k[-2] for k in keys}) == 1:
             refuse("keys", keys[0], "are the same whatever the inputs are: cross-attention", "inspect self-attention")
         extra = [k[-2] - q[-2] for q, k in zip(queries, keys, strict=True)]
         more = extra[0] if extra[0] == extra[1] and extra[0] > 0 else 0

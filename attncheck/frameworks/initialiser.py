@@ -134,6 +134,11 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
                 text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
                 notes.append(Note(text, blames=True))
     notes += _same_matrices([role for role in shown if role != "output"], flat, precision)
+    for role in shown:
+        scale = laws.scale_of(first[role])
+        if laws.off_centre(first[role], scale):
+            mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
+            notes.append(Note(f"entries of {SYMBOLS[role]} have {mean}", blames=True))
     notes += _same_heads(first, shown, precision)
     of = len(set(labels))
     size = len(labels) // of

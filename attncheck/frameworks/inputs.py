@@ -37,7 +37,8 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
         if kind := _kind(probe, role):
             kinds.setdefault(kind, []).append(role)
     for kind, roles in kinds.items():
-        which = " and ".join(PLURALS[role] for role in roles)
+        which = ", ".join(PLURALS[role] for role in roles[:-1])
+        which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
         notes.append(Note(f"{which} are {kind}", blames=kind in (_RANDOM, _SPLIT)))
     unclaimed = {role for kind, roles in kinds.items() if kind in (NORMALISED, _UNKNOWN) for role in roles}
     return notes, frozenset(unclaimed)

@@ -14,6 +14,7 @@ from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_o
 from attncheck.frameworks.inputs import about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.notes import Note
+from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Forward, Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.softmax import watched
@@ -21,7 +22,8 @@ from attncheck.frameworks.softmax import watched
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
-_TRAINING = "train"
+# A ratio of standard deviations says nothing where it is not known better than this.
+_SURE = 0.1
 
 
 def inspect(
@@ -81,7 +83,7 @@ def inspect(
     >>> found.require(query_std=0.5)
     Traceback (most recent call last):
     ...
-    AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9764 to 1.021, not 0.5
+    AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5
     """
     width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64")
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
@@ -118,15 +120,19 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     if probe.idle:
         return None
     forward, notes = probe.forward(probe.y) if probe.steady else probe.unsteady
+    paths, differing = over_paths(
+        reader.instrument.paths, reader.path, forward, probe.output, probe.differs, lambda path, y: probe.forward(y)
+    )
     before, unclaimed = about_inputs(probe)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = reader.instrument.precision
     labels = kv_labels(first, precision)
+    copies = same_layers(reader.instrument.parameters(state))
+    # What makes one module again and again changes this one: all is seen of it before.
     read = [first, *_others(reader, first, draws, seed)]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
-    paths, differing = _paths(probe, forward)
     said = [
         *before,
         *notes,
@@ -134,7 +140,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         *repeated(read, roles, labels, precision),
         *_scaled_beforehand(weights, forward, probe),
         *biased(weights),
-        *same_layers(reader.instrument.parameters(state)),
+        *copies,
         *differing,
     ]
     if probe.seen.calls > 1:
@@ -153,47 +159,14 @@ def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator
         yield reader.read(reader.instrument.init(seed + i), rows, output_rows)
 
 
-def _paths(probe: Probe, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
-    """Return what all code paths of a module compute, and where they differ."""
-    own = probe.reader.path
-    found, notes, same = {own: forward}, [], []
-    for path in probe.reader.instrument.paths or ("",):
-        y, again = probe.output(path), probe.output(path)
-        if probe.differs(y, again):
-            where = f"{path}: " if path else ""
-            notes.append(Note(f"{where}two calls on one input differ: dropout", not path.startswith(_TRAINING)))
-        elif path == own:
-            continue
-        elif not probe.differs(y, probe.y):
-            found[path] = forward
-            same.append(path)
-        else:
-            found[path], more = probe.forward(y)
-            notes += [Note(f"{path}: {note}", note.blames) for note in more]
-    different = {path: made for path, made in found.items() if path != own and path not in same}
-    for path, made in different.items():
-        for what, one, other in _differences(forward, made):
-            notes.append(Note(f"two paths of this module differ in {what}: {own}: {one}; {path}: {other}", True))
-    return found, notes
-
-
-def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:
-    words = {"none": "no mask"}
-    said = []
-    for what in ("mask", "scale", "map"):
-        a, b = getattr(one, what), getattr(other, what)
-        if a != b:
-            said.append((what, words.get(a, a), words.get(b, b)))
-    return said or [("their outputs", str(one), str(other))]
-
-
 def _scaled_beforehand(weights: Mapping[str, Matrix], forward: Forward, probe: Probe) -> list[Note]:
     """Say where queries seem to be scaled before attention: W_Q is then smaller than W_K by that factor."""
     if not {"query", "key"} <= weights.keys() or probe.head_dim == 1:
         return []
     q, k = weights["query"], weights["key"]
     factor = probe.head_dim**-0.5
-    if q.laws == k.laws and k.std and abs(q.std / k.std / factor - 1) <= Z * _relative(q, k):
+    error = Z * _relative(q, k)
+    if q.laws == k.laws and error < _SURE and abs(q.std / k.std / factor - 1) <= error:
         what = "1/head_dim in all" if forward.scale == "1/sqrt(head_dim)" else "1/sqrt(head_dim) in all"
         blames = forward.scale == "1/sqrt(head_dim)"
         return [
@@ -228,5 +201,5 @@ def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
         there = other.weights[role]
         here, wide = (each.scale.times(each.fan_in**-0.5) for each in (m, there))
         if m.std and here.low <= wide.high and wide.low <= here.high and (m.high < there.low or there.high < m.low):
-            notes.append(Note(f"{m.name}: std {here.std:.3g} whatever the width"))
+            notes.append(Note(f"{m.name}: std {here.std:.2g} whatever the width"))
     return notes

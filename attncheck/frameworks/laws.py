@@ -21,6 +21,8 @@ Z = float(stats.norm.isf(LEVEL / 2))
 _MOST = 2**16
 # A normal law cut off at ±2σ has this standard deviation, in σ.
 _CUT = float(stats.truncnorm(-2, 2).std())
+# Squares that tell how much they vary.
+_FEW = 4096
 # Points for the law of entries less their mean.
 _NODES, _GRID = 60, 4001
 # An initialiser is orthogonal where columns overlap less than half as much as independent ones.
@@ -78,8 +80,17 @@ class Scale:
         return self.low <= std <= self.high
 
 
-def scale_of(entries: FloatArray) -> Scale:
+def scale_of(entries: FloatArray, z: float = Z) -> Scale:
     """Return the root mean square of independent entries of mean 0, with its interval.
+
+    That of Wilson and Hilferty: the cube root of a mean of squares is all but normal. It is exact enough for normal
+    entries however few there are, and too wide for bounded ones.
+
+    Parameters
+    ----------
+    entries : ndarray
+    z : float
+        Standard errors that the interval reaches to either side.
 
     Examples
     --------
@@ -91,10 +102,12 @@ def scale_of(entries: FloatArray) -> Scale:
     mean = float(squares.mean())
     if mean == 0.0:
         return Scale(0.0, 0.0, 0.0)
-    relative = Z * float(squares.std()) / mean / math.sqrt(squares.size)
-    # The interval of the variance, and its root.
-    low, high = (math.sqrt(max(0.0, 1 + sign * relative)) for sign in (-1, 1))
-    return Scale(math.sqrt(mean), math.sqrt(mean) * low, math.sqrt(mean) * high)
+    spread = float(squares.var()) / mean**2
+    # Few squares do not tell how much they vary: those of normal entries vary more than bounded ones.
+    cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
+    low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
+    std = math.sqrt(mean)
+    return Scale(std, std / low**1.5, std / high**1.5 if high > 0 else math.inf)
 
 
 def laws_of(entries: FloatArray, scale: Scale, precision: float, lost: float = 0.0) -> tuple[str, ...]:
@@ -116,7 +129,12 @@ def laws_of(entries: FloatArray, scale: Scale, precision: float, lost: float = 0
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> for entries in (rng.standard_normal(4096), rng.uniform(-1, 1, 4096), np.full(9, 0.5), rng.choice([-1, 1], 99)):
+    >>> for entries in (
+    ...     rng.standard_normal(4096),
+    ...     rng.uniform(-1, 1, 4096),
+    ...     np.full(9, 0.5),
+    ...     rng.choice([-1.0, 1.0], 999),
+    ... ):
     ...     print(*laws_of(entries, scale_of(entries), 2.0**-24))
     normal
     uniform

@@ -34,7 +34,7 @@ _BEYOND = 8.0
 # Weights that are read off are off by so much more than outputs.
 _READ = 10.0
 # And numbers that are fitted add to what rounding explains.
-_FITTED = 4.0
+_FITTED = 10.0
 # Rounding adds up as a random walk over sums, in steps of the unit roundoff; what is stored is rounded a few times.
 _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2

@@ -1,109 +1,112 @@
-"""Matrices of a layer, read off through its binding."""
+"""Attention in NumPy with one thing changed at a time: what a framework's module may do, and may do wrong."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pytest
+from numpy.typing import NDArray
 
-from attncheck.frameworks.binding import untouched
+from attncheck.frameworks.binding import Core, SoftmaxCore
 
-Array = npt.NDArray[np.float64]
-Read = dict[str, Array]
-
-
-def run(binding: Any, state: Any, x: Array, answer: Any = None) -> tuple[Array, Array, Array, Array]:
-    """Return y, and q, k, v of the one call of attention, which `answer(q, v)` replaces."""
-    seen: list[tuple[Array, ...]] = []
-
-    def core(*qkv: Array) -> Array | None:
-        seen.append(qkv)
-        return None if answer is None else answer(qkv[0], qkv[2])
-
-    y = binding.run(state, x, core)
-    ((q, k, v),) = seen
-    return y, q, k, v
+Array = NDArray[Any]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
 
 
-def read(binding: Any, state: Any, width: int) -> Read:
-    """Return W_Q, W_K, W_V (n, H, d), W_O (H, d, n) and their biases.
-
-    Zeros and vectors of length 1024 go in, so that a bias costs no digits. Then attention returns unit vectors.
-    """
-    found: Read = {}
-    x = 1024 * np.eye(width + 1, width, -1)[:, None]
-    for name, values in zip("QKV", run(binding, state, x)[1:], strict=True):
-        found["b" + name], found[name] = values[0, :, 0], (values[1:] - values[:1])[:, :, 0] / 1024
-    heads, size = len(found["bQ"]), found["V"].shape[-1]
-    units = np.eye(heads * size + 1, heads * size, -1).reshape(-1, heads, 1, size)
-    y = run(binding, state, np.zeros((len(units), 1, width)), lambda q, v: units)[0][:, 0]
-    found["bO"], found["O"] = y[0], (y[1:] - y[:1]).reshape(heads, size, -1)
-    return found
+def normal(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return rng.standard_normal(shape)
 
 
-def assert_reads(found: Read, **own: Any) -> None:
-    """Assert that what was read off is a module's own, to the rounding of float32."""
-    assert set(own) == set(found)
-    for name, values in own.items():
-        np.testing.assert_allclose(found[name], np.asarray(values), atol=1e-6, err_msg=name)
-        assert name.startswith("b") or np.ptp(found[name]) > 0.1
+def softmax(p: Array, axis: int = -1) -> Array:
+    a = np.exp(p - p.max(axis, keepdims=True))
+    return np.asarray(a / a.sum(axis, keepdims=True))
 
 
-def formula(found: Read, x: Array, causal: bool = False) -> Array:
-    """Return softmax attention of matrices that were read off."""
-    q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
-    k, v = (np.repeat(each, q.shape[1] // each.shape[1], axis=1) for each in (k, v))
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    if causal:
-        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    y: Array = np.einsum("bhld,hdn->bln", weights @ v, found["O"]) + found["bO"]
-    return y
+def hidden(shown: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return what masks scores: positions see those for which ``shown(i - j)``."""
+
+    def masked(p: Array) -> Array:
+        queries, keys = np.arange(p.shape[-2]), np.arange(p.shape[-1])
+        return np.where(shown(queries[:, None] - keys), p, -np.inf)
+
+    return masked
 
 
-def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) -> None:
-    """Assert that the module computes the formula, and that the core decides what its attention returns."""
-    x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
-    y = run(binding, state, x)[0]
-    np.testing.assert_allclose(y, formula(found, x, causal), atol=1e-5)
-
-    def values(q: Array, v: Array) -> Array:
-        return np.repeat(v, q.shape[1] // v.shape[1], axis=1)
-
-    other, _, _, v = run(binding, state, x, values)
-    v = np.repeat(v, len(found["O"]) // v.shape[1], axis=1)
-    np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
-    assert np.abs(other - y).max() > 0.1
-    np.testing.assert_array_equal(y, run(binding, state, x)[0])
-    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-6)
+CAUSAL = hidden(lambda behind: behind >= 0)
 
 
-def assert_softmax(binding: Any, state: Any, found: Read) -> None:
-    """Assert that a softmax is seen with its scores, and that the core decides what it returns."""
-    x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
-    q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
-    seen: list[Array] = []
-    axes: list[int] = []
+@dataclasses.dataclass
+class Plain:
+    """A right layer by default; `before` is what happens to q, k and v, `mapped` makes weights of scores q·k."""
 
-    def core(scores: Array, axis: int) -> None:
-        seen.append(scores)
-        axes.append(axis)
+    width: int = 64
+    heads: int = 4
+    kv: int = 4
+    head_dim: int = 16
+    dtype: Any = np.float32
+    draw: Draw = normal
+    stds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    bias: float = 0.0
+    factor: float | None = None
+    mapped: Callable[[Array], Array] = softmax
+    masked: Callable[[Array], Array] = lambda p: p
+    before: Callable[[Array, Array, Array], tuple[Array, Array, Array]] = lambda q, k, v: (q, k, v)
+    spread: Callable[[Array, int], Array] = lambda a, times: np.repeat(a, times, 1)
+    split: Callable[[Array, int], Array] = lambda a, heads: a.reshape(*a.shape[:2], heads, -1).swapaxes(1, 2)
+    merge: Callable[[Array], Array] = lambda o: o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
+    normed: Callable[[Array], Array] = lambda x: x
+    after: Callable[[Array, Array], Array] = lambda y, x: y
+    changed: Callable[[dict[str, Array]], None] = lambda state: None
 
-    y = binding.softmax(state, x, core)
-    assert axes in ([-1], [3])
-    np.testing.assert_allclose(seen, [q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])], atol=1e-5)
-    np.testing.assert_allclose(y, formula(found, x), atol=1e-5)
-    other = binding.softmax(state, x, lambda scores, axis: np.broadcast_to(np.eye(5), scores.shape))
-    np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
+    @property
+    def precision(self) -> float:
+        return float(np.finfo(self.dtype).eps) / 2
+
+    def init(self, seed: int) -> dict[str, Array]:
+        rng = np.random.default_rng(seed)
+        n, inner, groups = self.width, self.heads * self.head_dim, self.kv * self.head_dim
+        shapes = {"query": (n, inner), "key": (n, groups), "value": (n, groups), "output": (inner, n)}
+        state = {}
+        for role, shape in shapes.items():
+            std = self.stds.get(role, 1.0) / shape[0] ** 0.5
+            state[role] = (std * self.draw(rng, shape)).astype(self.dtype)
+            state[f"{role} bias"] = (self.bias * rng.standard_normal(shape[1]) / shape[0] ** 0.5).astype(self.dtype)
+        self.changed(state)
+        return state
+
+    def run(self, state: dict[str, Array], x: Array, core: Core) -> Array:
+        given = x.astype(self.dtype)
+        z = self.normed(given)
+        q, k, v = (
+            self.split(z @ state[role] + state[f"{role} bias"], heads)
+            for role, heads in (("query", self.heads), ("key", self.kv), ("value", self.kv))
+        )
+        q, k, v = (a.astype(self.dtype) for a in self.before(q, k, v))
+        out = core(*(a.astype(np.float64) for a in (q, k, v)))
+        o = self.attend(q, k, v) if out is None else np.asarray(out).astype(self.dtype)
+        return self.after(self.merge(o) @ state["output"] + state["output bias"], given)
+
+    def attend(self, q: Array, k: Array, v: Array) -> Array:
+        factor = q.shape[-1] ** -0.5 if self.factor is None else self.factor
+        k, v = (self.spread(a, q.shape[1] // a.shape[1]) for a in (k, v))
+        p = (q @ k.swapaxes(-1, -2)) * self.dtype(factor)
+        return np.asarray(self.mapped(self.masked(p)).astype(self.dtype) @ v)
 
 
-@pytest.fixture
-def reading() -> SimpleNamespace:
-    """Return the functions of this file that tests of several frameworks share."""
-    return SimpleNamespace(
-        run=run, read=read, assert_reads=assert_reads, assert_forward=assert_forward, assert_softmax=assert_softmax
-    )
+@dataclasses.dataclass
+class ByHand(Plain):
+    """The same with the softmax watched only."""
+
+    axis: int = -1
+
+    def run(self, state: dict[str, Array], x: Array, core: Core) -> Array:
+        return self.softmax(state, x, lambda p, axis: None)
+
+    def softmax(self, state: dict[str, Array], x: Array, core: SoftmaxCore) -> Array:
+        def mapped(p: Array) -> Array:
+            weights = core(p.astype(np.float64), self.axis)
+            return softmax(p, self.axis) if weights is None else np.asarray(weights)
+
+        return Plain.run(dataclasses.replace(self, mapped=mapped), state, x, lambda q, k, v: None)

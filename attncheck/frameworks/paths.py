@@ -1,0 +1,73 @@
+"""Code paths of one module: which differ from call to call, and which compute something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.probe import Forward
+
+# A path of this name may be random.
+_TRAINING = "train"
+_WORDS = {"none": "no mask"}
+
+
+def over_paths(
+    paths: Sequence[str],
+    own: str,
+    forward: Forward,
+    output: Callable[[str], FloatArray],
+    differs: Callable[[FloatArray, FloatArray], bool],
+    look: Callable[[str, FloatArray], tuple[Forward, list[Note]]],
+) -> tuple[dict[str, Forward], list[Note]]:
+    """Return what all code paths of a module compute, and where they differ.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        None where a module has one.
+    own : str
+        The path that was inspected.
+    forward : Forward
+        What it computes.
+    output : callable
+        Returns the output of a path on the same inputs.
+    differs : callable
+        Says whether two outputs differ by more than rounding.
+    look : callable
+        Returns what a path with another output computes, and what is to be said of it.
+    """
+    found, notes, usual = {own: forward}, list[Note](), output(own)
+    for path in paths or ("",):
+        y, again = output(path), output(path)
+        if differs(y, again):
+            where = f"{path}: " if path else ""
+            notes.append(Note(f"{where}two calls on one input differ: dropout", not path.startswith(_TRAINING)))
+        elif not differs(y, usual):
+            found[path] = forward
+        else:
+            found[path], more = look(path, y)
+            notes += [Note(f"{path}: {note}", note.blames) for note in more]
+    return found, [*notes, *_differing(found, own)]
+
+
+def _differing(found: dict[str, Forward], own: str) -> Iterator[Note]:
+    """Yield where paths differ; those that differ in the same way are told together."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for path, made in found.items():
+        if made is not found[own]:
+            for difference in _differences(found[own], made):
+                alike.setdefault(difference, []).append(path)
+    for (what, one, other), paths in alike.items():
+        where = " and ".join(paths)
+        yield Note(f"two paths of this module differ in {what}: {own}: {one}; {where}: {other}", blames=True)
+
+
+def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:
+    said = []
+    for what in ("mask", "scale", "map"):
+        a, b = getattr(one, what), getattr(other, what)
+        if a != b:
+            said.append((what, _WORDS.get(a, a), _WORDS.get(b, b)))
+    return said or [("their outputs", str(one), str(other))]

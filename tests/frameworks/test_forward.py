@@ -1,0 +1,336 @@
+"""What a forward computes: each thing that is changed in a right layer is named, and a right layer is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck.frameworks.result import Inspection
+
+from .conftest import CAUSAL, Array, ByHand, Plain, hidden, normal, softmax
+
+
+def inspected(**changes: Any) -> Inspection:
+    return ac.inspect(Plain(**changes), width=changes.get("width", 64), draws=2)
+
+
+def told(found: Inspection) -> list[str]:
+    return [str(note) for note in found.notes]
+
+
+# Right layers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [lambda p: p, CAUSAL], ids=["none", "causal"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("width", "heads", "kv", "head_dim"), [(64, 4, 4, 16), (48, 3, 1, 16), (16, 4, 2, 4)])
+def test_a_right_layer_is_the_formula(width: int, heads: int, kv: int, head_dim: int, dtype: Any, masked: Any) -> None:
+    found = inspected(width=width, heads=heads, kv=kv, head_dim=head_dim, dtype=dtype, masked=masked)
+    assert found.forward.known
+    assert found.forward.bound < 0.03
+    mask = "none" if masked is not CAUSAL else "causal"
+    assert (found.forward.map, found.forward.mask, found.forward.scale) == ("softmax", mask, "1/sqrt(head_dim)")
+    assert (found.num_heads, found.kv_heads, found.head_dim) == (heads, kv, head_dim)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 63])
+def test_odd_widths(width: int) -> None:
+    found = inspected(width=width, heads=1, kv=1, head_dim=width)
+    assert found.forward.known
+    assert found.blamed == ()
+
+
+# Scales, masks and maps ---------------------------------------------------------------------------
+
+FACTORS = {
+    "1/head_dim": 1 / 16,
+    "1/sqrt(width)": 1 / 8,
+    "1": 1.0,
+    "1/width": 1 / 64,
+    "0.3": 0.3,
+}
+
+
+@pytest.mark.parametrize(("name", "factor"), FACTORS.items(), ids=list(FACTORS))
+def test_another_scale_is_named(name: str, factor: float) -> None:
+    found = inspected(factor=factor)
+    assert found.forward.known
+    assert found.forward.scale == name
+    assert found.forward.factor == pytest.approx(factor, rel=1e-4)
+    assert f"scores times {name}, not 1/sqrt(head_dim)" in found.blamed
+
+
+MASKS = {
+    "anticausal": lambda behind: behind <= 0,
+    "window of 3": lambda behind: (behind >= 0) & (behind < 3),
+    "two-sided window of 2": lambda behind: np.abs(behind) < 2,
+}
+
+
+@pytest.mark.parametrize(("name", "shown"), MASKS.items(), ids=list(MASKS))
+def test_another_mask_is_named(name: str, shown: Any) -> None:
+    found = inspected(masked=hidden(shown))
+    assert found.forward.known
+    assert found.forward.mask == name
+    assert found.notes[0].text == f"the mask is neither none nor causal: {name}"
+
+
+MAPS = {
+    "softmax over the query axis": lambda p: softmax(p, -2),
+    "softmax over the heads": lambda p: softmax(p, 1),
+    "linear": lambda p: p,
+    "relu": lambda p: np.maximum(p, 0) / p.shape[-1],
+    "sigmoid": lambda p: 1 / (1 + np.exp(-p + 1.5)),
+}
+
+
+@pytest.mark.parametrize(("name", "mapped"), MAPS.items(), ids=list(MAPS))
+def test_another_map_is_named(name: str, mapped: Any) -> None:
+    found = inspected(mapped=mapped)
+    assert found.forward.map == name
+    assert found.forward.known
+    assert any(name in text for text in found.blamed)
+
+
+def test_a_bias_by_position_is_found() -> None:
+    def alibi(p: Array) -> Array:
+        far = np.arange(p.shape[-2])[:, None] - np.arange(p.shape[-1])
+        return np.asarray(p - 0.4 * np.abs(far) * np.arange(1, p.shape[1] + 1)[:, None, None])
+
+    found = inspected(masked=alibi)
+    assert found.forward.known
+    assert told(found) == ["scores have a bias that depends on positions only: ALiBi, or relative positions"]
+
+
+def test_an_unknown_map_is_no_known_formula() -> None:
+    found = inspected(mapped=lambda p: softmax(np.tanh(p) * 3))
+    assert not found.forward.known
+    assert "not those of a known formula" in found.blamed[0]
+
+
+# What attention gets ------------------------------------------------------------------------------
+
+
+def rotated(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    def turn(a: Array) -> Array:
+        angle = np.arange(a.shape[2])[:, None] * 100.0 ** (-np.arange(0, a.shape[3], 2) / a.shape[3])
+        even, odd = a[..., ::2], a[..., 1::2]
+        turned = even * np.cos(angle) - odd * np.sin(angle), even * np.sin(angle) + odd * np.cos(angle)
+        return np.stack(turned, axis=-1).reshape(a.shape)
+
+    return turn(q), turn(k), v
+
+
+def normalised(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    q, k = (a / np.sqrt(np.mean(a**2, axis=-1, keepdims=True) + 1e-6) for a in (q, k))
+    return q, k, v
+
+
+def layer_norm(x: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return np.asarray(centred / np.sqrt(np.mean(centred**2, -1, keepdims=True) + 1e-5))
+
+
+def rms_norm(x: Array) -> Array:
+    return np.asarray(x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6))
+
+
+def test_rotary_positions() -> None:
+    found = inspected(before=rotated)
+    assert told(found) == ["queries and keys are rotated by position: rotary positions"]
+    assert set(found.weights) == {"query", "key", "value", "output"}
+    assert found.forward.known
+
+
+def test_normalised_queries_and_keys_are_not_claimed() -> None:
+    found = inspected(before=normalised)
+    assert told(found) == ["queries and keys are normalised"]
+    assert set(found.weights) == {"value", "output"}
+    assert found.forward.known
+
+
+@pytest.mark.parametrize(("name", "normed"), [("layer norm", layer_norm), ("RMS norm", rms_norm)])
+def test_a_norm_before_and_a_residual(name: str, normed: Any) -> None:
+    found = inspected(normed=normed, after=lambda y, x: y + x)
+    assert told(found) == [
+        f"the inputs are normalised before attention: {name}",
+        "a residual path: the outputs take the inputs",
+    ]
+    assert found.forward.known
+    found.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0, query_law="normal", value_law="normal")
+
+
+def test_a_norm_after() -> None:
+    found = inspected(after=lambda y, x: layer_norm(y + x))
+    assert told(found) == ["the outputs are normalised: W_O cannot be read off"]
+    assert "output" not in found.weights
+    assert found.forward.known
+
+
+def test_what_is_not_linear_after_attention() -> None:
+    found = inspected(after=lambda y, x: y + np.tanh(y))
+    assert told(found) == [
+        "what follows attention is not linear in it: W_O cannot be read off, inspect the attention alone"
+    ]
+    assert found.forward.known
+
+
+def test_heads_that_are_split_or_merged_without_a_transpose() -> None:
+    split = inspected(split=lambda a, heads: a.reshape(len(a), heads, a.shape[1], -1))
+    assert split.blamed == (
+        "queries, keys and values are reshaped to heads without a transpose, so that heads hold positions",
+    )
+    merged = inspected(merge=lambda o: o.reshape(o.shape[0], o.shape[2], -1))
+    assert merged.blamed == ("heads are merged without a transpose, so that outputs mix positions",)
+    assert merged.forward.known
+
+
+def test_attention_over_heads() -> None:
+    found = inspected(
+        split=lambda a, heads: a.reshape(*a.shape[:2], heads, -1), merge=lambda o: o.reshape(*o.shape[:2], -1)
+    )
+    assert found.forward.known
+    assert found.blamed == (
+        "attends over the heads of one position, not over positions: queries are (batch, positions, heads, head_dim)",
+    )
+
+
+def test_tiled_groups() -> None:
+    def tiled(a: Array, times: int) -> Array:
+        return np.tile(a, (1, times, 1, 1))
+
+    assert inspected(kv=2, spread=tiled).blamed == ("KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",)
+    beforehand = inspected(kv=2, before=lambda q, k, v: (q, tiled(k, 2), tiled(v, 2)))
+    assert beforehand.blamed == ("KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",)
+    assert beforehand.kv_heads == 2
+    assert inspected(kv=2, before=lambda q, k, v: (q, np.repeat(k, 2, 1), np.repeat(v, 2, 1))).notes == ()
+
+
+def test_queries_that_are_scaled_beforehand() -> None:
+    once = inspected(before=lambda q, k, v: (q / 4, k, v), factor=1.0)
+    assert "queries seem to be scaled beforehand" in "; ".join(told(once))
+    twice = inspected(before=lambda q, k, v: (q / 4, k, v))
+    assert "1/head_dim in all" in "; ".join(twice.blamed)
+
+
+def test_a_random_forward() -> None:
+    rng = np.random.default_rng(0)
+    found = inspected(mapped=lambda p: softmax(p) * rng.binomial(1, 0.9, p.shape) / 0.9)
+    assert found.blamed == ("two calls on one input differ: dropout",)
+    assert not found.forward.known
+
+
+def test_the_first_axis_for_positions() -> None:
+    class Swapped(Plain):
+        def run(self, state: Any, x: Array, core: Any) -> Array:
+            return super().run(state, x.swapaxes(0, 1), core).swapaxes(0, 1)
+
+    found = ac.inspect(Swapped(), width=64, draws=2)
+    assert found.blamed == ("attends over the first axis of its inputs: batch_first",)
+    assert found.forward.known
+
+
+def test_no_output_matrix_and_an_output_of_zeros() -> None:
+    def one(state: dict[str, Array]) -> None:
+        state["output"] = np.eye(64, dtype=np.float32)
+
+    def zero(state: dict[str, Array]) -> None:
+        state["output"] = np.zeros((64, 64), dtype=np.float32)
+
+    none = inspected(changed=one)
+    assert told(none) == ["heads are concatenated and returned: there is no W_O"]
+    assert "output" not in none.weights
+    nothing = inspected(changed=zero)
+    assert nothing.weights["output"].law == "constant"
+    assert nothing.forward.error == np.inf
+    assert "adds nothing" in told(nothing)[0]
+
+
+# Hand-written attention ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [lambda p: p, CAUSAL, lambda p: np.maximum(CAUSAL(p), -1e9)])
+@pytest.mark.parametrize("normed", [lambda x: x, layer_norm])
+def test_a_watched_softmax_shows_products(masked: Any, normed: Any) -> None:
+    layer = ByHand(masked=masked, normed=normed, bias=0.5, stds={"query": 0.5, "output": 2.0})
+    found = ac.inspect(layer, width=64)
+    assert found.forward.known
+    assert found.forward.mask == ("none" if masked(np.zeros((2, 2)))[0, 1] == 0 else "causal")
+    assert set(found.weights) == {"query_key", "value_output"}
+    found.require(query_key_std=0.5, value_output_std=2.0)
+    assert found.blamed == ()
+    assert (found.num_heads, found.head_dim) == (4, 16)
+    assert found.layer().query_std * found.layer().key_std == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_watched_softmax_over_the_query_axis() -> None:
+    found = ac.inspect(ByHand(axis=-2), width=64, draws=2)
+    assert found.forward.known
+    assert found.blamed == ("softmax over the query axis",)
+
+
+def test_nothing_to_watch() -> None:
+    class Unseen(Plain):
+        def run(self, state: Any, x: Array, core: Any) -> Array:
+            return super().run(state, x, lambda q, k, v: None)
+
+    with pytest.raises(ac.InputError, match="sampling remains"):
+        ac.inspect(Unseen(), width=64)
+
+
+def test_what_is_watched_makes_no_difference() -> None:
+    class Elsewhere(ByHand):
+        def run(self, state: Any, x: Array, core: Any) -> Array:
+            core(*(np.zeros((*x.shape[:1], 1, *x.shape[1:])) for _ in range(3)))
+            return super().run(state, x, core)
+
+    assert set(ac.inspect(Elsewhere(), width=64, draws=2).weights) == {"query_key", "value_output"}
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def wrong(**changes: Any) -> str:
+    with pytest.raises(ac.InputError) as error:
+        inspected(**changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_fails_says_so_in_a_sentence() -> None:
+    def failing(x: Array) -> Array:
+        raise RuntimeError("no kernel\nfor this")
+
+    def nan(state: dict[str, Array]) -> None:
+        state["key"][0, 0] = np.nan
+
+    assert "call: failed on inputs of shape (2, 3, 64) with RuntimeError: no kernel for this" in wrong(normed=failing)
+    assert wrong(changed=nan).startswith("key=nan: ")
+    assert "is the shape of what came out" in wrong(after=lambda y, x: y[0])
+    assert "cross-attention" in wrong(
+        before=lambda q, k, v: (q, np.ones((len(q), 4, 5, 16)), np.ones((len(q), 4, 5, 16)))
+    )
+
+
+@pytest.mark.parametrize("given", [{"width": 0}, {"width": 64, "draws": 0}, {"width": 64, "seed": -1}])
+def test_bad_arguments(given: Any) -> None:
+    with pytest.raises(ac.InputError):
+        ac.inspect(Plain(), **given)
+
+
+def test_a_key_beyond_the_positions() -> None:
+    def longer(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        k, v = (np.concatenate([a, np.zeros_like(a[:, :, :1])], axis=2) for a in (k, v))
+        return q, k, v
+
+    found = inspected(before=longer)
+    assert told(found) == ["attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"]
+    assert found.forward.known
+
+
+def test_the_draw_is_the_same_in_the_helper() -> None:
+    assert Plain(draw=normal).init(3)["query"].tobytes() == Plain().init(3)["query"].tobytes()

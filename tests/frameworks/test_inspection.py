@@ -1,0 +1,297 @@
+"""What is made of an inspection: a table, a description, requirements, comparisons, and the doors to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
+from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, untouched
+from attncheck.frameworks.initialiser import same_layers
+from attncheck.frameworks.result import Inspection
+
+from .conftest import CAUSAL, Array, Plain, softmax
+
+STDS = {"query": 0.5, "key": 0.7, "value": 1.5, "output": 2.0}
+
+
+@pytest.fixture(scope="module")
+def found() -> Inspection:
+    return ac.inspect(Plain(stds=STDS, kv=2, masked=CAUSAL, bias=0.3), width=64)
+
+
+def _length(a: Array) -> Array:
+    return np.asarray(np.linalg.norm(a, axis=-1, keepdims=True))
+
+
+# The result ---------------------------------------------------------------------------------------
+
+
+def test_the_table_says_all(found: Inspection) -> None:
+    said = str(found)
+    assert said.startswith("Attention of width 64: 4 heads of 16 neurons, keys and values of 2; 8 draws\n")
+    assert "forward: softmax, causal mask, scores times 1/sqrt(head_dim); equal to the formula to " in said
+    assert "note: queries have a bias of standard deviation 0." in said
+    for name, std in zip(("W_Q", "W_K", "W_V", "W_O"), STDS.values(), strict=True):
+        row = next(line.split() for line in said.splitlines() if line.startswith(name))
+        assert row[1] == "normal"
+        assert float(row[3]) < std < float(row[4])
+    assert "theory: score variance 0.1" in said
+
+
+def test_the_description_is_that_layer(found: Inspection) -> None:
+    layer = found.layer(seq_len=8)
+    assert (layer.width, layer.seq_len, layer.num_heads, layer.head_dim, layer.kv_heads) == (64, 8, 4, 16, 2)
+    assert (layer.mask, layer.attention_map, layer.score_scaling) == ("causal", "softmax", "1/sqrt(n)")
+    for name, std in STDS.items():
+        assert getattr(layer, f"{name}_std") == pytest.approx(std, rel=0.05)
+    assert found.layer(mask="none", query_std=1.0).query_std == 1.0
+
+
+@pytest.mark.parametrize(("factor", "scaling", "times"), [(1 / 16, "1/n", 1.0), (0.5, "1/sqrt(n)", 2.0)])
+def test_the_scale_of_scores_is_described(factor: float, scaling: str, times: float) -> None:
+    layer = ac.inspect(Plain(factor=factor), width=64).layer()
+    assert layer.score_scaling == scaling
+    assert layer.query_std == pytest.approx(times, rel=0.05)
+
+
+def test_what_is_no_attention_layer_has_no_description() -> None:
+    unread = ac.inspect(Plain(before=lambda q, k, v: (q / (_length(q) + 1e-9), k, v)), width=64)
+    with pytest.raises(ac.InputError, match="query_std=None: was not read off"):
+        unread.layer()
+    assert unread.layer(query_std=1.0).query_std == 1.0
+    wrong = ac.inspect(Plain(mapped=lambda p: softmax(p, -2)), width=64)
+    with pytest.raises(ac.InputError, match="is described by no AttentionLayer"):
+        wrong.layer()
+    assert "theory: nothing: " in str(wrong)
+
+
+def test_theory_follows(found: Inspection) -> None:
+    theory = found.theory
+    assert theory.score_variance == pytest.approx(found.layer().query_std ** 2 * found.layer().key_std ** 2)
+    assert theory.temperature == pytest.approx(theory.score_variance**-0.5)
+    assert 0 < theory.entropy < theory.most_entropy == pytest.approx(np.log(8))
+    assert theory.excess_kurtosis < theory.excess_kurtosis_here
+    assert 0 < theory.distance.value < 0.05
+
+
+def test_entropy_is_that_of_the_weights() -> None:
+    layer = ac.inspect(Plain(stds={"query": 1e-3}), width=64)
+    assert layer.theory.entropy == pytest.approx(np.log(8), abs=1e-5)
+
+
+def test_as_built_in_types(found: Inspection) -> None:
+    held = json.loads(json.dumps(found.to_dict()))
+    assert held["weights"]["query"]["law"] == "normal"
+    assert held["forward"]["mask"] == "causal"
+    assert held["notes"][0]["blames"] is False
+
+
+# Requirements -------------------------------------------------------------------------------------
+
+
+def test_what_holds_may_be_required(found: Inspection) -> None:
+    found.require(**{f"{name}_std": std for name, std in STDS.items()})
+    found.require(mask="causal", map="softmax", scale="1/sqrt(head_dim)", bias=True, query_bias=True, blamed=False)
+    found.require(scale=0.25, num_heads=4, kv_heads=2, head_dim=16, query_law="normal")
+
+
+UNMET: dict[str, tuple[Any, str]] = {
+    "query_std": (1.0, r"W_Q: std·√fan-in is 0\.\d+, from 0\.\d+ to 0\.\d+, not 1"),
+    "output_law": ("uniform", "W_O: the law is normal, not uniform"),
+    "key_bias": (False, r"W_K: the bias is 0\.\d+/sqrt\(fan_in\)"),
+    "bias": (False, "biases: W_Q, W_K, W_V, W_O come with one"),
+    "mask": ("none", "mask is 'causal', not 'none'"),
+    "scale": (1.0, "scores are multiplied by 0.25, not 1"),
+    "kv_heads": (4, "kv_heads is 2, not 4"),
+    "query_key_std": (1.0, "query_key_std cannot be held to 1.0: the matrix was not read off"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "said"), [(k, *v) for k, v in UNMET.items()], ids=list(UNMET))
+def test_what_does_not_hold_is_told_with_its_number(found: Inspection, name: str, value: Any, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        found.require(**{name: value})
+
+
+def test_all_that_does_not_hold_is_told(found: Inspection) -> None:
+    with pytest.raises(AssertionError) as error:
+        found.require(query_std=9.0, mask="none", key_std=0.7)
+    assert str(error.value).count("\n") == 1
+
+
+def test_a_note_that_blames_may_be_forbidden() -> None:
+    wrong = ac.inspect(Plain(factor=1.0), width=64, draws=2)
+    with pytest.raises(AssertionError, match=r"scores times 1, not 1/sqrt\(head_dim\)"):
+        wrong.require(blamed=False)
+
+
+def test_an_unknown_requirement_is_refused(found: Inspection) -> None:
+    with pytest.raises(ac.InputError, match="did you mean 'query_std'"):
+        found.require(qeury_std=1.0)
+
+
+# Comparisons --------------------------------------------------------------------------------------
+
+
+def test_two_layers_are_compared() -> None:
+    other = Plain(stds={"query": 0.5}, masked=CAUSAL, bias=1.0, factor=1 / 16)
+    compared = ac.compare(Plain(), other, width=64)
+    assert compared.differences[0].startswith("W_Q: std 0.999 against 0.500")
+    assert "mask: none against causal" in compared.differences
+    assert "scale of scores: 1/sqrt(head_dim) against 1/head_dim" in compared.differences
+    with pytest.raises(AssertionError, match="W_Q: std"):
+        compared.require()
+
+
+def test_a_layer_is_like_itself() -> None:
+    compared = ac.compare(Plain(), Plain(), width=64)
+    assert str(compared) == "no difference is seen"
+    compared.require()
+
+
+# Paths --------------------------------------------------------------------------------------------
+
+
+class TwoPaths(Plain):
+    """One module with two paths, of which the second is another layer."""
+
+    paths = ("sdpa", "eager")
+    other = Plain()
+
+    def run(self, state: Any, x: Array, core: Any, path: str = "sdpa") -> Array:
+        return super().run(state, x, core) if path == "sdpa" else self.other.run(state, x, core)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Plain(), ()),
+        (Plain(masked=CAUSAL), ("two paths of this module differ in mask: sdpa: no mask; eager: causal",)),
+        (
+            Plain(factor=1 / 16),
+            (
+                "eager: scores times 1/head_dim, not 1/sqrt(head_dim)",
+                "two paths of this module differ in scale: sdpa: 1/sqrt(head_dim); eager: 1/head_dim",
+            ),
+        ),
+    ],
+)
+def test_paths_of_one_module(other: Plain, said: tuple[str, ...]) -> None:
+    layer = TwoPaths()
+    layer.other = other
+    found = ac.inspect(layer, width=64, draws=2)
+    assert found.blamed == said
+    assert list(found.paths) == ["sdpa", "eager"]
+
+
+def test_a_path_on_which_nothing_shows_is_held_to_one_on_which_it_does() -> None:
+    class Hidden(TwoPaths):
+        paths = ("eager", "sdpa")
+        other = Plain(masked=CAUSAL)
+
+        def run(self, state: Any, x: Array, core: Any, path: str = "sdpa") -> Array:
+            return super().run(state, x, core if path == "sdpa" else untouched, path)
+
+    found = ac.inspect(Hidden(), width=64, draws=2)
+    assert found.paths["eager"].mask == "causal"
+    assert found.forward.mask == "none"
+
+
+# Doors --------------------------------------------------------------------------------------------
+
+
+def test_no_framework_is_imported() -> None:
+    code = "import sys, attncheck; attncheck.inspect; print({'torch', 'jax', 'flax', 'keras'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_layers_that_are_copies() -> None:
+    rng = np.random.default_rng(0)
+    one, two = rng.standard_normal((2, 4, 4))
+    held = {f"h.{i}.{name}.{j}": one * j for i in range(3) for j in (1, 2) for name in ("a",)} | {"h.3.a.1": two}
+    assert [str(note) for note in same_layers(held)] == [
+        "layers 0, 1 and 2 have the same weights: h.#.a.1 and 1 more",
+    ]
+    assert same_layers({"embedding": one, "head": one, "h.0.zero": one * 0, "h.1.zero": one * 0}) == []
+
+
+def test_what_is_no_binding_is_refused() -> None:
+    with pytest.raises(ac.InputError, match="is no function"):
+        bind(3, 8)
+    with pytest.raises(ac.InputError, match="make: failed with ValueError: no"):
+        bind(lambda: (_ for _ in ()).throw(ValueError("no")), 8)
+    plain = Plain()
+    assert isinstance(plain, Binding)
+    assert bind(plain, 8) is plain
+
+
+def test_an_instrument_lets_attention_say_that_it_is_not_there() -> None:
+    class Absent(Plain):
+        def run(self, state: Any, x: Array, core: Any) -> Array:
+            raise NotSeen
+
+    with pytest.raises(NotSeen):
+        Instrument(Absent()).run({}, np.zeros((1, 1, 64)), untouched)
+
+
+MODULE = """
+from pathlib import Path
+import numpy as np
+
+class Right:
+    def init(self, seed):
+        return np.random.default_rng(seed).standard_normal((4, 32, 32)) / 32**0.5
+    def run(self, state, x, core):
+        q, k, v = ((x @ w)[:, None] for w in state[:3])
+        heads = core(q, k, v)
+        if heads is None:
+            weights = np.exp(q @ k.swapaxes(-1, -2) * self.factor)
+            heads = weights / weights.sum(-1, keepdims=True) @ v
+        return heads[:, 0] @ state[3]
+    factor = 32**-0.5
+
+class Wrong(Right):
+    factor = 1.0
+
+right, wrong = Right(), Wrong()
+"""
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "some_layers.py").write_text(MODULE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["inspect", "some_layers:right", "--width", "32"]) == ExitCode.CONSISTENT
+    assert "W_Q" in capsys.readouterr().out
+    assert main(["inspect", "some_layers:wrong", "--width", "32", "--json", "--draws", "2"]) == ExitCode.VIOLATED
+    assert json.loads(capsys.readouterr().out)["forward"]["scale"] == "1"
+
+
+pytest_plugins = ["pytester"]
+
+
+def test_the_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(some_layers=MODULE)
+    pytester.makepyfile(
+        """
+        from some_layers import right, wrong
+
+        def test_right(attncheck_layer):
+            attncheck_layer(right, width=32).require(mask="none", query_std=1.0)
+
+        def test_wrong(attncheck_layer):
+            attncheck_layer(wrong, width=32).require(scale="1/sqrt(head_dim)")
+        """
+    )
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*AssertionError: scale is '1', not '1/sqrt(head_dim)'*"])

@@ -1,0 +1,325 @@
+"""Layers of torch: what is watched, on every path, and what is found in layers that people write."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import attncheck as ac
+from attncheck.frameworks.binding import Instrument, bind, untouched
+from attncheck.frameworks.effective import Reader
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+imported = F.scaled_dot_product_attention
+Make = Callable[[], Any]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def multi_head(**given: Any) -> Make:
+    return lambda: nn.MultiheadAttention(64, 4, **({"batch_first": True} | given))
+
+
+class Own(nn.Module):
+    """Attention as people write it, around a function of (q, k, v)."""
+
+    def __init__(self, attend: Callable[..., Any] | None = None, kv: int = 4, width: int = 64) -> None:
+        super().__init__()
+        self.attend, self.kv = attend or F.scaled_dot_product_attention, kv
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, kv * width // 4, bias=False) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        shape = *x.shape[:2], -1, x.shape[2] // 4
+        q, k, v = (m(x).view(shape).transpose(1, 2) for m in (self.q, self.k, self.v))
+        return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+def by_hand(q: Any, k: Any, v: Any) -> Any:
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def told(make: Any, call: Any = None) -> list[str]:
+    return [str(note) for note in ac.inspect(make, 64, call, draws=2).notes]
+
+
+# MultiheadAttention -------------------------------------------------------------------------------
+
+
+def test_multi_head_attention() -> None:
+    found = ac.inspect(multi_head(), width=64)
+    assert found.notes == ()
+    assert found.forward.error < 2e-6
+    assert {m.law for m in found.weights.values()} == {"uniform"}
+    assert found.weights["query"].known == ("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)",)
+    assert found.weights["output"].known == ("1/(3 fan_in) (torch.nn.Linear)",)
+    found.require(query_std=0.5**0.5, output_std=3**-0.5, mask="none", bias=False)
+    assert list(found.paths) == ["eval", "train", "eval, need_weights"]
+    assert len({forward.mask for forward in found.paths.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("bfloat16", 0.03), ("float16", 0.01), ("float32", 1e-5), ("float64", 1e-13)]
+)
+def test_types(dtype: str, bound: float) -> None:
+    found = ac.inspect(multi_head(dtype=getattr(torch, dtype)), width=64)
+    assert found.forward.known
+    assert found.forward.bound < bound
+    assert found.notes == ()
+    assert {m.law for m in found.weights.values()} == {"uniform"}
+
+
+def test_separate_matrices_have_another_scale() -> None:
+    class Separate(nn.MultiheadAttention):
+        def __init__(self) -> None:
+            super().__init__(64, 4, batch_first=True, kdim=63, vdim=63)
+
+    def call(module: Any, x: Any) -> Any:
+        return module(x, x[..., :63], x[..., :63], need_weights=False)[0]
+
+    found = ac.inspect(Separate, 64, call)
+    assert found.weights["query"].known[0] == "1/fan_in (lecun)"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"batch_first": False}, "attends over the first axis of its inputs: batch_first"),
+        ({"add_bias_kv": True}, "attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"),
+        ({"add_zero_attn": True}, "attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"),
+        ({"dropout": 0.1}, "train: two calls on one input differ: dropout"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_options_that_people_forget(given: dict[str, Any], said: str) -> None:
+    found = ac.inspect(multi_head(**given), width=64, draws=2)
+    assert [str(note) for note in found.notes] == [said]
+    assert bool(found.blamed) == (given == {"batch_first": False})
+    assert found.forward.known
+
+
+def test_an_output_matrix_that_is_not_drawn() -> None:
+    kept = multi_head()()
+
+    def make() -> Any:
+        kept._reset_parameters()  # draws the packed matrices, and no W_O
+        return kept
+
+    assert ac.inspect(make, 64, draws=2).blamed == ("W_O is the same in every draw: this initialiser does not draw it",)
+
+
+# Every way in which attention is called -----------------------------------------------------------
+
+
+class Wrapped(nn.Module):
+    """Asks for weights, by default: no fused attention runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.attention(x, x, x)[0]
+
+
+class Functions(TorchFunctionMode):
+    """A mode of the user's own, which is active while a layer is inspected."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+WAYS: dict[str, Make] = {
+    "the function, looked up when it is called": lambda: Own(lambda *given: F.scaled_dot_product_attention(*given)),
+    "the function, imported before": lambda: Own(imported),
+    "weights wanted": Wrapped,
+    "grouped": lambda: Own(lambda q, k, v: imported(q, k, v, enable_gqa=True), kv=2),
+    "three axes": lambda: Own(lambda *qkv: imported(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (-1, 4))),
+    "no fast path": lambda: Own(lambda *given: imported(*(a.requires_grad_() for a in given))),
+}
+
+
+@pytest.mark.parametrize("make", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_attention_is_seen(make: Make, mode: str) -> None:
+    instrument = Instrument(bind(make, 64))
+    state = instrument.init(0)
+    reader = Reader(instrument, state, 64, mode)
+    matrices = reader.read(state)
+    weight = state.q.weight if hasattr(state, "q") else state.attention.in_proj_weight[:64]
+    read = torch.as_tensor(matrices.query.reshape(64, 64).T, dtype=torch.float32)
+    assert torch.equal(read, weight)
+
+
+def test_a_mode_of_the_users_own_changes_nothing() -> None:
+    with Functions():
+        found = ac.inspect(lambda: Own(imported), width=64, draws=2)
+    assert found.notes == ()
+    assert found.forward.known
+
+
+def test_all_is_as_it_was_afterwards() -> None:
+    torch.backends.mha.set_fastpath_enabled(True)
+    torch.manual_seed(7)
+    before = torch.rand(3)
+    torch.manual_seed(7)
+    held = F.scaled_dot_product_attention, F.multi_head_attention_forward
+
+    def failing(q: Any, k: Any, v: Any) -> Any:
+        raise RuntimeError("no kernel")
+
+    with pytest.raises(ac.InputError, match="RuntimeError: no kernel"):
+        ac.inspect(lambda: Own(failing), width=64)
+    ac.inspect(lambda: Own(by_hand), width=64, draws=2)
+    assert (F.scaled_dot_product_attention, F.multi_head_attention_forward) == held
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.equal(torch.rand(3), before)
+
+
+def test_written_by_hand() -> None:
+    found = ac.inspect(lambda: Own(by_hand), width=64)
+    assert set(found.weights) == {"query_key", "value_output"}
+    found.require(query_key_std=1 / 3, value_output_std=1 / 3, mask="none", bias=False, blamed=False)
+    assert found.forward.error < 2e-6
+    over = ac.inspect(lambda: Own(lambda q, k, v: (q @ k.mT / 4).softmax(-2) @ v), width=64, draws=2)
+    assert over.blamed == ("softmax over the query axis",)
+
+
+def test_what_cannot_be_watched() -> None:
+    def summed(q: Any, k: Any, v: Any) -> Any:
+        weights = (q @ k.mT / 4).exp()
+        return weights / weights.sum(-1, keepdim=True) @ v
+
+    with pytest.raises(ac.InputError, match="no call of attention and no softmax over positions is seen"):
+        ac.inspect(lambda: Own(summed), width=64)
+
+
+# Layers around attention --------------------------------------------------------------------------
+
+
+def test_an_encoder_layer_and_its_fast_path() -> None:
+    found = ac.inspect(lambda: nn.TransformerEncoderLayer(64, 4, batch_first=True), width=64)
+    assert [str(note) for note in found.notes] == [
+        "the outputs are normalised: W_O cannot be read off",
+        "train: two calls on one input differ: dropout",
+    ]
+    assert found.forward.known
+
+
+def test_copies_of_one_layer() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = ac.inspect(lambda: nn.TransformerEncoder(multi_layer(), 3), width=64, draws=2)
+    assert found.blamed == ("layers 0, 1 and 2 have the same weights: layers.#.self_attn.in_proj_weight and 3 more",)
+    assert "attention runs 3 times in a forward: the first is inspected" in [str(note) for note in found.notes]
+
+
+def multi_layer() -> Any:
+    return nn.TransformerEncoderLayer(64, 4, batch_first=True)
+
+
+def test_dropout_that_is_never_off() -> None:
+    found = ac.inspect(lambda: Own(lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.1)), 64, draws=2)
+    assert found.blamed == ("eval: two calls on one input differ: dropout",)
+
+
+def test_tiled_keys() -> None:
+    def tiled(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1))
+
+    found = ac.inspect(lambda: Own(tiled, kv=2), width=64, draws=2)
+    assert found.blamed == ("KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",)
+    assert found.kv_heads == 2
+
+
+def test_cross_attention_is_refused() -> None:
+    def call(module: Any, x: Any) -> Any:
+        memory = torch.ones(x.shape[0], 5, 64)
+        return module(x, memory, memory, need_weights=False)[0]
+
+    with pytest.raises(ac.InputError, match="cross-attention"):
+        ac.inspect(multi_head(), 64, call)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(64, 64), lambda: nn.LSTM(64, 64)], ids=["Linear", "LSTM"])
+def test_no_attention(make: Make) -> None:
+    with pytest.raises(ac.InputError, match="sampling remains"):
+        ac.inspect(make, width=64)
+
+
+def test_a_call_that_fails_is_a_sentence() -> None:
+    with pytest.raises(ac.InputError, match=r"call: failed on inputs of shape \(2, 3, 63\) with "):
+        ac.inspect(multi_head(), width=63)
+
+
+# Over widths --------------------------------------------------------------------------------------
+
+
+def test_a_scale_that_does_not_fall_with_the_width() -> None:
+    def make(width: int) -> Any:
+        made = Own(width=width)
+        nn.init.normal_(made.q.weight, std=0.02)
+        return made
+
+    assert told(make) == ["W_Q: std 0.02 whatever the width"]
+    assert told(lambda width: Own(width=width)) == []
+
+
+def test_a_width_that_cannot_be_made() -> None:
+    def make(width: int) -> Any:
+        assert width == 64
+        return Own()
+
+    assert told(make) == ["a module of width 128 could not be inspected: widths are not compared"]
+
+
+# transformers -------------------------------------------------------------------------------------
+
+
+def test_two_implementations_of_one_module() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def make() -> Any:
+        config = transformers.GPT2Config(n_embd=64, n_head=4, n_layer=2)
+        return transformers.GPT2Model(config).h[0].attn
+
+    found = ac.inspect(make, width=64)
+    assert found.blamed == ("two paths of this module differ in mask: eval, sdpa: causal; eval, eager: no mask",)
+    assert found.weights["query"].known == ("0.02² (whatever the width)",)
+    assert {m.law for m in found.weights.values()} == {"normal"}
+
+
+# Speed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "seconds"), [(64, 1.0), (1024, 10.0)])
+def test_it_is_fast(width: int, seconds: float) -> None:
+    began = time.process_time()
+    found = ac.inspect(lambda: nn.MultiheadAttention(width, 4, batch_first=True), width=width)
+    assert time.process_time() - began < seconds
+    assert found.forward.known
+
+
+def test_an_untouched_run_is_the_module_itself() -> None:
+    instrument = Instrument(bind(multi_head(), 64))
+    module = instrument.init(0)
+    x = torch.randn(2, 3, 64)
+    with torch.no_grad():
+        expected = module.eval()(x, x, x, need_weights=False)[0]
+    assert (instrument.run(module, x.double().numpy(), untouched, "eval") == expected.double().numpy()).all()
