@@ -35,6 +35,10 @@ _BEYOND = 8.0
 _READ = 10.0
 # And numbers that are fitted add to what rounding explains.
 _FITTED = 10.0
+# A factor this close to one that has a name is that one.
+_NAMED = 1e-3
+# Where rounding explains more than this of what attention adds, the formula is held to little.
+_COARSE = 0.05
 # Rounding adds up as a random walk over sums, in steps of the unit roundoff; what is stored is rounded a few times.
 _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2
@@ -91,6 +95,11 @@ def rounding(precision: float, terms: int) -> float:
     return _STORED * precision + _SUMMED * min(precision, _SINGLE) * math.sqrt(terms)
 
 
+def _missing(y: FloatArray) -> str:
+    """Return the positions, of (B, L, m), at which there is what is no number."""
+    return ", ".join(map(str, np.flatnonzero(~np.isfinite(y).all(axis=(0, 2)))))
+
+
 class Probe:
     """A module on inputs that make its scores neither large nor small.
 
@@ -137,16 +146,26 @@ class Probe:
         y = self.reader.instrument.run(self.state, self.x.swapaxes(0, 1) if swapped else self.x, untouched, path)
         return y.swapaxes(0, 1) if swapped else y
 
+    @property
+    def _scales(self) -> dict[str, float]:
+        return scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
+
     def differs(self, one: FloatArray, other: FloatArray) -> bool:
         """Return whether two outputs differ by more than rounding."""
-        return not bool(np.abs(one - other).max() <= 2 * self.bound * self._largest)
+        finite = np.isfinite(one)
+        if not np.array_equal(finite, np.isfinite(other)):
+            return True
+        return not bool(np.abs(np.where(finite, one - other, 0.0)).max() <= 2 * self.bound * self._largest)
 
     @property
     def _largest(self) -> float:
-        return max(float(np.abs(self.y).max()), 1e-300)
+        return max(float(np.abs(np.where(np.isfinite(self.y), self.y, 0.0)).max()), 1e-300)
 
     def forward(self, y: FloatArray) -> tuple[Forward, list[Note]]:
         """Return what the outputs on `x` say of the formula."""
+        if missing := _missing(y):
+            made = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound)
+            return made, [Note(f"outputs hold what is no number at positions {missing}", blames=True)]
         added = float(np.abs(y - self.silent).max())
         bound = self.bound * float(np.abs(y).max()) / added if added > 0 else math.inf
         if bound >= 1.0:
@@ -157,11 +176,12 @@ class Probe:
             found, left = self._read_off(y)
             if found is not None and left < error:
                 best, error = found, left
-        known = scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
-        scale = named(best.factor, known, max(1e-3, 4 * bound)) if best.map != OTHER else OTHER
+        known = self._scales
+        scale = named(best.factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
         made = Forward(best.map, best.mask, scale, best.factor, error, bound * (_FITTED if fitted else 1.0))
-        return made, self._told(made, best)
+        coarse = f"rounding hides what is less than {bound:.0%} of what attention adds"
+        return made, [*self._told(made, best), *([Note(coarse)] if bound > _COARSE else [])]
 
     def _told(self, made: Forward, formula: Formula) -> list[Note]:
         if not made.known:
@@ -251,10 +271,9 @@ class Probe:
 
     def _candidate(self, y: FloatArray) -> tuple[Formula, float]:
         """Return the common formula that is nearest, and how far it is off."""
-        known = scales(self.head_dim, self.reader.width, self.num_heads, self.x.shape[1])
         grouped = 1 < self.linear["key"].shape[1] < self.num_heads
         found = []
-        for formula in candidates(known, grouped):
+        for formula in candidates(self._scales, grouped):
             if self.reader.layout.form == "positions":
                 formula = dataclasses.replace(formula, map=AMONG_HEADS)
             found.append((self._error(formula, y), formula))
@@ -273,6 +292,10 @@ class Probe:
                 continue
             scores = q @ spread(k, self.num_heads, groups).swapaxes(-1, -2)
             shown = portrait(read[0], scores, _READ * self.bound, groups)
-            if OTHER not in (shown.map, shown.mask):
-                found.append((shown, self._error(shown, y)))
+            if OTHER in (shown.map, shown.mask):
+                continue
+            # What was fitted is as far off as weights are: a factor that has a name is taken for that one.
+            close = [f for f in self._scales.values() if abs(shown.factor / f - 1) <= _NAMED]
+            tried = [shown, *(dataclasses.replace(shown, factor=factor) for factor in close[:1])]
+            found += [(each, self._error(each, y)) for each in tried]
         return min(found, key=lambda each: each[1], default=(None, math.inf))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.errors import refuse
+from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
 from attncheck.frameworks.effective import LAYER, LENGTH, NONE, norm_of, normed, unit_size
@@ -71,7 +71,17 @@ class Watcher:
         self.instrument, self.width, self.path, self.axis = instrument, width, path, -1
         self.heads = 0
         self.norm = norm_of(lambda x: self.watch(state, np.concatenate([x, x], axis=1))[1][..., :1, :1], width)
-        self.side = width if self.norm == LAYER else min(width, _SIDE)
+        self.side = width if self.norm == LAYER else self._longest(state)
+
+    def _longest(self, state: Any) -> int:
+        """Return how many unit vectors fit into a sequence: modules may have a longest one."""
+        for side in (_SIDE, _SIDE // 2 - 1, _SIDE // 4 - 1):
+            try:
+                self.watch(state, np.zeros((1, min(side, self.width) + 1, self.width)))
+                return min(side, self.width)
+            except InputError:
+                continue
+        return min(_POSITIONS, self.width)
 
     def watch(self, state: Any, x: FloatArray, weights: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Run on x, (B, L, n); return the output and the scores, (B, H, L, L).

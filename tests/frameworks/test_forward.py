@@ -334,3 +334,25 @@ def test_a_key_beyond_the_positions() -> None:
 
 def test_the_draw_is_the_same_in_the_helper() -> None:
     assert Plain(draw=normal).init(3)["query"].tobytes() == Plain().init(3)["query"].tobytes()
+
+
+def test_positions_that_attend_to_nothing() -> None:
+    def strict(p: Array) -> Array:
+        return hidden(lambda behind: behind > 0)(p)
+
+    def unguarded(p: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            return softmax(p)
+
+    def guarded(p: Array) -> Array:
+        return np.nan_to_num(unguarded(p))
+
+    assert inspected(masked=strict, mapped=unguarded).blamed == ("outputs hold what is no number at positions 0",)
+    found = inspected(masked=strict, mapped=guarded)
+    assert found.forward.mask == "strictly causal"
+    assert found.forward.known
+
+
+def test_a_coarse_type_behind_a_residual_says_what_it_hides() -> None:
+    found = inspected(normed=rms_norm, after=lambda y, x: y + 20 * x, dtype=np.float16)
+    assert any(text.startswith("rounding hides what is less than") for text in told(found))

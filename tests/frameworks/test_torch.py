@@ -201,6 +201,19 @@ def test_written_by_hand() -> None:
     assert over.blamed == ("softmax over the query axis",)
 
 
+def test_a_mask_that_ends() -> None:
+    mask = torch.ones(16, 16).tril().bool()
+
+    def short(q: Any, k: Any, v: Any) -> Any:
+        p = q @ k.mT / 4
+        return p.masked_fill(~mask[: p.shape[-1], : p.shape[-1]], float("-inf")).softmax(-1) @ v
+
+    with pytest.raises(RuntimeError):
+        Own(short)(torch.zeros(1, 17, 64))
+    found = ac.inspect(lambda: Own(short), width=64)
+    found.require(mask="causal", query_key_std=1 / 3, blamed=False)
+
+
 def test_what_cannot_be_watched() -> None:
     def summed(q: Any, k: Any, v: Any) -> Any:
         weights = (q @ k.mT / 4).exp()
