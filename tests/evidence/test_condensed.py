@@ -112,7 +112,7 @@ def sides(rng: np.random.Generator, size: int, wrong: float) -> Data:
     return reach, np.full(size // CALL, CALL)
 
 
-# What is made of sums, or of whole numbers; what counts in cells; and what ranks among the first draws.
+# What is made of sums, of whole numbers, or of a few effects of blocks; what counts in cells; and what ranks among the first draws.
 SUMS = {
     "scale": Case(Scale(4), squares),
     "alike": Case(Alike(3, 4), alike),
@@ -124,6 +124,7 @@ SUMS = {
     "order": Case(Order(-0.5), logs),
     "repeats": Case(Repeats(), marks),
     "extremes": Case(Extremes(), sides),
+    "blocks": Case(Blocks(Scale(4), 4), two),
 }
 DISTANCES = {
     "uniform": Case(Uniform(), uniforms),

@@ -10,6 +10,8 @@ import pytest
 from attncheck import inspect
 from attncheck.frameworks.equinox import Equinox
 
+from . import reading
+
 eqx: Any = pytest.importorskip("equinox")
 jax: Any = pytest.importorskip("jax")
 
@@ -55,7 +57,7 @@ def own(module: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "call"), [(layer, None), (layer, causal), (Block, None)], ids=["layer", "causal", "compiled"]
 )
-def test_equinox(reading: Any, make: Any, call: Any) -> None:
+def test_equinox(make: Any, call: Any) -> None:
     binding = Equinox(make, WIDTH, call)
     state = binding.init(3)
     if make is Block:
@@ -65,7 +67,7 @@ def test_equinox(reading: Any, make: Any, call: Any) -> None:
     reading.assert_forward(binding, state, found, causal=call is causal)
 
 
-def test_seeds_reach_the_initialiser(reading: Any) -> None:
+def test_seeds_reach_the_initialiser() -> None:
     binding = Equinox(layer, WIDTH)
     first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
@@ -87,7 +89,7 @@ def test_failure_of_the_core_comes_out_and_functions_are_put_back() -> None:
     assert attention.dot_product_attention is function
 
 
-def test_softmax_and_parameters(reading: Any) -> None:
+def test_softmax_and_parameters() -> None:
     binding = Equinox(layer, WIDTH)
     state = binding.init(0)
     reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))

@@ -10,6 +10,8 @@ import pytest
 from attncheck import InputError, inspect
 from attncheck.frameworks.flax import NNX, Linen, bind
 
+from . import reading
+
 nn: Any = pytest.importorskip("flax.linen")
 nnx: Any = pytest.importorskip("flax.nnx")
 jax: Any = pytest.importorskip("jax")
@@ -96,7 +98,7 @@ def nnx_own(module: Any) -> dict[str, Any]:
     ],
     ids=["layer", "causal", "compiled", "within", "written"],
 )
-def test_linen(reading: Any, make: Any, call: Any, inner: str | None) -> None:
+def test_linen(make: Any, call: Any, inner: str | None) -> None:
     binding = Linen(make, WIDTH, call)
     state = binding.init(3)
     found = reading.read(binding, state, WIDTH)
@@ -113,7 +115,7 @@ def test_linen(reading: Any, make: Any, call: Any, inner: str | None) -> None:
     ],
     ids=["layer", "causal", "groups"],
 )
-def test_nnx(reading: Any, make: Any, call: Any, is_causal: bool) -> None:
+def test_nnx(make: Any, call: Any, is_causal: bool) -> None:
     binding = NNX(make, WIDTH, call)
     state = binding.init(3)
     state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before it is watched
@@ -122,7 +124,7 @@ def test_nnx(reading: Any, make: Any, call: Any, is_causal: bool) -> None:
     reading.assert_forward(binding, state, found, causal=is_causal)
 
 
-def test_seeds_reach_the_initialiser(reading: Any) -> None:
+def test_seeds_reach_the_initialiser() -> None:
     for binding in (
         Linen(lambda: nn.SelfAttention(num_heads=3), WIDTH),
         NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs), WIDTH),
@@ -132,7 +134,7 @@ def test_seeds_reach_the_initialiser(reading: Any) -> None:
         assert np.abs(first - other).min() > 0
 
 
-def test_module_of_nnx_stays_as_it_was(reading: Any) -> None:
+def test_module_of_nnx_stays_as_it_was() -> None:
     binding = NNX(
         lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, rngs=rngs),
         WIDTH,
@@ -161,7 +163,7 @@ def test_failure_of_the_core_comes_out_and_functions_are_put_back() -> None:
     assert all(module.dot_product_attention is function for module, function in places)
 
 
-def test_softmax(reading: Any) -> None:
+def test_softmax() -> None:
     for binding in (
         Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), WIDTH),
         NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, deterministic=True, rngs=rngs), WIDTH),
@@ -170,7 +172,7 @@ def test_softmax(reading: Any) -> None:
         reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
 
 
-def test_softmax_that_is_written_by_hand(reading: Any) -> None:
+def test_softmax_that_is_written_by_hand() -> None:
     soft, written = Linen(Soft, WIDTH), Linen(Written, WIDTH)
     state = soft.init(0)
     reading.assert_softmax(soft, state, reading.read(written, state, WIDTH))
@@ -179,7 +181,7 @@ def test_softmax_that_is_written_by_hand(reading: Any) -> None:
     assert not seen
 
 
-def test_parameters(reading: Any) -> None:
+def test_parameters() -> None:
     binding = bind(lambda: nn.MultiHeadDotProductAttention(num_heads=3), WIDTH)
     state = binding.init(0)
     found = binding.parameters(state)
@@ -193,7 +195,7 @@ def test_parameters(reading: Any) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "roundoff"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8)])
-def test_precision_is_that_of_attention(reading: Any, dtype: str, roundoff: float) -> None:
+def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
     for binding in (
         Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, dtype=dtype), WIDTH),
         NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dtype=dtype, rngs=rngs), WIDTH),

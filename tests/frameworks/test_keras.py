@@ -15,6 +15,8 @@ from attncheck import inspect
 from attncheck.frameworks.binding import bind
 from attncheck.frameworks.keras import Keras, _numbers
 
+from . import reading
+
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras: Any = pytest.importorskip("keras")
 
@@ -86,7 +88,7 @@ def own(module: Any, groups: int = 1) -> dict[str, Any]:
     [(layer, None), (layer, causal), (grouped, None), (model, None), (Written, None), (flat, None)],
     ids=["layer", "causal", "groups", "model", "written", "derived"],
 )
-def test_keras(reading: Any, make: Any, call: Any) -> None:
+def test_keras(make: Any, call: Any) -> None:
     binding = Keras(make, WIDTH, call)
     state = binding.init(3)
     found = reading.read(binding, state, WIDTH)
@@ -96,7 +98,7 @@ def test_keras(reading: Any, make: Any, call: Any) -> None:
     assert "_compute_attention" not in vars(inner)
 
 
-def test_seeds_reach_the_initialiser_and_no_generator_is_touched(reading: Any) -> None:
+def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
     from keras.src.random.seed_generator import global_seed_generator
 
     def states() -> list[Any]:
@@ -115,7 +117,7 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched(reading: Any) -
     assert np.abs(first - other).min() > 0
 
 
-def test_softmax_and_parameters(reading: Any) -> None:
+def test_softmax_and_parameters() -> None:
     # With dropout keras uses no function that does all of attention.
     binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)
     assert isinstance(binding, Keras)
@@ -152,7 +154,7 @@ def test_backend_jax() -> None:
 @pytest.mark.parametrize(
     ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
 )
-def test_precision_is_that_of_attention(reading: Any, dtype: str, roundoff: float) -> None:
+def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
     binding = Keras(lambda: keras.layers.MultiHeadAttention(3, 4, dtype=dtype), WIDTH)
     state = binding.init(0)
     assert binding.precision == roundoff
