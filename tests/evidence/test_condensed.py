@@ -15,6 +15,7 @@ from scipy import special
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence import exchange, ranks
+from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
@@ -112,7 +113,7 @@ def sides(rng: np.random.Generator, size: int, wrong: float) -> Data:
     return reach, np.full(size // CALL, CALL)
 
 
-# What is made of sums, of whole numbers, or of a few effects of blocks; what counts in cells; and what ranks among the first draws.
+# What is made of sums, whole numbers or a few effects of blocks; what counts in cells; what ranks among first draws.
 SUMS = {
     "scale": Case(Scale(4), squares),
     "alike": Case(Alike(3, 4), alike),
