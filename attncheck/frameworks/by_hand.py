@@ -62,7 +62,7 @@ class _Seen:
 
     @property
     def head_dim(self) -> int:
-        """The neurons of a head: as many as products have ranks, where these are no more than the rows that are seen."""
+        """The neurons of a head: the rank of the products, where that is less than the rows that are seen."""
         rank = rank_of(self.products.scores if self.bilinear else self.products.values)
         full = rank >= self.watcher.side
         return max(rank, self.watcher.width // self.watcher.heads) if full else rank

@@ -174,8 +174,11 @@ def _pair(
     u, s, w = np.linalg.svd(product, full_matrices=False)
     if s[0] == 0.0:
         return None
-    rank = int(np.sum(s > tolerance * s[0]))
-    lefts, rights = _spanning(left, u[:, :rank].T, tolerance), _spanning(right, w[:rank], tolerance)
+    if not (left and right):
+        return None
+    # With as many neurons as rows, the bases span all.
+    d = left[0][1].shape[1]
+    lefts, rights = _spanning(left, u[:, :d].T, tolerance), _spanning(right, w[:d], tolerance)
     for (one, a), (other, b) in itertools.product(lefts[:_PAIRS], rights[:_PAIRS]):
         made = a.T @ b
         factor = float(np.sum(made * product) / np.sum(made**2))
