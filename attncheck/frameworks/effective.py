@@ -15,6 +15,8 @@ from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen
 ROLES = ("query", "key", "value")
 #: Unit vectors are this long: what a bias rounds away of them is as much smaller.
 LENGTH = 2.0**10
+#: They are this long where a norm comes first: long enough for what it adds to a variance.
+SHORT = 2.0**7
 #: What normalises inputs: nothing, the root mean square, or that of what is left of them without their mean.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 # Changes by no more unit roundoffs are none.
@@ -201,7 +203,8 @@ class Reader:
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
         """Return the matrices of a module; `rows` of the inputs and of what the heads return, all by default."""
         none = self.see(state, np.zeros((1, 1, self.width)), silent=True)
-        units = self.see(state, LENGTH * np.eye(self.width)[rows][:, None, :], silent=True)
+        length = LENGTH if self.norm == NONE else SHORT
+        units = self.see(state, length * np.eye(self.width)[rows][:, None, :], silent=True)
         inner = none.query.shape[1] * none.value.shape[-1]
         heads = LENGTH * np.eye(inner)[output_rows]
         heads = heads.reshape(len(heads), none.query.shape[1], 1, none.value.shape[-1])
@@ -214,7 +217,7 @@ class Reader:
             if not np.all(np.isfinite(matrix)):
                 what = "is what unit vectors show of some weights"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
-        return Effective(**read, output=output, biases=biases, past=self._change(units.y[:, 0], none.y[0]) / LENGTH)
+        return Effective(**read, output=output, biases=biases, past=self._change(units.y[:, 0], none.y[0]) / length)
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
         """Return what unit vectors change, 0 where that is rounding."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, parameters_of
+from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
 from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import about_inputs, about_outputs
@@ -17,7 +18,6 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Forward, Probe
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.softmax import watched
 
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -96,7 +97,7 @@ class Inspection:
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
-        if "query_std" in stds:
+        if "query_std" in stds and math.isfinite(self.forward.factor):
             stds["query_std"] *= self.forward.factor / plain
         fields: dict[str, Any] = {
             "width": self.width,

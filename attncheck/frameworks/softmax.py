@@ -1,36 +1,31 @@
-"""Attention that is written by hand: its softmax alone is watched, so that products of matrices show, not matrices."""
+"""The softmax of attention, watched: products of matrices show in its scores and in what becomes of its weights."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
-from attncheck.frameworks.effective import LAYER, LENGTH, NONE, norm_of, normed, unit_size
+from attncheck.frameworks.effective import LAYER, NONE, SHORT, norm_of, normed, unit_size
 from attncheck.frameworks.forward import AXES, OTHER, Booleans, masks, visible
-from attncheck.frameworks.initialiser import Matrix, same_layers
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Forward, rounding
-from attncheck.frameworks.result import Inspection
 
-#: The two products by their names.
-PRODUCTS = {"query_key": "W_Q W_Kᵀ", "value_output": "W_V W_O"}
 _HIDDEN = -1e3  # scores of unit vectors are nowhere near
-_LENGTH, _SIDE, _POSITIONS = 16.0, 64, 7
+_LENGTH, _SIDE = 16.0, 64
+#: Positions of the inputs that outputs are looked at on.
+POSITIONS = 7
 # Inputs to a norm are so much larger, so that what it adds to their variance is rounding.
 _BEYOND = 8.0
+# Scores that change by less are the same but for what a norm adds to a variance.
+_STEADY = 0.02
 _RANK = 1e-4
-_SINGLE = 2.0**-24
-_UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
-_UNSEPARATED = "attention is written by hand and its softmax alone is watched: products of matrices show, not matrices"
-_SCALE = "std of W_Q W_Kᵀ is that of scores times 1/sqrt(head_dim): another scale of scores would show in it"
+#: Of a path on which nothing shows.
+UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +39,8 @@ class Products:
     constant : ndarray, (H,)
     values : ndarray, (H, m, n)
     value_bias : ndarray, (H, n)
+    silent : ndarray, (n,)
+        The output on zeros where attention returns zeros.
     """
 
     scores: FloatArray
@@ -52,6 +49,7 @@ class Products:
     constant: FloatArray
     values: FloatArray
     value_bias: FloatArray
+    silent: FloatArray
 
     def __getitem__(self, product: str) -> tuple[FloatArray, FloatArray]:
         """Return a product and the bias that comes with it."""
@@ -70,18 +68,26 @@ class Watcher:
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
         self.instrument, self.width, self.path, self.axis = instrument, width, path, -1
         self.heads = 0
-        self.norm = norm_of(lambda x: self.watch(state, np.concatenate([x, x], axis=1))[1][..., :1, :1], width)
+        self.watch(state, np.zeros((1, 2, width)))
+        self.norm = norm_of(lambda x: self._values(state, x), width)
         self.side = width if self.norm == LAYER else self._longest(state)
+
+    def _values(self, state: Any, x: FloatArray) -> FloatArray:
+        """Return what attention adds where every position looks at itself."""
+        pair = np.concatenate([x, x], axis=1)
+        itself = np.broadcast_to(np.eye(2), (1, self.heads, 2, 2))
+        return self.watch(state, pair, itself)[0] - self.watch(state, pair, 0 * itself)[0]
 
     def _longest(self, state: Any) -> int:
         """Return how many unit vectors fit into a sequence: modules may have a longest one."""
-        for side in (_SIDE, _SIDE // 2 - 1, _SIDE // 4 - 1):
+        # Twice the neurons of a head, so that its vectors do not span all.
+        for side in (max(_SIDE, 2 * self.width // self.heads), _SIDE, _SIDE // 2 - 1, _SIDE // 4 - 1):
             try:
                 self.watch(state, np.zeros((1, min(side, self.width) + 1, self.width)))
                 return min(side, self.width)
             except InputError:
                 continue
-        return min(_POSITIONS, self.width)
+        return min(POSITIONS, self.width)
 
     def watch(self, state: Any, x: FloatArray, weights: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Run on x, (B, L, n); return the output and the scores, (B, H, L, L).
@@ -106,13 +112,13 @@ class Watcher:
     def inputs(self) -> FloatArray:
         """Return inputs, (1, L, n), that the unit vectors span and that every float type holds without rounding."""
         rng = np.random.default_rng(0)
-        x = np.zeros((1, _POSITIONS, self.width))
-        x[:, :, : self.side] = np.clip(np.round(rng.standard_normal((1, _POSITIONS, self.side)) * 8), -31, 31) / 8
+        x = np.zeros((1, POSITIONS, self.width))
+        x[:, :, : self.side] = np.clip(np.round(rng.standard_normal((1, POSITIONS, self.side)) * 8), -31, 31) / 8
         return x if self.norm == NONE else x * _BEYOND
 
     def read(self, state: Any) -> tuple[Products, Booleans]:
         """Return the products of a draw, and which positions see which."""
-        length = _LENGTH if self.norm == NONE else LENGTH
+        length = _LENGTH if self.norm == NONE else SHORT
         m, size = self.side, unit_size(self.norm, self.width, length)
         units = length * np.concatenate([np.eye(self.width)[:m], np.zeros((1, self.width))])
         seen = self.watch(state, units[None])[1][0]
@@ -133,88 +139,26 @@ class Watcher:
         each = y[:-1] - y[-1]
         bias = each[:, m]
         products = (scores / size**2, row / size, column / size, constant, (each[:, :m] - bias[:, None]) / size, bias)
-        return Products(*products), np.asarray(~hidden.any(axis=0))
+        return Products(*products, y[-1, m]), np.asarray(~hidden.any(axis=0))
 
 
-def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: int) -> Inspection | None:
-    """Return what the softmax shows of a layer, None where there is no softmax over positions."""
-    for path in instrument.paths or ("",):
-        try:
-            watcher = Watcher(instrument, state, width, path)
-        except NotSeen:
-            continue
-        return _inspected(watcher, state, draws, seed)
-    return None
-
-
-def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspection:
-    instrument, width = watcher.instrument, watcher.width
-    first, shown = watcher.read(state)
-    forward, notes = _forward(watcher, state, first, shown)
-    paths, differing = _over_paths(watcher, state, forward)
-    copies = same_layers(instrument.parameters(state))
-    read = [first, *(watcher.read(instrument.init(seed + i))[0] for i in range(1, draws))]
-    rank = _rank(first.scores)
-    factors = {"query_key": float(width), "value_output": math.sqrt(width * watcher.heads)}
-    weights = {product: _matrix(product, read, width, factor, rank) for product, factor in factors.items()}
-    norms = [Note(f"the inputs are normalised before attention: {watcher.norm}")] if watcher.norm != NONE else []
-    same = [
-        Note(f"{PRODUCTS[product]} is the same in every draw: this initialiser does not draw it", blames=True)
-        for product in PRODUCTS
-        if draws > 1 and np.ptp(first[product][0]) and np.array_equal(first[product][0], read[1][product][0])
-    ]
-    said = (Note(_UNSEPARATED), Note(_SCALE), *norms, *notes, *same, *copies, *differing)
-    return Inspection(width, watcher.heads, watcher.heads, rank, draws, weights, forward, paths, said)
-
-
-def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
-    """Return what all code paths of a module compute, and where they differ."""
-    instrument = watcher.instrument
-    x = watcher.inputs()
-
-    def output(path: str) -> FloatArray:
-        return instrument.run(state, x, untouched, path)
-
-    def differs(one: FloatArray, other: FloatArray) -> bool:
-        bound = 2 * rounding(instrument.precision, watcher.width) * float(np.abs(one).max())
-        return not bool(np.abs(one - other).max() <= bound)
-
-    def look(path: str, y: FloatArray) -> tuple[Forward, list[Note]]:
-        try:
-            there = Watcher(instrument, state, watcher.width, path)
-        except NotSeen:
-            return _UNSEEN, []
-        return _forward(there, state, *there.read(state))
-
-    return over_paths(instrument.paths, watcher.path, forward, output, differs, look)
-
-
-def _rank(products: FloatArray) -> int:
+def rank_of(products: FloatArray) -> int:
     """Return how many neurons the heads have."""
     values = np.linalg.svd(products, compute_uv=False)
     return int(np.max(np.sum(values > _RANK * values[:, :1], axis=1)))
 
 
-def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> Matrix:
-    """Return the product of the standard deviations, σ_Qσ_K or σ_Vσ_O.
+def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note], bool]:
+    """Hold scores and outputs to the products, on inputs that the unit vectors span.
 
-    With A and B of m × d and d × n independent normal entries, the mean square of A B varies by
-    2 (m + n + d + 1)/(m n d) of itself, and by less for bounded entries.
+    Returns
+    -------
+    forward : Forward
+        Its scale is not known yet.
+    notes : list of Note
+    bilinear : bool
+        Whether scores are made of the products.
     """
-    parts, biases = (np.array([each[product][i] for each in read]) for i in (0, 1))
-    squares = np.mean(parts**2, axis=(-1, -2))  # (draws, H)
-    rows, columns = parts.shape[-2:]
-    relative = laws.Z * math.sqrt(2 * (rows + columns + rank + 1) / (rows * columns * max(rank, 1)) / squares.size)
-    std = factor * math.sqrt(float(squares.mean()))
-    low, high = std * math.sqrt(max(0.0, 1 - relative)), std * math.sqrt(1 + relative)
-    bias = factor * math.sqrt(float(np.mean(biases**2)))
-    rounded = bias <= rounding(_SINGLE, width) * std
-    held = ((laws.CONSTANT if std == 0 else "a product"),)
-    return Matrix(PRODUCTS[product], width, std, low, high, held, 0.0 if rounded else bias, ())
-
-
-def _forward(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note]]:
-    """Hold scores and outputs to the products, on inputs that the unit vectors span."""
     x = watcher.inputs()
     y = watcher.instrument.run(state, x, untouched, watcher.path)[0]
     scores = watcher.watch(state, x)[1][0]
@@ -222,20 +166,41 @@ def _forward(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> t
     mask = next((each for each in masks(len(shown)) if np.array_equal(visible(each, *shown.shape), shown)), OTHER)
     added = float(np.abs(y - silent).max())
     if added == 0.0:
-        return dataclasses.replace(_UNSEEN, mask=mask), [Note("attention adds nothing to the outputs")]
+        return dataclasses.replace(UNSEEN, mask=mask), [Note("attention adds nothing to the outputs")], True
     z = normed(x, watcher.norm)[0][:, : watcher.side]
-    made = np.einsum("im,hmn,jn->hij", z, read.scores, z) + read.constant[:, None, None]
-    made = made + (read.row @ z.T)[:, :, None] + (read.column @ z.T)[:, None]
     seen = scores > _HIDDEN
-    hidden = np.where(seen, made, -np.inf)
+    bound = 2 * rounding(watcher.instrument.precision, watcher.width)
+    off = np.abs(np.where(seen, _made(read, z) - scores, 0.0)).max()
+    bilinear = bool(off <= bound * max(1.0, float(np.abs(np.where(seen, scores, 0.0)).max())))
+    hidden = np.where(seen, scores, -np.inf)
     weights = np.exp(hidden - hidden.max(watcher.axis, keepdims=True))
     weights /= weights.sum(watcher.axis, keepdims=True)
     out = silent + (weights @ (z @ read.values + read.value_bias[:, None])).sum(axis=0)
-    off = np.abs(np.where(seen, made - scores, 0.0)).max() / max(1.0, float(np.abs(made).max()))
-    error = max(float(off), float(np.abs(out - y).max()) / added)
-    bound = 2 * rounding(watcher.instrument.precision, watcher.width) * max(1.0, float(np.abs(y).max()) / added)
+    error = float(np.abs(out - y).max()) / added
     name = next((name for name, axis in AXES.items() if axis == watcher.axis), OTHER)
-    found = Forward(name, mask, "1/sqrt(head_dim)", max(_rank(read.scores), 1) ** -0.5, error, bound)
+    found = Forward(name, mask, OTHER, math.nan, error, bound * max(1.0, float(np.abs(y).max()) / added))
+    notes = [] if bilinear else [Note(_scores_are(watcher, state, x, scores, bound))]
     if not found.known:
-        return found, [Note(f"the outputs are {found}", blames=True)]
-    return found, [Note(name, blames=True)] if name != "softmax" else []
+        notes.append(Note(f"the outputs are {found}", blames=True))
+    elif name != "softmax":
+        notes.append(Note(name, blames=True))
+    return found, notes, bilinear
+
+
+def _made(read: Products, z: FloatArray) -> FloatArray:
+    """Return the scores that products make of inputs, (H, L, L)."""
+    made = np.einsum("im,hmn,jn->hij", z, read.scores, z) + read.constant[:, None, None]
+    return np.asarray(made + (read.row @ z.T)[:, :, None] + (read.column @ z.T)[:, None])
+
+
+def _scores_are(watcher: Watcher, state: Any, x: FloatArray, scores: FloatArray, bound: float) -> str:
+    """Return why scores are not made of products of matrices."""
+    equal = watcher.watch(state, np.repeat(x[:, :1], x.shape[1], axis=1))[1][0]
+    equal = np.where(equal > _HIDDEN, equal, equal[:, :1, :1])
+    small = bound * max(1.0, float(np.abs(equal).max()))
+    if np.abs(equal - equal[:, :1, :1]).max() > small:
+        return "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
+    twice = watcher.watch(state, 2 * x)[1][0]
+    if np.abs(np.where(scores > _HIDDEN, twice - scores, 0.0)).max() <= _STEADY * np.abs(equal).max():
+        return "queries and keys are normalised: W_Q and W_K do not show"
+    return "scores are no products of queries and keys x W + b: W_Q and W_K do not show"

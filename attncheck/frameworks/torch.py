@@ -122,7 +122,7 @@ class _Softmax(TorchDispatchMode):
         if function not in _SOFTMAX:
             return made
         weights = self.core(_array(args[0]), args[1] % args[0].ndim - args[0].ndim)
-        return made if weights is None else torch.as_tensor(weights, dtype=made.dtype, device=made.device)
+        return made if weights is None else torch.tensor(weights, dtype=made.dtype, device=made.device)
 
 
 @contextlib.contextmanager

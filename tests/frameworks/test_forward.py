@@ -136,7 +136,8 @@ def layer_norm(x: Array) -> Array:
 
 
 def rms_norm(x: Array) -> Array:
-    return np.asarray(x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6))
+    wide = x.astype(np.float64)
+    return np.asarray((wide / np.sqrt(np.mean(wide**2, -1, keepdims=True) + 1e-6)).astype(x.dtype))
 
 
 def test_rotary_positions() -> None:

@@ -194,11 +194,100 @@ def test_all_is_as_it_was_afterwards() -> None:
 
 def test_written_by_hand() -> None:
     found = ac.inspect(lambda: Own(by_hand), width=64)
-    assert set(found.weights) == {"query_key", "value_output"}
-    found.require(query_key_std=1 / 3, value_output_std=1 / 3, mask="none", bias=False, blamed=False)
+    assert [str(note) for note in found.notes] == ["attention is written by hand: its softmax is watched"]
+    found.require(mask="none", scale="1/sqrt(head_dim)", bias=False, query_law="uniform", output_law="uniform")
+    found.require(**{f"{role}_std": 3**-0.5 for role in ("query", "key", "value", "output")})
     assert found.forward.error < 2e-6
     over = ac.inspect(lambda: Own(lambda q, k, v: (q @ k.mT / 4).softmax(-2) @ v), width=64, draws=2)
     assert over.blamed == ("softmax over the query axis",)
+
+
+SCALES = {"1/head_dim": 1 / 16, "1": 1.0, "1/sqrt(width)": 1 / 8, "0.3": 0.3}
+
+
+@pytest.mark.parametrize(("name", "factor"), SCALES.items(), ids=list(SCALES))
+def test_the_scale_of_scores_by_hand(name: str, factor: float) -> None:
+    found = ac.inspect(lambda: Own(lambda q, k, v: (q @ k.mT * factor).softmax(-1) @ v), width=64, draws=2)
+    assert found.blamed == (f"scores times {name}, not 1/sqrt(head_dim)",)
+    assert found.forward.factor == pytest.approx(factor, rel=1e-3)
+
+
+class Packed(nn.Module):
+    """One matrix for queries, keys and values, packed in one of the ways in which people do."""
+
+    def __init__(self, way: str, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.way, self.heads = way, heads
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, width = x.shape
+        d = width // self.heads
+        made = self.qkv(x)
+        if self.way == "three, heads, neurons":
+            q, k, v = made.view(batch, length, 3, self.heads, d).permute(2, 0, 3, 1, 4)
+        elif self.way == "heads, three, neurons":
+            q, k, v = made.view(batch, length, self.heads, 3, d).permute(3, 0, 2, 1, 4)
+        elif self.way == "heads, neurons, three":
+            q, k, v = made.view(batch, length, self.heads, d, 3).permute(4, 0, 2, 1, 3)
+        else:
+            q, k, v = (a.view(batch, length, d, self.heads).permute(0, 3, 1, 2) for a in made.chunk(3, -1))
+        return self.o(by_hand(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    "way", ["three, heads, neurons", "heads, three, neurons", "heads, neurons, three", "neurons, heads"]
+)
+def test_matrices_by_hand_are_found_however_they_are_packed(way: str) -> None:
+    found = ac.inspect(lambda: Packed(way), width=64)
+    assert set(found.weights) == {"query", "key", "value", "output"}
+    assert {m.law for m in found.weights.values()} == {"uniform"}
+    assert all(m.holds(3**-0.5) for m in (each.scale for each in found.weights.values()))
+    assert all(0.4 < m.bias_std < 0.8 for m in found.weights.values())
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 64), (16, 64), (2, 16), (16, 256)])
+def test_shapes_by_hand(heads: int, width: int) -> None:
+    found = ac.inspect(lambda: Packed("three, heads, neurons", width, heads), width=width, draws=2)
+    assert (found.num_heads, found.head_dim) == (heads, width // heads)
+    assert set(found.weights) == {"query", "key", "value", "output"}
+    assert found.blamed == ()
+    assert found.forward.scale == "1/sqrt(head_dim)"
+
+
+def test_groups_by_hand() -> None:
+    def grouped(q: Any, k: Any, v: Any) -> Any:
+        return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+
+    def tiled(q: Any, k: Any, v: Any) -> Any:
+        return by_hand(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1))
+
+    right = ac.inspect(lambda: Own(grouped, kv=2), width=64, draws=2)
+    assert right.kv_heads == 2
+    assert right.blamed == ()
+    wrong = ac.inspect(lambda: Own(tiled, kv=2), width=64, draws=2)
+    assert wrong.blamed == ("KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",)
+
+
+def test_rotary_positions_and_normalised_queries_by_hand() -> None:
+    def rotated(q: Any, k: Any, v: Any) -> Any:
+        angle = torch.arange(q.shape[2])[:, None] * 100.0 ** -torch.arange(0, 1, 2 / q.shape[3])
+
+        def turn(a: Any) -> Any:
+            even, odd = a[..., ::2], a[..., 1::2]
+            return torch.cat([even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()], -1)
+
+        return by_hand(turn(q), turn(k), v)
+
+    def normalised(q: Any, k: Any, v: Any) -> Any:
+        return by_hand(F.rms_norm(q, (16,)), F.rms_norm(k, (16,)), v)
+
+    for attend, said in ((rotated, "scores depend on positions"), (normalised, "queries and keys are normalised")):
+        found = ac.inspect(lambda attend=attend: Own(attend), width=64, draws=2)
+        assert any(str(note).startswith(said) for note in found.notes)
+        assert found.blamed == ()
+        assert set(found.weights) == {"value", "output"}
+        assert found.forward.known
 
 
 def test_a_mask_that_ends() -> None:
@@ -211,7 +300,7 @@ def test_a_mask_that_ends() -> None:
     with pytest.raises(RuntimeError):
         Own(short)(torch.zeros(1, 17, 64))
     found = ac.inspect(lambda: Own(short), width=64)
-    found.require(mask="causal", query_key_std=1 / 3, blamed=False)
+    found.require(mask="causal", query_std=3**-0.5, blamed=False)
 
 
 def test_what_cannot_be_watched() -> None:

@@ -1,0 +1,217 @@
+"""Attention that is written by hand: its softmax is watched, and its matrices are looked for among the parameters.
+
+Where they are not found, products of matrices alone are claimed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck.frameworks import laws
+from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
+from attncheck.frameworks.effective import LAYER, NONE, ROLES, Effective
+from attncheck.frameworks.factors import Factors, factors_of
+from attncheck.frameworks.forward import named, scales
+from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.paths import over_paths
+from attncheck.frameworks.probe import Forward, rounding
+from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.softmax import POSITIONS, UNSEEN, Products, Watcher, forward_of, rank_of
+
+#: The two products by their names.
+PRODUCTS = {"query_key": "W_Q W_Kᵀ", "value_output": "W_V W_O"}
+_BY_HAND = "attention is written by hand: its softmax is watched"
+_UNSEPARATED = "products of matrices show, and no matrices: these are not found among the parameters"
+_SCALE = "std of W_Q W_Kᵀ is that of scores times 1/sqrt(head_dim): another scale of scores would show in it"
+# Entries of each matrix that every draw but the first is looked at for.
+_ENTRIES = 2**16
+# A bias that is less of its matrix is rounding.
+_NO_BIAS = 1e-5
+# A factor this close to one that has a name is that one.
+_NAMED = 1e-2
+_SINGLE = 2.0**-24
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What the first draw shows of a layer.
+
+    Attributes
+    ----------
+    watcher : Watcher
+    products : Products
+    bilinear : bool
+        Whether scores are made of products.
+    forward : Forward
+    paths : mapping of Forward
+    notes : sequence of Note
+    """
+
+    watcher: Watcher
+    products: Products
+    bilinear: bool
+    forward: Forward
+    paths: Mapping[str, Forward]
+    notes: Sequence[Note]
+
+    @property
+    def head_dim(self) -> int:
+        """The neurons of a head: the rank of the products, where that is less than the rows that are seen."""
+        rank = rank_of(self.products.scores if self.bilinear else self.products.values)
+        full = rank >= self.watcher.side
+        return max(rank, self.watcher.width // self.watcher.heads) if full else rank
+
+
+def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: int) -> Inspection | None:
+    """Return what the softmax shows of a layer, None where there is no softmax over positions."""
+    for path in instrument.paths or ("",):
+        try:
+            watcher = Watcher(instrument, state, width, path)
+        except NotSeen:
+            continue
+        return _inspected(watcher, state, draws, seed)
+    return None
+
+
+def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspection:
+    instrument = watcher.instrument
+    products, shown = watcher.read(state)
+    forward, notes, bilinear = forward_of(watcher, state, products, shown)
+    paths, differing = _over_paths(watcher, state, forward)
+    parameters = instrument.parameters(state)
+    norms = [Note(f"the inputs are normalised before attention: {watcher.norm}")] if watcher.norm != NONE else []
+    said = [Note(_BY_HAND), *norms, *notes, *same_layers(parameters), *differing]
+    seen = _Seen(watcher, products, bilinear, forward, paths, said)
+    precision, centred = instrument.precision, watcher.norm == LAYER
+    scores = products.scores if bilinear else None
+    found = factors_of(scores, products.values, parameters, seen.head_dim, watcher.width, precision, centred)
+    if found is None:
+        others = (watcher.read(instrument.init(seed + i))[0] for i in range(1, draws))
+        return _together([products, *others], seen)
+    read = [_effective(products, found, found.matrices(parameters))]
+    for i in range(1, draws):
+        matrices = found.matrices(instrument.parameters(instrument.init(seed + i)))
+        rows = {role: matrix[: -(-_ENTRIES // math.prod(matrix.shape[1:]))] for role, matrix in matrices.items()}
+        read.append(dataclasses.replace(read[0], **_fields(rows)))
+    return _separate(read, found.factor, seen)
+
+
+def _fields(matrices: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """Return matrices by role; without those of queries and keys where they do not show."""
+    nothing = np.zeros_like(matrices["value"])
+    return {"query": nothing, "key": nothing, **matrices}
+
+
+def _effective(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> Effective:
+    """Return matrices with the biases that the products show beside them."""
+    m, heads = products.values.shape[1], len(products.values)
+    blocks = matrices["output"].reshape(heads, found.head_dim, -1).swapaxes(1, 2)
+    beside = {"value": (blocks, products.value_bias, products.values)}
+    if "query" in matrices:
+        query, key = (found.factor * matrices[role][:m].swapaxes(0, 1) for role in ("query", "key"))
+        beside |= {"query": (key, products.column, products.scores), "key": (query, products.row, products.scores)}
+    biases = {role: np.zeros((heads, 1)) for role in ROLES} | {"output": products.silent}
+    for role, (of, bias, product) in beside.items():
+        # What is below the rounding of the products is no bias.
+        if np.abs(bias).max() > _NO_BIAS * np.abs(product).max():
+            biases[role] = (np.linalg.pinv(of) @ bias[..., None])[..., 0]
+    return Effective(**_fields(matrices), biases=biases, past=np.zeros((m, blocks.shape[1])))
+
+
+def _separate(read: Sequence[Effective], factor: float, seen: _Seen) -> Inspection:
+    """Return what the matrices say, where they were found among the parameters."""
+    watcher, notes = seen.watcher, [*seen.notes]
+    precision = watcher.instrument.precision
+    paths = dict(seen.paths)
+    if seen.bilinear:
+        name = named(factor, scales(seen.head_dim, watcher.width, watcher.heads, POSITIONS), _NAMED)
+        if name != "1/sqrt(head_dim)":
+            notes.append(Note(f"scores times {name}, not 1/sqrt(head_dim)", blames=True))
+        paths = {path: dataclasses.replace(each, scale=name, factor=factor) for path, each in paths.items()}
+    roles = [*(ROLES if seen.bilinear else ("value",)), "output"]
+    labels = kv_labels(read[0], precision)
+    distinct = [labels.index(label) for label in sorted(set(labels))]
+    weights = {role: matrix_of(role, read, distinct, precision, centred=False) for role in roles}
+    notes += [*repeated(read, roles, labels, precision), *biased(weights)]
+    return _result(seen, len(read), weights, paths, notes, len(set(labels)))
+
+
+def _together(read: Sequence[Products], seen: _Seen) -> Inspection:
+    """Return what products say, where their matrices were not found."""
+    width, heads = seen.watcher.width, seen.watcher.heads
+    factors = {"query_key": float(width), "value_output": math.sqrt(width * heads)}
+    shown = [name for name in PRODUCTS if seen.bilinear or name != "query_key"]
+    weights = {name: _matrix(name, read, width, factors[name], seen.head_dim) for name in shown}
+    same = [
+        Note(f"{PRODUCTS[name]} is the same in every draw: this initialiser does not draw it", blames=True)
+        for name in shown
+        if len(read) > 1 and np.ptp(read[0][name][0]) and np.array_equal(read[0][name][0], read[1][name][0])
+    ]
+    unsure = [Note(_UNSEPARATED), *([Note(_SCALE)] if seen.bilinear else [])]
+    paths = seen.paths
+    if seen.bilinear:
+        factor = seen.head_dim**-0.5
+        paths = {p: dataclasses.replace(each, scale="1/sqrt(head_dim)", factor=factor) for p, each in paths.items()}
+    return _result(seen, len(read), weights, paths, [*seen.notes, *unsure, *same], heads)
+
+
+def _result(
+    seen: _Seen,
+    draws: int,
+    weights: Mapping[str, Matrix],
+    paths: Mapping[str, Forward],
+    notes: Sequence[Note],
+    kv_heads: int,
+) -> Inspection:
+    watcher = seen.watcher
+    forward = paths[watcher.path]
+    return Inspection(
+        watcher.width, watcher.heads, kv_heads, seen.head_dim, draws, weights, forward, paths, tuple(notes)
+    )
+
+
+def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
+    """Return what all code paths of a module compute, and where they differ."""
+    instrument = watcher.instrument
+    x = watcher.inputs()
+
+    def output(path: str) -> FloatArray:
+        return instrument.run(state, x, untouched, path)
+
+    def differs(one: FloatArray, other: FloatArray) -> bool:
+        bound = 2 * rounding(instrument.precision, watcher.width) * float(np.abs(one).max())
+        return not bool(np.abs(one - other).max() <= bound)
+
+    def look(path: str, y: FloatArray) -> tuple[Forward, list[Note]]:
+        try:
+            there = Watcher(instrument, state, watcher.width, path)
+        except NotSeen:
+            return UNSEEN, []
+        found, notes, _ = forward_of(there, state, *there.read(state))
+        return found, notes
+
+    return over_paths(instrument.paths, watcher.path, forward, output, differs, look)
+
+
+def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> Matrix:
+    """Return the product of the standard deviations, σ_Qσ_K or σ_Vσ_O.
+
+    With A and B of m × d and d × n independent normal entries, the mean square of A B varies by
+    2 (m + n + d + 1)/(m n d) of itself, and by less for bounded entries.
+    """
+    parts, biases = (np.array([each[product][i] for each in read]) for i in (0, 1))
+    squares = np.mean(parts**2, axis=(-1, -2))  # (draws, H)
+    rows, columns = parts.shape[-2:]
+    relative = laws.Z * math.sqrt(2 * (rows + columns + rank + 1) / (rows * columns * max(rank, 1)) / squares.size)
+    std = factor * math.sqrt(float(squares.mean()))
+    low, high = std * math.sqrt(max(0.0, 1 - relative)), std * math.sqrt(1 + relative)
+    bias = factor * math.sqrt(float(np.mean(biases**2)))
+    rounded = bias <= rounding(_SINGLE, width) * std
+    held = ((laws.CONSTANT if std == 0 else "a product"),)
+    return Matrix(PRODUCTS[product], width, std, low, high, held, 0.0 if rounded else bias, ())

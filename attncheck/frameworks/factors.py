@@ -1,0 +1,198 @@
+"""Products of matrices, found again among a module's own parameters: so attention by hand shows matrices and scale.
+
+Of W_Q W_Kᵀ the columns span those of W_Q and the rows those of W_K. A block of a parameter that spans the same is one
+of the two, and what the product is of theirs is what scores are multiplied by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from attncheck.frameworks.binding import FloatArray
+
+# Blocks and products are the same up to this, or to so many unit roundoffs.
+_ALIKE, _ROUNDED = 1e-3, 16.0
+# More blocks than these are not tried in pairs where spans do not tell them apart.
+_PAIRS = 64
+
+
+# Ways in which heads are packed: consecutive rows; every so-manieth row, of all or of each third; and consecutive rows
+# of which every third is of queries, keys or values.
+_WAYS = ("consecutive", "strided", "strided thirds", "thirds")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a head's block lies: in which parameter, transposed or not, cut in which way, and the how-manieth it is."""
+
+    name: str
+    turned: bool
+    way: str
+    index: int
+
+    def take(self, parameters: Mapping[str, FloatArray], head_dim: int) -> FloatArray:
+        """Return the block, (d, n)."""
+        block: FloatArray = _cut(parameters[self.name], self.turned, self.way, head_dim)[self.index]
+        return block
+
+
+#: Blocks that are cut out of one parameter in one way, with the place of the first, (number, d, n).
+Blocks = tuple[Place, FloatArray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """The blocks of each head, and what their products are multiplied by.
+
+    Attributes
+    ----------
+    places : mapping of tuple of Place
+        By "query", "key", "value" and "output", one for each head; without the first two where they do not show.
+    factor : float
+        What scores are multiplied by, NaN where it is not known.
+    gain : float
+        What outputs are multiplied by.
+    head_dim : int
+    """
+
+    places: Mapping[str, tuple[Place, ...]]
+    factor: float
+    gain: float
+    head_dim: int
+
+    def matrices(self, parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """Return W_Q, W_K, W_V, (n, H, d), and W_O, (H·d, m)."""
+        taken = {r: np.array([p.take(parameters, self.head_dim) for p in of]) for r, of in self.places.items()}
+        made = {role: blocks.transpose(2, 0, 1) for role, blocks in taken.items() if role != "output"}
+        return made | {"output": self.gain * taken["output"].reshape(-1, taken["output"].shape[-1])}
+
+
+def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
+    """Return the blocks of d rows of a matrix, (number, d, n); none where it cannot be cut in that way."""
+    matrix = parameter.T if turned else parameter
+    rows, n = matrix.shape
+    if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
+        return np.zeros((0, d, n))
+    if "strided" in way:
+        parts = 3 if "thirds" in way else 1
+        return matrix.reshape(parts, d, -1, n).swapaxes(1, 2).reshape(-1, d, n)
+    if way == "thirds":
+        return matrix.reshape(-1, d, 3, n).swapaxes(1, 2).reshape(-1, d, n)
+    return matrix.reshape(-1, d, n)
+
+
+def _blocks(parameters: Mapping[str, FloatArray], d: int, n: int) -> Iterator[Blocks]:
+    """Yield all blocks of d rows and n columns."""
+    for name, parameter in parameters.items():
+        if parameter.ndim != 2 or not np.ptp(parameter):
+            continue
+        for turned, way in itertools.product((False, True), _WAYS):
+            if parameter.shape[0 if turned else 1] == n and len(found := _cut(parameter, turned, way, d)):
+                yield Place(name, turned, way, 0), found
+
+
+def factors_of(
+    scores: FloatArray | None,
+    values: FloatArray,
+    parameters: Mapping[str, FloatArray],
+    head_dim: int,
+    width: int,
+    precision: float,
+    centred: bool,
+) -> Factors | None:
+    """Return the matrices whose products are those given, None where the parameters are not these.
+
+    Parameters
+    ----------
+    scores : ndarray, (H, m, m), or None
+        W_Q W_Kᵀ of each head, its first m rows and columns, where they are known.
+    values : ndarray, (H, m, k)
+        W_V W_O of each head, its first m rows.
+    parameters : mapping of ndarray
+    head_dim, width : int
+    precision : float
+    centred : bool
+        Whether the products are without the means of rows that a layer norm takes away.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v, o = rng.standard_normal((4, 8, 8))
+    >>> products = [np.array([a[:4].T @ b[:4], a[4:].T @ b[4:]]) for a, b in ((q, k), (v, o))]
+    >>> held = {"packed": np.concatenate([q, k, v]), "o": o.T}
+    >>> found = factors_of(0.5 * products[0], products[1], held, 4, 8, 2**-24, centred=False)
+    >>> round(found.factor, 9), [place.index for place in found.places["key"]]
+    (0.5, [2, 3])
+    """
+    tolerance = max(_ALIKE, _ROUNDED * precision)
+    inputs = list(_blocks(parameters, head_dim, width))
+    m = values.shape[1]
+    outputs = [(place, blocks[..., :m]) for place, blocks in _blocks(parameters, head_dim, values.shape[-1])]
+    values = values[..., :m]
+    seen = [(place, _less_mean(blocks, centred)[..., :m]) for place, blocks in inputs]
+    valued = _pairs(values, seen, outputs, tolerance)
+    scored = [] if scores is None else _pairs(scores, seen, seen, tolerance)
+    if valued is None or scored is None:
+        return None
+    places = {
+        "query": tuple(one for one, _, _ in scored),
+        "key": tuple(other for _, other, _ in scored),
+        "value": tuple(one for one, _, _ in valued),
+        "output": tuple(other for _, other, _ in valued),
+    }
+    factor, gain = (float(np.mean([each for _, _, each in of])) if of else math.nan for of in (scored, valued))
+    return Factors({role: of for role, of in places.items() if of}, factor, gain, head_dim)
+
+
+def _pairs(
+    products: FloatArray, left: Sequence[Blocks], right: Sequence[Blocks], tolerance: float
+) -> list[tuple[Place, Place, float]] | None:
+    """Return the two blocks of each head, None where one is missing or factors differ."""
+    pairs = [pair for each in products if (pair := _pair(each, left, right, tolerance)) is not None]
+    factors = np.array([factor for _, _, factor in pairs])
+    if len(pairs) < len(products) or np.ptp(factors) > tolerance * abs(factors[0]):
+        return None
+    return pairs
+
+
+def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
+    return blocks - blocks.mean(axis=-1, keepdims=True) if centred else blocks
+
+
+def _pair(
+    product: FloatArray,
+    left: Sequence[Blocks],
+    right: Sequence[Blocks],
+    tolerance: float,
+) -> tuple[Place, Place, float] | None:
+    """Return the two blocks whose product one is, (m, k), and the factor between."""
+    u, s, w = np.linalg.svd(product, full_matrices=False)
+    if s[0] == 0.0:
+        return None
+    if not (left and right):
+        return None
+    # With as many neurons as rows, the bases span all.
+    d = left[0][1].shape[1]
+    lefts, rights = _spanning(left, u[:, :d].T, tolerance), _spanning(right, w[:d], tolerance)
+    for (one, a), (other, b) in itertools.product(lefts[:_PAIRS], rights[:_PAIRS]):
+        made = a.T @ b
+        factor = float(np.sum(made * product) / np.sum(made**2))
+        if np.abs(factor * made - product).max() <= tolerance * np.abs(product).max():
+            return one, other, factor
+    return None
+
+
+def _spanning(blocks: Sequence[Blocks], basis: FloatArray, tolerance: float) -> list[tuple[Place, FloatArray]]:
+    """Return the single blocks whose rows an orthonormal basis spans, (rank, m)."""
+    found = []
+    for place, some in blocks:
+        size = np.sum(some**2, axis=(1, 2))
+        left = size - np.sum((some @ basis.T) ** 2, axis=(1, 2))
+        for i in np.flatnonzero((left <= (10 * tolerance) ** 2 * size) & (size > 0)):
+            found.append((dataclasses.replace(place, index=int(i)), some[i]))
+    return found
