@@ -9,13 +9,14 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.imports import find
 from attncheck.checks.check import Setting
 from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
@@ -79,6 +80,9 @@ class Subject:
         ``programs(program, width, size, rng)``, which simulates programs and returns the arrays of
         `attncheck.ProgramDraws`; None if the subject simulates layers only. From the callable's attribute
         `programs`, or the callable itself where its first parameters are called so.
+    layers : tuple of AttentionLayer
+        The layers that it is, where it is no simulator of any: a run examines these and no others. From the callable's
+        attribute `layers`.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Subject:
     weights: WeightLaws = GAUSSIAN_LAWS
     fields: Sequence[str] = FIELDS
     programs: Callable[..., Mapping[str, Any]] | None = None
+    layers: tuple[AttentionLayer, ...] = ()
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
@@ -120,7 +125,8 @@ class Subject:
             programs = call
         if programs is not None and not callable(programs):
             refuse(f"{name}.programs", programs, "is not callable", f"make it a function {_PROGRAM_FORM}")
-        return cls(name, call, form, supports, weights, programs=programs)
+        layers = _layers_of(name, getattr(call, "layers", ()))
+        return cls(name, call, form, supports, weights, programs=programs, layers=layers)
 
     def reason_unsupported(self, case: Case) -> str:
         """Return why the subject declares that it cannot simulate a layer or program; empty if it can.
@@ -328,8 +334,21 @@ def _name_of(call: Any) -> str:
     return f"{module}:{name}"
 
 
+def _layers_of(name: str, layers: Any) -> tuple[AttentionLayer, ...]:
+    """Return the layers that a subject says that it is."""
+    listed = list(layers) if isinstance(layers, Iterable) else [layers]
+    for each in listed:
+        if not isinstance(each, AttentionLayer):
+            refuse(f"{name}.layers", each, "is no AttentionLayer", "make it a list of attncheck.AttentionLayer")
+    return tuple(dict.fromkeys(listed))
+
+
 def _find(name: str) -> Any:
-    """Import ``module:callable``, the current folder included."""
+    """Import ``module:callable``, the current folder included, or what makes a layer, ``torch:module:callable``."""
+    framework, _, rest = name.partition(":")
+    if ":" in rest:
+        # Frameworks are above subjects, and none is imported where none is named.
+        return find("attncheck.frameworks.named:subject_of_name")(framework, _find(rest))
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         refuse("subject", name, "is not of the form module:callable", "write e.g. mypackage.attention:simulate")

@@ -1,169 +1,272 @@
-"""The power of the checks on known-wrong simulators: fault × exposure, planned and verified.
+"""The power of whole runs on known-wrong simulators: fault × exposure.
 
-``python benchmarks/power.py --quick`` takes minutes, ``--seeds 300 --write`` more than an hour on two cores and
-puts the table into benchmarks/power.md, and into benchmarks/power.json for ``attncheck report --power``. With
-``--resume FOLDER`` what is done is kept in a folder, and a call that was interrupted goes on where it was, with
-the same code.
+``python benchmarks/power.py --write`` takes the first looks of whole runs, an hour of one core, and puts the table
+into benchmarks/power.md. With ``--resume FILE`` no fault that was done is lost. ``attncheck power`` measures single
+checks on single layers.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import itertools
-import pickle
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from attncheck.calibration.power import PowerEntry, level_of, power_table
-from attncheck.calibration.power.text import percent, render, to_json
-from attncheck.calibration.whole_runs import whole_runs
-from attncheck.evidence.looks import per_look_power
-from attncheck.faults import EXPOSURES, FAULTS
-from attncheck.looks.profiles import profile_named
+import msgspec
+from scipy import special
 
-PROFILES = ("smoke", "default")
-#: Faults that whole runs are given: a small one, and one of each kind.
-HANDFUL = ("query_std_2", "shared_keys", "leaking_mask", "gaussian_outputs", "repeated_stream")
-# Faults of every kind that show in cheap layers.
-QUICK = ("query_std_2", "tied_query_key", "shared_keys", "leaking_mask", "gaussian_outputs", "bartlett_freedom")
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError
+from attncheck._lib.processes import spread
+from attncheck.calibration.power.text import percent
+from attncheck.checks.registry import PROPERTIES, check_named
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.looks.examples import strategy_of
+from attncheck.looks.pools import pools_of
+from attncheck.looks.unit import Cost, Unit, examined_result, probed, take_look
+from attncheck.records.schema import Result
+from attncheck.runs.run import Run
+from attncheck.subject import Subject
+
+#: What is drawn once, and what its draws are read at. With Gram matrices only the fixed layers are visited: a whole
+#: run sees more.
+DRAWN = {"grams": ("grams",), "scores": ("scores", "outputs")}
+# A score that the best of some thousand right ones exceeds with a chance of about a tenth is taken off.
+_SELECTED = 4.0
+#: Seeds on which a fault is measured again where the first does not settle it.
+AGAIN = (1, 2, 3)
+# Chance that settles a row.
+_SURE = 0.999
+# p-values above are not kept.
+_KEPT = 0.05
 
 
-def whole(options: argparse.Namespace) -> list[str]:
-    """Return what whole runs of the smoke profile say of a handful of faults, under seeds of their own."""
-    if not options.runs:
-        return ["Not measured on this state."]
-    lines = ["| fault | violated | violated results in a run |", "| --- | --- | --- |"]
-    for fault in HANDFUL:
-        done = kept(options, f"{fault}-runs-{options.runs}")
-        if not done:
-            done = list(whole_runs(range(options.runs), "smoke", f"attncheck.faults:{fault}", options.workers))
-            keep(options, f"{fault}-runs-{options.runs}", done)
-        violated = sum(run.verdict == "violated" for run in done)
-        counts = ", ".join(str(run.violated) for run in done)
-        lines.append(f"| {fault} | {violated} of {options.runs} | {counts} |")
-    return lines
+class Seen(msgspec.Struct, frozen=True):
+    """The first looks at a fault: normal scores of results by id, those that are small left out.
+
+    Attributes
+    ----------
+    fault, exposure : str
+    seed : int
+    level : float
+        Of one look.
+    examined : int
+        Results, of single configurations and pools.
+    scores : dict of str to float
+        How many standard deviations a normal number lies out whose chance is the p-value.
+    """
+
+    fault: str
+    exposure: str
+    seed: int
+    level: float
+    examined: int
+    scores: dict[str, float]
 
 
-def page(entries: Sequence[PowerEntry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
-    """Return the page that is printed and written."""
-    profiles, seeds, seed = list(entries[0].rows), options.seeds, options.seed
-    profile = profile_named(profiles[-1])
-    level, power = level_of(profile), per_look_power(profile.power)
-    measured = len({entry.fault for entry in entries})
-    faults = [f"- {fault.name}: {fault.what}." for fault in FAULTS.values()]
-    exposed = [f"- {name}: {', '.join(fields)}." for name, fields in EXPOSURES.items()]
-    return "\n".join(
-        [
-            "# Power",
-            "",
-            f"`python benchmarks/power.py --profiles {' '.join(profiles)} --seeds {seeds} --runs {options.runs} "
-            "--write` makes this page.",
-            "",
-            f"A pilot sample per fault and anchor layer measures the effect on every check (99% interval in "
-            f"brackets, what a right simulator gives in parentheses). From it follow the draws of a look that is "
-            f"suspicious with chance {percent(power)} at level {level:.2g}, and the chance of a violated verdict "
-            f"(three looks) by the best single check at what each profile plans; a whole run has at least that. "
-            f"Verified: suspicious looks among {seeds} on fresh streams (fewer where looks cost much, none where the "
-            f"chance is below a half), of as many draws as stated, with the 99% interval of their chance; where so "
-            f"many proved too few, because most draws show little and some much, they were doubled until it held. "
-            f"Seed {seed}; {measured} of {len(FAULTS)} "
-            f"faults, {seconds / 60:.0f} minutes in the last call.",
-            "",
-            render(entries),
-            "",
-            "Whole runs of the smoke profile, everything exposed that the fault's simulator can expose:",
-            "",
-            *runs,
-            "",
-            "Faults:",
-            "",
-            *faults,
-            "",
-            "Exposures:",
-            "",
-            *exposed,
-            "",
-        ]
-    )
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the table: what sees a fault first, and the least chance of a violated verdict."""
+
+    fault: str
+    exposure: str
+    seen: str
+    where: str
+    score: str
+    chance: float
+
+
+def first_looks(unit: Unit, subject: Subject, run: Run) -> list[Result]:
+    """Return the results of a unit as if none of its first looks were suspicious."""
+    cost = Cost(run.affordable(unit.case), run.level, run.profile.power)
+    with own_arithmetic():
+        plan = probed(unit, subject, run.seed, cost)
+        names = [check.name for check in plan.sizes]
+        seen = take_look(unit, plan, subject, run.seed, 1, 1, names) if names else {}
+    return [
+        examined_result(unit, check, cost, plan, _trail(seen[check.name], cost.level), 0.0)
+        for check in plan.sizes
+        if seen[check.name].count
+    ]
+
+
+def _trail(outcome: Outcome, level: float) -> Trail:
+    return Trail((outcome,), Verdict.CONSISTENT, level)
+
+
+@functools.lru_cache(maxsize=4)
+def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[Unit, ...]]:
+    """Return a run on a fault, and the units of it that are looked at."""
+    subject = exposing(FAULTS[fault], EXPOSURES[exposure])
+    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
+    units = [unit for name in PROPERTIES for unit in run.units(name, strategy_of(name))]
+    run = run.settled([unit.id for unit in units])
+    fixed = set(run.profile.layers)
+    return run, tuple(unit for unit in units if exposure != "grams" or unit.case in fixed)
+
+
+def look(task: tuple[str, str, str, int, int]) -> list[Result]:
+    """Return the results of one unit of a run on a fault; nothing where the fault cannot be drawn."""
+    run, units = run_of(*task[:4])
+    unit = units[task[4]]
+    try:
+        return [] if run.subject.reason_unsupported(unit.case) else first_looks(unit, run.subject, run)
+    except InputError:  # such a simulator cannot be made of every layer
+        return []
+
+
+def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
+    """Iterate over what first looks see, at an exposure and at those that its draws are read at."""
+    run, units = run_of(fault, exposure, profile, seed)
+    with spread(workers) as each:
+        tasks = [(fault, exposure, profile, seed, number) for number in range(len(units))]
+        results = list(itertools.chain.from_iterable(each(look, tasks)))
+    for less in DRAWN[exposure]:
+        fields = frozenset(EXPOSURES[less])
+        some = [result for result in results if check_named(result.check).needs <= fields]
+        scores = {result.id: score(result.p_values[0]) for result in some}
+        scores |= {pool.id: score(pool.first_look.outcome().p_value) for pool in pools_of(some)}
+        kept = {name: value for name, value in scores.items() if value > score(_KEPT)}
+        yield Seen(fault, less, seed, run.level, len(scores), kept)
+
+
+def score(p_value: float) -> float:
+    """Return how far out a normal number lies, on either side, whose chance is the p-value.
+
+    Examples
+    --------
+    >>> round(score(0.05), 2)
+    1.96
+    """
+    return -float(special.ndtri(0.5 * max(p_value, 1e-300)))
+
+
+def chance(distance: float, level: float) -> float:
+    """Return the chance that three looks are suspicious whose scores have this mean."""
+    return float(special.ndtr(distance - score(level))) ** 3
+
+
+def row(group: Sequence[Seen], words: Mapping[str, str]) -> Row:
+    """Return the line of a fault at an exposure from one look, or from further ones that did not choose the result."""
+    first, further = group[0], group[1:]
+    if not first.scores:
+        return Row(first.fault, first.exposure, "not seen", "", "", 0.0)
+    best = max(first.scores, key=lambda name: (first.scores[name], name))
+    if not further:
+        mean, told = first.scores[best] - _SELECTED, f"{first.scores[best]:.1f}"
+    else:
+        shared = [name for name in first.scores if name.rpartition("@")[2] in words]
+        best = max(shared or first.scores, key=lambda name: (first.scores[name], name))
+        values = [each.scores.get(best, 0.0) for each in further]
+        mean, told = sum(values) / len(values), ", ".join(f"{value:.1f}" for value in values)
+    check, _, where = best.rpartition("@")
+    return Row(first.fault, first.exposure, f"`{check}`", words.get(where, where), told, chance(mean, first.level))
+
+
+def settled(group: Sequence[Seen]) -> bool:
+    """Return whether the first seed leaves no doubt, either way."""
+    best = max(group[0].scores.values(), default=0.0)
+    return chance(best - _SELECTED, group[0].level) > _SURE
+
+
+def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[Seen]:
+    """Iterate over all first looks; further seeds only where the first does not settle a row."""
+    done = {(each.fault, each.exposure, each.seed): each for each in kept(options.resume)}
+    for fault, exposure in itertools.product(faults, DRAWN):
+        unsettled = True
+        for seed in (0, *AGAIN):
+            if not unsettled:
+                break
+            keys = [(fault, less, seed) for less in DRAWN[exposure]]
+            if not all(key in done for key in keys):
+                for each in seen(fault, exposure, options.profile, seed, options.workers):
+                    done[each.fault, each.exposure, each.seed] = each
+                    keep(options.resume, each)
+            yield from (done[key] for key in keys)
+            unsettled = any(not settled([done[fault, less, 0]]) for less in DRAWN[exposure])
+        print(f"{fault} {exposure}", file=sys.stderr, flush=True)
+
+
+def kept(path: Path | None) -> list[Seen]:
+    """Return what an interrupted call has left."""
+    if path is None or not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=Seen) for line in path.read_bytes().splitlines()]
+
+
+def keep(path: Path | None, each: Seen) -> None:
+    """Keep what was measured, if there is a file for it."""
+    if path is not None:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode(each) + b"\n")
+
+
+def page(every: Sequence[Seen], profile: str) -> str:
+    """Return the page."""
+    words = {
+        layer.key: layer.describe()
+        for layer in Run.of(subject=None, seed=0, profile=profile, false_alarm=1e-6, record=None).profile.layers
+    }
+    words |= {"all": "all together"}
+    groups: dict[tuple[str, str], list[Seen]] = {}
+    for each in every:
+        groups.setdefault((each.fault, each.exposure), []).append(each)
+    rows = []
+    for group in groups.values():
+        rows.append(row(group[:1] if settled(group) else group, words))
+    weak = [each for each in rows if each.chance <= _SURE]
+    lines = [
+        "# Power",
+        "",
+        f"`python benchmarks/power.py --profile {profile} --write` makes this page.",
+        "",
+        "First looks of whole runs on known-wrong simulators: what sees a fault first, and on which configuration, or "
+        "on which of them together. The score is how many standard deviations out a normal number of that p-value "
+        f"lies. A look is suspicious beyond {score(every[0].level):.2f}, and three of them make a violated verdict. "
+        f"The chance of that is computed from the score less {_SELECTED:g}, as the best of some thousand was chosen; "
+        "where this does not settle it, from the mean score of the same result under "
+        f"{len(AGAIN)} other seeds, which are shown. A whole run has at least that chance. Outputs are a part of the "
+        "draws of scores; with Gram matrices only the layers that every run visits are looked at.",
+        "",
+        f"{len(rows) - len(weak)} of {len(rows)} rows above {percent(_SURE)}.",
+        "",
+        "| fault | exposed | seen first by | where | score | violated |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(
+            f"| {each.fault} | {each.exposure} | {each.seen} | {each.where} | {each.score} | {percent(each.chance)} |"
+            for each in rows
+        ),
+        "",
+        "Faults:",
+        "",
+        *(f"- {fault.name}: {fault.what}." for fault in FAULTS.values()),
+        "",
+        "Exposures:",
+        "",
+        *(f"- {name}: {', '.join(fields)}." for name, fields in EXPOSURES.items()),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description="Measure the power of the checks.")
-    parser.add_argument("--profiles", nargs="+", choices=PROFILES, default=PROFILES, help="what to plan for")
-    parser.add_argument("--quick", action="store_true", help="six faults, at the sizes of the smoke profile")
-    parser.add_argument("--seeds", type=int, default=30, help="looks that verify each entry (default: 30)")
-    parser.add_argument("--runs", type=int, default=4, help="whole smoke runs for each of a handful of faults")
-    parser.add_argument("--seed", type=int, default=0, help="run seed (default: 0)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser = argparse.ArgumentParser(description="Measure the power of whole runs.")
+    parser.add_argument("--profile", choices=("smoke", "default"), default="default", help="what the runs may cost")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only these")
-    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="keep what is done there, and go on from it")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/power.md and power.json")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/power.md")
     options = parser.parse_args(arguments)
-    started = time.perf_counter()
-
-    entries = []
-    for entry in table(options):
-        entries.append(entry)
-        print(f"{time.perf_counter() - started:6.0f} s  {entry.fault} {entry.exposure}", file=sys.stderr, flush=True)
-        # What was measured is not lost if the rest never comes.
-        save(entries, options, time.perf_counter() - started, ["Not done."])
-    print(save(entries, options, time.perf_counter() - started, whole(options)), end="")
-
-
-def table(options: argparse.Namespace) -> Iterator[PowerEntry]:
-    """Iterate over the entries of all faults, those that an interrupted call has left first."""
-    names = options.fault or (QUICK if options.quick else tuple(FAULTS))
-    profiles = PROFILES[:1] if options.quick else tuple(options.profiles)
-    found = {name: kept(options, key_of(options, name)) for name in names}
-    for entries in found.values():
-        yield from entries
-    missing = [name for name in names if not found[name]]
-    measured = power_table(missing, profiles=profiles, seeds=options.seeds, seed=options.seed, workers=options.workers)
-    for name, group in itertools.groupby(measured, lambda entry: entry.fault):
-        entries = list(group)
-        keep(options, key_of(options, name), entries)
-        yield from entries
-
-
-def key_of(options: argparse.Namespace, fault: str) -> str:
-    """Return what the entries of a fault are kept as."""
-    profiles = "quick" if options.quick else "-".join(options.profiles)
-    return f"{fault}-{profiles}-{options.seeds}-{options.seed}"
-
-
-def kept(options: argparse.Namespace, key: str) -> list[Any]:
-    """Return what an interrupted call has left; nothing if it did not come so far."""
-    if options.resume is None or not place(options, key).exists():
-        return []
-    found: list[Any] = pickle.loads(place(options, key).read_bytes())
-    return found
-
-
-def keep(options: argparse.Namespace, key: str, measured: list[Any]) -> None:
-    """Keep what was measured, if there is a folder for it."""
-    if options.resume is not None:
-        options.resume.mkdir(parents=True, exist_ok=True)
-        place(options, key).write_bytes(pickle.dumps(measured))
-
-
-def place(options: argparse.Namespace, key: str) -> Path:
-    """Return where something is kept."""
-    folder: Path = options.resume
-    return folder / f"{key}.pickle"
-
-
-def save(entries: Sequence[PowerEntry], options: argparse.Namespace, seconds: float, runs: Sequence[str]) -> str:
-    """Return the page of what was measured so far; write it if asked to."""
-    text = page(entries, options, seconds, runs)
+    text = page(list(measured(options.fault or list(FAULTS), options)), options.profile)
+    print(text, end="")
     if options.write:
-        path = Path(__file__)
-        path.with_suffix(".md").write_text(text, encoding="utf-8")
-        path.with_suffix(".json").write_bytes(to_json(entries, list(entries[0].rows)[-1]))
-    return text
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

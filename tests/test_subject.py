@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import FIELDS, Sample
+from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.examples import strategy_of
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.unit import Cost, Unit, run_unit
 from attncheck.readings import simulate
+from attncheck.runs.run import Run
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.weights import WeightLaws
@@ -419,3 +422,31 @@ def test_sample_is_what_the_subject_returned() -> None:
     drawn = Subject.of(right).draw(LAYER, 20, np.random.default_rng(5))
     for name in FIELDS:
         np.testing.assert_array_equal(drawn.need(name), expected.need(name))
+
+
+class OneLayer:
+    """A simulator that is one layer, and lets one score in a hundred be larger."""
+
+    def __init__(self, *layers: Any) -> None:
+        self.layers = list(layers)
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        return collapsed(layer.replace(query_std=1.3 * layer.query_std), size, rng)
+
+
+def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
+    mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
+    run = Run.of(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    assert [unit.case for unit in run.units("scores", strategy_of("scores"))] == [mine]
+    with pytest.raises(InputError, match=r"layers=3: is no AttentionLayer"):
+        Subject.of(OneLayer(3))
+
+
+def test_a_smaller_layer_keeps_what_a_named_one_fixes() -> None:
+    mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7, input_std=2.0)
+    unit, cost = Unit("scores", mine), Cost(60_000, 1e-3, 0.9)
+    named = shrink(unit, "scores.scale", Subject.of(OneLayer(mine)), 0, cost)
+    assert named == mine.replace(seq_len=1, input_std=1.0)
+    free = shrink(unit, "scores.scale", Subject.of(OneLayer()), 0, cost)
+    assert isinstance(free, AttentionLayer)
+    assert free.query_std == 1.0

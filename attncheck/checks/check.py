@@ -153,7 +153,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     compares : str
         Name of the reference's functional that `measure` takes; empty where it takes none.
     literal : bool
-        Whether weights of other laws are held to literal draws of these; see `attncheck.checks.literal`.
+        Whether weights of other laws are held to literal draws of these; see ``attncheck.checks.literal``.
     fewest_draws : int
         Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
     """

@@ -15,6 +15,8 @@ from attncheck.subject import Subject
 
 #: Candidates that are tried at most.
 MOST_CANDIDATES = 20
+# What a subject that names its layers leaves free: all else is a module's own, and would show as a fault that is none.
+_FREE = ("seq_len", "input_std", "input_correlation", "position_std", "position_reach", "activation", "clip")
 # The share of a look that a candidate may cost.
 _COST_SHARE = 10
 
@@ -44,7 +46,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
     while progress:
         progress = False
         for candidate in current.simpler() if isinstance(current, ProgramCase) else _simpler(current):
-            if candidate in tried:
+            if candidate in tried or (subject.layers and not _differs_in_free(current, candidate)):
                 continue
             if len(tried) > MOST_CANDIDATES:
                 return None if current == unit.case else current
@@ -53,6 +55,13 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
                 current, progress = candidate, True
                 break
     return None if current == unit.case else current
+
+
+def _differs_in_free(current: Case, candidate: Case) -> bool:
+    """Return whether a candidate is the same layer on other inputs."""
+    if isinstance(current, ProgramCase) or isinstance(candidate, ProgramCase):
+        return False
+    return current == candidate.replace(**{name: getattr(current, name) for name in _FREE})
 
 
 def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ class ModuleSubject:
         What it is, over some number of positions.
     factor : float
         What products of queries and keys are multiplied by.
-    weights : str
-        The law of its matrices, of `attncheck.simulators.weights.WEIGHT_LAWS`.
+    weights : str or mapping of str to str
+        The law of its matrices, by role where they differ, of `attncheck.simulators.weights.WEIGHT_LAWS`.
     arrays : callable
         Draws the arrays of a module.
 
@@ -57,7 +57,7 @@ class ModuleSubject:
     state: Any
     layer: AttentionLayer
     factor: float
-    weights: str
+    weights: str | Mapping[str, str]
     arrays: Arrays
 
     @property
@@ -123,21 +123,23 @@ def subject_of(
         refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
     state = instrument.init(0)
     if weights == OWN:
-        return _checked(ModuleSubject(reader, state, layer, factor, _law(laws), _initialised(instrument)))
+        return _checked(ModuleSubject(reader, state, layer, factor, _laws(laws), _initialised(instrument)))
     fans = dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
     arrays = _gaussian(instrument, state, _by_array(reader, state, own))
     return _checked(ModuleSubject(reader, state, layer, factor, GAUSSIAN, arrays))
 
 
-def _law(laws: Mapping[str, Any]) -> str:
-    """Return the law that the matrices of all roles may have."""
-    shared = set.intersection(*(set(each) for each in laws.values()))
-    for name in WEIGHT_LAWS:
-        if (_NORMAL if name == GAUSSIAN else name) in shared:
-            return name
-    told = ", ".join(f"{SYMBOLS[role]} {' or '.join(each)}" for role, each in laws.items())
-    refuse("weights", OWN, f"have no law in common that checks know ({told})", "pass weights='gaussian'")
+def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return a law of each matrix that is not refused, by role."""
+    found = {}
+    for role, left in laws.items():
+        known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in left]
+        if not known:
+            problem = f"has entries of a law that checks do not know ({' or '.join(left)})"
+            refuse(SYMBOLS[role], OWN, problem, "pass weights='gaussian'")
+        found[role] = known[0]
+    return found
 
 
 def _initialised(instrument: Instrument) -> Arrays:

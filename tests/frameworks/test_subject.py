@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.frameworks.subject import pooled
+from attncheck.runs.run import Run
+from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
 WIDTH, HEADS, SIZE = 16, 2, 8
@@ -78,7 +81,7 @@ def test_a_scale_that_is_declared_wrongly_is_violated() -> None:
 def test_its_own_weights_are_drawn_for_every_draw() -> None:
     found = ac.inspect(Plain(), width=WIDTH)
     subject = found.subject(weights="own")
-    assert subject.weights == "uniform"
+    assert subject.weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
     drawn = subject(found.layer(), np.ones((3, 4, WIDTH)), np.random.default_rng(0))
     assert drawn["outputs"].shape == (3, 4, 2)
     assert drawn["scores"].shape == drawn["key_gram"].shape == drawn["value_gram"].shape == (3, HEADS, 4, 4)
@@ -131,6 +134,26 @@ def test_torch_is_sampled_through_its_own_forward() -> None:
     wrong = ac.check(found.subject(), found.layer(value_std=0.5), properties=CHECKED, profile="smoke")
     assert wrong.verdict == "violated"
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    lines = [
+        "import torch",
+        "def build(width=16):",
+        "    return torch.nn.MultiheadAttention(width, 2, batch_first=True)",
+    ]
+    (tmp_path / "built.py").write_text("\n".join([*lines, "def unsaid():", "    return build(16)", ""]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    subject = Subject.of("torch:built:build")
+    assert [layer.seq_len for layer in subject.layers] == [2, 4, 8]
+    run = Run.of(subject="torch:built:build", seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    assert {unit.case for unit in run.units("scores", None)} == set(subject.layers)
+    with pytest.raises(ac.InputError, match=r"does not say its width; write def build\(width=64\)"):
+        Subject.of("torch:built:unsaid")
+    with pytest.raises(ac.InputError, match="write torch:module:callable"):
+        Subject.of("keras:built:build")
 
 
 def test_arrays_are_put_into_modules_of_each_framework() -> None:
