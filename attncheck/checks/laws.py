@@ -204,17 +204,22 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws, limiting: MarginalLaw) -> float:
-    size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
-    rng = np.random.default_rng(0)
-    step = max(1, 2**19 // layer.weight_entries)
-    parts = [
-        marginal.values(draw_with_weights(layer, min(step, size - start), 1, rng, weights))
-        for start in range(0, size, step)
-    ]
-    uniform = np.sort(limiting.uniform(np.concatenate(parts)))
+    together = usual(layer) if marginal in usual(layer) else (marginal,)
+    values = _literal_values(layer, together, weights)[together.index(marginal)]
+    uniform, size = np.sort(limiting.uniform(values)), len(values)
     ranks = np.arange(size + 1) / size
     distance = max(float((ranks[1:] - uniform).max()), float((uniform - ranks[:-1]).max()))
     return distance + float(np.sqrt(np.log(2.0 / _BAND_ERROR) / (2.0 * size)))
+
+
+@functools.lru_cache(maxsize=8)
+def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
+    """Return several marginals of literal draws, (marginals, draws): draws cost more than what is read off."""
+    size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
+    rng = np.random.default_rng(0)
+    step = max(1, 2**19 // layer.weight_entries)
+    draws = (draw_with_weights(layer, min(step, size - start), 1, rng, weights) for start in range(0, size, step))
+    return np.concatenate([[marginal.values(part) for marginal in marginals] for part in draws], axis=1)
 
 
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:

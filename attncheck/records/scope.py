@@ -12,7 +12,7 @@ from attncheck.checks.registry import EVERY_CHECK
 from attncheck.records.schema import Result, of_pool
 
 #: Results on a law below which a run settles nothing; fewer where it planned fewer.
-FEWEST_LAWS = 5
+FEWEST_LAWS = 3
 # The share of what was planned below which the first line says that little was examined.
 _SMALL = 0.25
 # What a subject exposes, or attncheck hands to it, without showing what it computes on the way.

@@ -90,11 +90,11 @@ class CheckReport:
         --------
         >>> layer = AttentionLayer(width=8, seq_len=2, num_heads=1)
         >>> report = check("attncheck.subject:collapsed", layer, properties=["scores"], profile="smoke")
-        >>> report.require(min_examined=9)
+        >>> report.require(min_examined=10)
         >>> report.require(min_examined=1000)
         Traceback (most recent call last):
         ...
-        AssertionError: 9 results were examined, 1,000 are asked for
+        AssertionError: 10 results were examined, 1,000 are asked for
         """
         fewest = None
         if min_examined is not None:

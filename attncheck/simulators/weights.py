@@ -17,6 +17,7 @@ from attncheck.layers.program import Weight
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.layers import draw_program
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 
 FloatArray = NDArray[np.float64]
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
@@ -128,15 +129,21 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Literal matrices with entries of given laws."""
+    """Literal matrices with entries of given laws; Gaussian ones, exactly in law, without."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
-        self._entries = {_MATRICES[name]: WEIGHT_LAWS[law] for name, law in vars(laws).items()}
+        self._laws = {_MATRICES[name]: law for name, law in vars(laws).items()}
+        self._gaussian = MatrixFreeMultiplier(width, rng)
+
+    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        if self._laws[weight.name[0]] == GAUSSIAN:
+            return self._gaussian(weight, vectors, rows, last)
+        return super().__call__(weight, vectors, rows, last)
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
         rows, columns = weight.shape(self._width)
-        return self._entries[weight.name[0]](self._rng, (size, columns, rows))
+        return WEIGHT_LAWS[self._laws[weight.name[0]]](self._rng, (size, columns, rows))
 
 
 def draw_with_weights(

@@ -62,4 +62,5 @@ def test_sigmoid_weights_that_underflow_are_no_fault(activation: Activation) -> 
         width=1, seq_len=1, num_heads=1, attention_map="sigmoid", input_std=30, activation=activation
     )
     report = ac.check("attncheck.subject:direct", layer, properties=["outputs"], profile="smoke")
-    assert report.verdict == "consistent", [result.check for result in report.violated]
+    assert report.verdict == "inconclusive"  # few laws can be examined there, and no result is wrong
+    assert {result.verdict for result in report.results} == {"consistent", "not examined"}
