@@ -96,7 +96,7 @@ class Watcher:
         """
         got: list[FloatArray] = []
 
-        def core(scores: FloatArray, axis: int) -> FloatArray | None:
+        def core(scores: FloatArray, axis: int = -1) -> FloatArray | None:
             if got or scores.ndim < 2 or scores.shape[-2:] != (x.shape[1], x.shape[1]):
                 return None
             self.axis = axis

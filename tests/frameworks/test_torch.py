@@ -212,6 +212,19 @@ def test_the_scale_of_scores_by_hand(name: str, factor: float) -> None:
     assert found.forward.factor == pytest.approx(factor, rel=1e-3)
 
 
+def test_queries_that_are_scaled_beforehand() -> None:
+    right = ac.inspect(lambda: Own(lambda q, k, v: imported(q / 4, k, v, scale=1.0)), width=64)
+    assert right.blamed == ()
+    right.require(scale="1/sqrt(head_dim)", query_std=3**-0.5)
+    both = ac.inspect(lambda: Own(lambda q, k, v: imported(q / 2, k / 2, v, scale=1.0)), width=64)
+    assert both.blamed == ()
+    both.require(scale="1/sqrt(head_dim)", query_std=3**-0.5, key_std=3**-0.5)
+    twice = ac.inspect(lambda: Own(lambda q, k, v: imported(q / 4, k, v)), width=64, draws=2)
+    assert twice.blamed == ("scores times 1/head_dim, not 1/sqrt(head_dim)",)
+    said = "queries are multiplied by 0.25 before attention: scores times 1/head_dim in all"
+    assert said in [str(note) for note in twice.notes]
+
+
 class Packed(nn.Module):
     """One matrix for queries, keys and values, packed in one of the ways in which people do."""
 
