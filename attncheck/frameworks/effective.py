@@ -90,8 +90,8 @@ class Layout:
 
     Attributes
     ----------
-    form : {"heads", "flat", "positions"}
-        (B, H, L, d); (B·H, L, d); or (B, L, H, d), so that attention runs over heads.
+    form : {"heads", "heads first", "flat", "flat, heads first", "positions"}
+        (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), so that attention runs over heads.
     heads : int
     first_axis : bool
         Whether the module takes the first axis of its inputs for the positions.
@@ -108,13 +108,19 @@ class Layout:
         """Return what attention got as (B, H, L, d)."""
         if self.form == "positions":
             return a.swapaxes(1, 2)
-        return a.reshape(batch, -1, *a.shape[-2:]) if self.form == "flat" else a
+        if self.form == "flat":
+            return a.reshape(batch, -1, *a.shape[-2:])
+        if self.form == "flat, heads first":
+            a = a.reshape(-1, batch, *a.shape[-2:])
+        return a if self.form == "heads" else a.swapaxes(0, 1)
 
     def own(self, a: FloatArray) -> FloatArray:
         """Return (B, H, L, d) as attention is to return it."""
         if self.form == "positions":
             return a.swapaxes(1, 2)
-        return a.reshape(-1, *a.shape[-2:]) if self.form == "flat" else a
+        if "first" in self.form:
+            a = a.swapaxes(0, 1)
+        return a.reshape(-1, *a.shape[-2:]) if "flat" in self.form else a
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,15 +250,34 @@ class Reader:
             for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
                 if moves(0, b) and moves(2, t):
                     return Layout("heads", queries[0][1], bool(swapped), more)
+                if moves(1, b) and moves(2, t):
+                    return Layout("heads first", queries[0][0], bool(swapped), more)
             if moves(0, batch) and moves(1, length):
                 return Layout("positions", queries[0][2])
         if len(queries[0]) == 3:
             for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
                 heads = queries[0][0] // b[0]
                 if moves(0, heads * b) and moves(1, t):
-                    return Layout("flat", heads, bool(swapped), more)
+                    first = heads > 1 and self._heads_first(state, bool(swapped))
+                    return Layout("flat, heads first" if first else "flat", heads, bool(swapped), more)
         shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
         refuse("queries", shown, "is the shape of what attention gets, which shows no positions", _REMEDY)
+
+    def _heads_first(self, state: Any, swapped: bool) -> bool:
+        """Return whether the second of (·, L, d) is of the second batch, not of the second head."""
+        rows: list[FloatArray] = []
+
+        def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
+            rows.append(q[1])
+
+        x = np.zeros((2, 2, self.width))
+        for second in (0.0, 1.0):
+            x[1] = second
+            before = len(rows)
+            self.instrument.run(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
+            del rows[before + 1 :]  # of later calls of attention
+        without, with_ = rows
+        return not np.array_equal(without, with_)
 
     def _shapes(self, state: Any, batch: int, length: int) -> tuple[tuple[int, ...], ...]:
         shapes: list[tuple[int, ...]] = []

@@ -19,6 +19,8 @@ from attncheck.frameworks.binding import FloatArray
 _ALIKE, _ROUNDED = 1e-3, 16.0
 # More blocks than these are not tried in pairs where spans do not tell them apart.
 _PAIRS = 64
+# Fewer entries are alike by chance.
+_FEWEST = 16
 
 
 # Ways in which heads are packed: consecutive rows; every so-manieth row, of all or of each third; and consecutive rows
@@ -162,6 +164,37 @@ def _pairs(
 
 def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
     return blocks - blocks.mean(axis=-1, keepdims=True) if centred else blocks
+
+
+def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
+    """Return what a matrix is of a block of a parameter, None where it is of none.
+
+    Parameters
+    ----------
+    matrix : ndarray, (n, d)
+    parameters : mapping of ndarray
+    precision : float
+    centred : bool
+        Whether the means of rows were taken away.
+
+    Examples
+    --------
+    >>> weight = np.random.default_rng(0).standard_normal((8, 8))
+    >>> gain_of(0.25 * weight[4:].T, {"q": weight}, 2**-24, centred=False)
+    0.25
+    """
+    size = float(np.sum(matrix**2))
+    if matrix.size < _FEWEST:
+        return None
+    for _, blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]):
+        some = _less_mean(blocks, centred)
+        products, squares = np.tensordot(some, matrix.T, 2), np.sum(some**2, axis=(1, 2))
+        # One less the squared cosine of the angle between the two.
+        apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
+        best = int(np.argmin(apart))
+        if apart[best] <= max(_ALIKE, _ROUNDED * precision) ** 2:
+            return float(products[best] / squares[best])
+    return None
 
 
 def _pair(

@@ -11,8 +11,9 @@ from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, parameters_of
 from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
+from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
-from attncheck.frameworks.inputs import about_inputs, about_outputs
+from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
@@ -22,6 +23,8 @@ from attncheck.frameworks.result import Inspection
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
+# A matrix that is closer to a parameter is this parameter.
+_GAIN = 1e-2
 # A ratio of standard deviations says nothing where it is not known better than this.
 _SURE = 0.1
 
@@ -119,6 +122,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     probe = Probe(reader, state, first)
     if probe.idle:
         return None
+    gains = _gains(reader, state, first)
+    probe.gain = math.prod(gains.values())
     forward, notes = probe.forward(probe.y) if probe.steady else probe.unsteady
     paths, differing = over_paths(
         reader.instrument.paths, reader.path, forward, probe.output, probe.differs, lambda path, y: probe.forward(y)
@@ -130,7 +135,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     labels = kv_labels(first, precision)
     copies = same_layers(reader.instrument.parameters(state))
     # What makes one module again and again changes this one: all is seen of it before.
-    read = [first, *_others(reader, first, draws, seed)]
+    read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
     said = [
@@ -138,7 +143,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         *notes,
         *after,
         *repeated(read, roles, labels, precision),
-        *_scaled_beforehand(weights, forward, probe),
+        *(_multiplied(gains, forward) if gains else _scaled_beforehand(weights, forward, probe)),
         *biased(weights),
         *copies,
         *differing,
@@ -157,6 +162,31 @@ def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator
     output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
     for i in range(1, draws):
         yield reader.read(reader.instrument.init(seed + i), rows, output_rows)
+
+
+def _gains(reader: Reader, state: Any, first: Effective) -> dict[str, float]:
+    """Return what queries and keys are of the parameters; nothing where they are not found among these."""
+    instrument = reader.instrument
+    parameters = instrument.parameters(state)
+    centred = reader.norm == LAYER
+    found = {r: gain_of(first[r][:, 0], parameters, instrument.precision, centred) for r in ("query", "key")}
+    return {} if None in found.values() else {role: gain for role, gain in found.items() if gain is not None}
+
+
+def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
+    """Return matrices as they are initialised, where what they are multiplied by afterwards is known."""
+    biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
+    made = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
+    return dataclasses.replace(read, **made, biases=biases) if made else read
+
+
+def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
+    """Say which of queries and keys are multiplied by a number before attention."""
+    return [
+        Note(f"{PLURALS[role]} are multiplied by {gain:.4g} before attention: scores times {forward.scale} in all")
+        for role, gain in gains.items()
+        if abs(gain - 1) > _GAIN
+    ]
 
 
 def _scaled_beforehand(weights: Mapping[str, Matrix], forward: Forward, probe: Probe) -> list[Note]:

@@ -113,7 +113,8 @@ class Probe:
 
     def __init__(self, reader: Reader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
-        self.notes: list[Note] = []
+        #: What queries and keys are multiplied by beforehand: a factor of the scores too.
+        self.gain = 1.0
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.instrument.precision, max(reader.width, self.num_heads * self.value_dim))
@@ -177,9 +178,10 @@ class Probe:
             if found is not None and left < error:
                 best, error = found, left
         known = self._scales
-        scale = named(best.factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER
+        factor = best.factor * self.gain
+        scale = named(factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
-        made = Forward(best.map, best.mask, scale, best.factor, error, bound * (_FITTED if fitted else 1.0))
+        made = Forward(best.map, best.mask, scale, factor, error, bound * (_FITTED if fitted else 1.0))
         coarse = f"rounding hides what is less than {bound:.0%} of what attention adds"
         return made, [*self._told(made, best), *([Note(coarse)] if bound > _COARSE else [])]
 

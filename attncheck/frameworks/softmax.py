@@ -96,7 +96,7 @@ class Watcher:
         """
         got: list[FloatArray] = []
 
-        def core(scores: FloatArray, axis: int) -> FloatArray | None:
+        def core(scores: FloatArray, axis: int = -1) -> FloatArray | None:
             if got or scores.ndim < 2 or scores.shape[-2:] != (x.shape[1], x.shape[1]):
                 return None
             self.axis = axis
@@ -132,10 +132,11 @@ class Watcher:
         row = seen[:, :m, m] - constant[:, None]
         column = seen[:, m, :m] - constant[:, None]
         scores = seen[:, :m, :m] - row[:, :, None] - column[:, None] - constant[:, None, None]
-        # Batch a has head a alone look at itself; the last batch has none.
-        only = np.zeros((self.heads + 1, self.heads, m + 1, m + 1))
-        only[np.arange(self.heads), np.arange(self.heads)] = np.eye(m + 1)
-        y = self.watch(state, np.broadcast_to(units, (self.heads + 1, *units.shape)), only)[0]
+        # Each head in turn looks at itself, alone; at last there is none. One after the other: with one batch there is
+        # no doubt which axis is that of heads.
+        only = np.zeros((self.heads + 1, 1, self.heads, m + 1, m + 1))
+        only[np.arange(self.heads), 0, np.arange(self.heads)] = np.eye(m + 1)
+        y = np.concatenate([self.watch(state, units[None], each)[0] for each in only])
         each = y[:-1] - y[-1]
         bias = each[:, m]
         products = (scores / size**2, row / size, column / size, constant, (each[:, :m] - bias[:, None]) / size, bias)

@@ -12,6 +12,7 @@ import pytest
 import attncheck as ac
 from attncheck.frameworks.binding import Instrument, bind, untouched
 from attncheck.frameworks.effective import Reader
+from attncheck.frameworks.probe import Probe
 
 pytest.importorskip("torch")
 
@@ -151,6 +152,10 @@ WAYS: dict[str, Make] = {
     "weights wanted": Wrapped,
     "grouped": lambda: Own(lambda q, k, v: imported(q, k, v, enable_gqa=True), kv=2),
     "three axes": lambda: Own(lambda *qkv: imported(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (-1, 4))),
+    "three axes, heads first": lambda: Own(
+        lambda *qkv: imported(*(a.transpose(0, 1).flatten(0, 1) for a in qkv)).unflatten(0, (4, -1)).transpose(0, 1)
+    ),
+    "heads first": lambda: Own(lambda *qkv: imported(*(a.transpose(0, 1) for a in qkv)).transpose(0, 1)),
     "no fast path": lambda: Own(lambda *given: imported(*(a.requires_grad_() for a in given))),
 }
 
@@ -162,6 +167,9 @@ def test_attention_is_seen(make: Make, mode: str) -> None:
     state = instrument.init(0)
     reader = Reader(instrument, state, 64, mode)
     matrices = reader.read(state)
+    assert reader.layout.heads == 4
+    probe = Probe(reader, state, matrices)
+    assert probe.forward(probe.y)[0].known
     weight = state.q.weight if hasattr(state, "q") else state.attention.in_proj_weight[:64]
     read = torch.as_tensor(matrices.query.reshape(64, 64).T, dtype=torch.float32)
     assert torch.equal(read, weight)
@@ -210,6 +218,19 @@ def test_the_scale_of_scores_by_hand(name: str, factor: float) -> None:
     found = ac.inspect(lambda: Own(lambda q, k, v: (q @ k.mT * factor).softmax(-1) @ v), width=64, draws=2)
     assert found.blamed == (f"scores times {name}, not 1/sqrt(head_dim)",)
     assert found.forward.factor == pytest.approx(factor, rel=1e-3)
+
+
+def test_queries_that_are_scaled_beforehand() -> None:
+    right = ac.inspect(lambda: Own(lambda q, k, v: imported(q / 4, k, v, scale=1.0)), width=64)
+    assert right.blamed == ()
+    right.require(scale="1/sqrt(head_dim)", query_std=3**-0.5)
+    both = ac.inspect(lambda: Own(lambda q, k, v: imported(q / 2, k / 2, v, scale=1.0)), width=64)
+    assert both.blamed == ()
+    both.require(scale="1/sqrt(head_dim)", query_std=3**-0.5, key_std=3**-0.5)
+    twice = ac.inspect(lambda: Own(lambda q, k, v: imported(q / 4, k, v)), width=64, draws=2)
+    assert twice.blamed == ("scores times 1/head_dim, not 1/sqrt(head_dim)",)
+    said = "queries are multiplied by 0.25 before attention: scores times 1/head_dim in all"
+    assert said in [str(note) for note in twice.notes]
 
 
 class Packed(nn.Module):
@@ -267,6 +288,20 @@ def test_groups_by_hand() -> None:
     assert right.blamed == ()
     wrong = ac.inspect(lambda: Own(tiled, kv=2), width=64, draws=2)
     assert wrong.blamed == ("KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_heads_before_batches_by_hand(flat: bool) -> None:
+    def first(*qkv: Any) -> Any:
+        q, k, v = (a.transpose(0, 1) for a in qkv)
+        if not flat:
+            return by_hand(q, k, v).transpose(0, 1)
+        return by_hand(*(a.flatten(0, 1) for a in (q, k, v))).unflatten(0, (4, -1)).transpose(0, 1)
+
+    found = ac.inspect(lambda: Own(first), width=64, draws=2)
+    assert found.blamed == ()
+    assert found.forward.known
+    assert set(found.weights) == {"query", "key", "value", "output"}
 
 
 def test_rotary_positions_and_normalised_queries_by_hand() -> None:
