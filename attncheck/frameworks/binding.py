@@ -189,6 +189,8 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     """
     if isinstance(make, Binding) and not inspect.isclass(make):
         return make
+    if _home_of(make):
+        refuse("make", type(make).__name__, "is a module, whose weights are drawn", "pass lambda: ..., which makes one")
     if not callable(make):
         refuse("make", make, "is no function", "pass a function that returns a freshly initialised module")
     wanted = parameters_of(make)
@@ -227,12 +229,17 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
 
 
+def _home_of(made: Any) -> str:
+    """Return the framework that an object is a module of; empty if it is of none."""
+    # The nearest: layers of keras are modules of its backend too.
+    homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
+    return next((name for name in homes if name in _FRAMEWORKS), "")
+
+
 def _framework_of(made: Any) -> str:
     """Return the framework that an object is a module of."""
-    # The nearest: layers of keras are modules of its backend too.
-    for base in type(made).__mro__:
-        if (name := base.__module__.partition(".")[0]) in _FRAMEWORKS:
-            return name
-    names = ", ".join(_FRAMEWORKS)
-    remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
-    refuse("make", made, f"is no module of {names}", remedy)
+    found = _home_of(made)
+    if not found:
+        remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
+        refuse("make", made, f"is no module of {', '.join(_FRAMEWORKS)}", remedy)
+    return found

@@ -400,6 +400,11 @@ def test_no_attention(make: Make) -> None:
         ac.inspect(make, width=64)
 
 
+def test_a_module_in_the_place_of_a_function() -> None:
+    with pytest.raises(ac.InputError, match="is a module, whose weights are drawn"):
+        ac.inspect(nn.Linear(64, 64), width=64)
+
+
 def test_a_call_that_fails_is_a_sentence() -> None:
     with pytest.raises(ac.InputError, match=r"call: failed on inputs of shape \(2, 3, 63\) with "):
         ac.inspect(multi_head(), width=63)
