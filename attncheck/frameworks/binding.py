@@ -26,6 +26,11 @@ SoftmaxCore = Callable[[FloatArray, int], FloatArray | None]
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
+# What to do where a function of the user's fails.
+_REMEDIES = {
+    "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
+    "call": "check the width and the module, or pass call=lambda module, x: ...",
+}
 #: Frameworks by the first part of the module of a class, the binding to each, and what installs it.
 _FRAMEWORKS = {
     "torch": "attncheck.frameworks.torch:Torch",
@@ -158,9 +163,7 @@ def _in_words(field: str, function: Callable[..., Any], *arguments: Any, **optio
         place = f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}"
         given = [f"inputs of shape {a.shape}" for a in arguments if isinstance(a, np.ndarray)]
         on = f" on {given[0]}" if given else ""
-        raise InputError(
-            f"{field}: failed{on} with {text} ({place}); check the module, or pass call=lambda module, x: ..."
-        ) from error
+        raise InputError(f"{field}: failed{on} with {text} ({place}); {_REMEDIES[field]}") from error
 
 
 def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Binding:

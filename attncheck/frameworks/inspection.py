@@ -12,7 +12,7 @@ from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, par
 from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
 from attncheck.frameworks.factors import gain_of
-from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
+from attncheck.frameworks.initialiser import SYMBOLS, Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.notes import Note
@@ -46,7 +46,7 @@ def inspect(
     ----------
     make : callable or attncheck.frameworks.binding.Binding
         Returns a freshly initialised module of torch, flax, keras or equinox. With an argument `width`, a second width
-        is inspected too.
+        is inspected too. flax.nnx gets its generators by an argument `rngs`, equinox its key by `key`.
     width : int
         Neurons of an input.
     call : callable, optional
@@ -215,7 +215,10 @@ def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] 
         instrument = Instrument(bind(make, width, call))
         state = instrument.init(seed)
         reader = _reader(instrument, state, width)
-        return None if reader is None else _inspected(reader, state, 2, seed)
+        found = None if reader is None else _inspected(reader, state, 2, seed)
+        if found is None and instrument.softmax_watched:
+            found = watched(instrument, state, width, 2, seed)
+        return found
     except InputError:
         return None
 
@@ -226,7 +229,7 @@ def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
         return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
     notes = []
     for role, m in found.weights.items():
-        if role not in other.weights:
+        if role not in SYMBOLS or role not in other.weights:
             continue
         there = other.weights[role]
         here, wide = (each.scale.times(each.fan_in**-0.5) for each in (m, there))

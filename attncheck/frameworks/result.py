@@ -62,6 +62,11 @@ class Inspection:
         return tuple(str(note) for note in self.notes if note.blames)
 
     @property
+    def _unknown(self) -> bool:
+        """Whether outputs are seen that no formula gives."""
+        return math.isfinite(self.forward.error) and not self.forward.known
+
+    @property
     def _stds(self) -> dict[str, float]:
         """Standard deviations times √fan-in by role, one number for those that are not told apart."""
         told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
@@ -93,7 +98,8 @@ class Inspection:
             refuse(missing[0], None, "was not read off", f"pass it, e.g. {missing[0]}=1.0")
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
-            refuse("forward", str(self.forward), "is described by no AttentionLayer", remedy)
+            shown = self.forward.map if self.forward.known else "no known formula"
+            refuse("forward", shown, "is described by no AttentionLayer", remedy)
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
@@ -126,11 +132,15 @@ class Inspection:
         Raises
         ------
         InputError
-            As `layer`; or if its outputs are more than attention, or nothing can be put into modules.
+            As `layer`; if attention is written by hand, if its outputs are more than attention, if nothing can be put
+            into modules, or, with "own", if it draws biases.
         """
         if self.reader is None:
-            remedy = "write attention with scaled_dot_product_attention, or a simulator of your own"
-            refuse("call", "softmax", "is all that is watched, so that nothing can be drawn", remedy)
+            remedy = (
+                "let the module call its framework's attention, such as scaled_dot_product_attention, or hand a "
+                "simulator of your own to attncheck.check"
+            )
+            refuse("attention", "by hand", "shows its softmax alone, so that nothing can be drawn", remedy)
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
         return subject_of(self.reader, self.layer(seq_len), self.forward.factor, weights, laws, self._stds)
 
@@ -145,10 +155,13 @@ class Inspection:
         Parameters
         ----------
         **expected
-            ``query_std``, ``key_std``, ``value_std``, ``output_std``: the interval holds it. ``query_law`` and so on:
-            not refused. ``bias``, ``query_bias`` and so on: whether there are biases other than 0. ``mask``, ``map``,
-            ``scale``: of the forward, a scale by its name or as a number. ``num_heads``, ``kv_heads``, ``head_dim``.
-            ``blamed=False``: no note says that something is wrong.
+            - ``query_std``, ``key_std``, ``value_std``, ``output_std``: the interval holds this number.
+            - ``query_law`` and so on: the entries may have this law, "normal", "uniform", "truncated normal",
+              "orthogonal" or "constant".
+            - ``bias``, ``query_bias`` and so on: whether there are biases other than 0.
+            - ``mask``, ``map``, ``scale``: of the forward; a scale by its name or as a number.
+            - ``num_heads``, ``kv_heads``, ``head_dim``.
+            - ``blamed=False``: no line begins with `wrong`.
 
         Raises
         ------
@@ -195,7 +208,7 @@ class Inspection:
         for row in rows:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         yield ""
-        yield f"forward: {self.forward}"
+        yield f"forward: {'outputs ' if self._unknown else ''}{self.forward}"
         for note in self.notes:
             yield f"{'wrong' if note.blames else 'note'}: {note}"
         try:

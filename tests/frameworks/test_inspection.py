@@ -72,6 +72,9 @@ def test_what_is_no_attention_layer_has_no_description() -> None:
     with pytest.raises(ac.InputError, match="is described by no AttentionLayer"):
         wrong.layer()
     assert "theory: nothing: " in str(wrong)
+    unknown = ac.inspect(Plain(mapped=lambda p: np.tril(softmax(p, -1))), width=64)
+    assert "\nforward: outputs not those of a known formula: " in str(unknown)
+    assert "\ntheory: nothing: forward='no known formula': is described by no AttentionLayer; " in str(unknown)
 
 
 def test_theory_follows(found: Inspection) -> None:

@@ -410,6 +410,20 @@ def test_a_call_that_fails_is_a_sentence() -> None:
         ac.inspect(multi_head(), width=63)
 
 
+MISUSED = {"module": multi_head()(), "class": nn.MultiheadAttention, "argument": lambda generator: multi_head()()}
+
+
+@pytest.mark.parametrize("make", MISUSED.values(), ids=list(MISUSED))
+def test_a_make_that_cannot_be_called_is_told_what_to_be(make: Any) -> None:
+    with pytest.raises(ac.InputError, match=r"make: failed with TypeError: .*; pass a function that returns a new mod"):
+        ac.inspect(make, width=64)
+
+
+def test_attention_by_hand_is_no_subject() -> None:
+    with pytest.raises(ac.InputError, match=r"attention='by hand': shows its softmax alone.*let the module call"):
+        ac.inspect(lambda: Own(by_hand), width=64, draws=2).subject()
+
+
 # Over widths --------------------------------------------------------------------------------------
 
 
@@ -421,6 +435,18 @@ def test_a_scale_that_does_not_fall_with_the_width() -> None:
 
     assert told(make) == ["W_Q: std 0.02 whatever the width"]
     assert told(lambda width: Own(width=width)) == []
+
+
+def test_widths_by_hand() -> None:
+    def make(width: int, std: float | None = None) -> Any:
+        made = Own(by_hand, width=width)
+        if std is not None:
+            nn.init.normal_(made.q.weight, std=std)
+        return made
+
+    by_hand_alone = "attention is written by hand: its softmax is watched"
+    assert told(make) == [by_hand_alone]
+    assert told(lambda width: make(width, 0.02)) == [by_hand_alone, "W_Q: std 0.02 whatever the width"]
 
 
 def test_a_width_that_cannot_be_made() -> None:
