@@ -151,12 +151,12 @@ def _together(read: Sequence[Products], seen: _Seen) -> Inspection:
     same = [
         Note(f"{PRODUCTS[name]} is the same in every draw: this initialiser does not draw it", blames=True)
         for name in shown
-        if len(read) > 1 and np.ptp(read[0][name][0]) and np.array_equal(read[0][name][0], read[1][name][0])
+        if len(read) > 1 and np.array_equal(read[0][name][0], read[1][name][0])
     ]
     unsure = [Note(_UNSEPARATED), *([Note(_SCALE)] if seen.bilinear else [])]
     paths = seen.paths
     if seen.bilinear:
-        factor = seen.head_dim**-0.5
+        factor = max(1, seen.head_dim) ** -0.5
         paths = {p: dataclasses.replace(each, scale="1/sqrt(head_dim)", factor=factor) for p, each in paths.items()}
     return _result(seen, len(read), weights, paths, [*seen.notes, *unsure, *same], heads)
 

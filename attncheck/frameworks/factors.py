@@ -69,9 +69,21 @@ class Factors:
 
     def matrices(self, parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return W_Q, W_K, W_V, (n, H, d), and W_O, (H·d, m)."""
-        taken = {r: np.array([p.take(parameters, self.head_dim) for p in of]) for r, of in self.places.items()}
+        flat = _flat(parameters)
+        taken = {r: np.array([p.take(flat, self.head_dim) for p in of]) for r, of in self.places.items()}
         made = {role: blocks.transpose(2, 0, 1) for role, blocks in taken.items() if role != "output"}
         return made | {"output": self.gain * taken["output"].reshape(-1, taken["output"].shape[-1])}
+
+
+def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return the matrices among parameters; one with an axis of heads in every way that is in use."""
+    found = {name: array for name, array in parameters.items() if array.ndim == 2}
+    for name, array in parameters.items():
+        if array.ndim == 3:
+            found[f"{name}, heads between"] = array.reshape(len(array), -1)
+            found[f"{name}, heads before rows"] = array.reshape(-1, array.shape[-1])
+            found[f"{name}, heads before"] = array.swapaxes(0, 1).reshape(array.shape[1], -1)
+    return found
 
 
 def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
@@ -90,8 +102,8 @@ def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
 
 def _blocks(parameters: Mapping[str, FloatArray], d: int, n: int) -> Iterator[Blocks]:
     """Yield all blocks of d rows and n columns."""
-    for name, parameter in parameters.items():
-        if parameter.ndim != 2 or not np.ptp(parameter):
+    for name, parameter in _flat(parameters).items():
+        if not np.ptp(parameter):
             continue
         for turned, way in itertools.product((False, True), _WAYS):
             if parameter.shape[0 if turned else 1] == n and len(found := _cut(parameter, turned, way, d)):
@@ -131,6 +143,8 @@ def factors_of(
     >>> round(found.factor, 9), [place.index for place in found.places["key"]]
     (0.5, [2, 3])
     """
+    if head_dim < 1:  # all products are 0
+        return None
     tolerance = max(_ALIKE, _ROUNDED * precision)
     inputs = list(_blocks(parameters, head_dim, width))
     m = values.shape[1]

@@ -106,7 +106,7 @@ def matrix_of(
     if held != (laws.CONSTANT,) and laws.orthogonal(flat):
         held = (laws.ORTHOGONAL,)
     packed = 0 if role == "output" else sum(draws[0][r].shape[1] * draws[0][r].shape[2] for r in ROLES)
-    known = laws.conventions(fan_in, flat.shape[1], packed)
+    known = laws.conventions(fan_in, flat.shape[1], packed, 0 if role == "output" else first.shape[2])
     biases = np.concatenate([np.ravel(each.biases[role]) for each in draws])
     bias_std = float(np.sqrt(np.mean(biases**2) * fan_in))
     return Matrix(SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, held, bias_std, laws.known_by(scale, known))

@@ -217,7 +217,7 @@ def off_centre(entries: FloatArray, scale: Scale) -> bool:
 
 
 @functools.cache
-def conventions(fan_in: int, fan_out: int, packed: int) -> tuple[tuple[str, float], ...]:
+def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return known scales, std·√fan_in, by their names.
 
     Parameters
@@ -225,6 +225,8 @@ def conventions(fan_in: int, fan_out: int, packed: int) -> tuple[tuple[str, floa
     fan_in, fan_out : int
     packed : int
         The number of columns that queries, keys and values have together, 0 for the output.
+    head_dim : int
+        Neurons of a head, where these have an axis of their own that may be taken for the fan; else 0.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [
@@ -236,6 +238,8 @@ def conventions(fan_in: int, fan_out: int, packed: int) -> tuple[tuple[str, floa
     if packed:
         joint = math.sqrt(2 * fan_in / (fan_in + packed))
         known.append(("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)", joint))
+    if head_dim not in (0, fan_in):
+        known.append(("1/head_dim (fan over the axis of a head)", math.sqrt(fan_in / head_dim)))
     known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
     return tuple(known)
 

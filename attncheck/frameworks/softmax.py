@@ -201,7 +201,8 @@ def _scores_are(watcher: Watcher, state: Any, x: FloatArray, scores: FloatArray,
     small = bound * max(1.0, float(np.abs(equal).max()))
     if np.abs(equal - equal[:, :1, :1]).max() > small:
         return "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
-    twice = watcher.watch(state, 2 * x)[1][0]
-    if np.abs(np.where(scores > _HIDDEN, twice - scores, 0.0)).max() <= _STEADY * np.abs(equal).max():
+    # Beside inputs so long biases vanish.
+    once, twice = (watcher.watch(state, length * x)[1][0] for length in (_LENGTH, 2 * _LENGTH))
+    if np.abs(np.where(scores > _HIDDEN, twice - once, 0.0)).max() <= _STEADY * np.abs(equal).max():
         return "queries and keys are normalised: W_Q and W_K do not show"
     return "scores are no products of queries and keys x W + b: W_Q and W_K do not show"

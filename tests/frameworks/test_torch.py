@@ -410,7 +410,7 @@ def test_a_call_that_fails_is_a_sentence() -> None:
         ac.inspect(multi_head(), width=63)
 
 
-MISUSED = {"module": multi_head()(), "class": nn.MultiheadAttention, "argument": lambda generator: multi_head()()}
+MISUSED = {"class": nn.MultiheadAttention, "argument": lambda generator: multi_head()()}
 
 
 @pytest.mark.parametrize("make", MISUSED.values(), ids=list(MISUSED))
@@ -491,3 +491,31 @@ def test_an_untouched_run_is_the_module_itself() -> None:
     with torch.no_grad():
         expected = module.eval()(x, x, x, need_weights=False)[0]
     assert (instrument.run(module, x.double().numpy(), untouched, "eval") == expected.double().numpy()).all()
+
+
+class Heads(nn.Module):
+    """Attention by hand with (heads, width, head_dim) for each matrix; `fan` is the axis that the scale is taken of."""
+
+    def __init__(self, fan: int = 1, empty: bool = False) -> None:
+        super().__init__()
+        parts = torch.randn(3, 4, 64, 16) / (4, 64, 16)[fan] ** 0.5
+        self.parts = nn.ParameterList(list(torch.zeros_like(parts) if empty else parts))
+        self.last = nn.Parameter(torch.randn(4, 16, 64) / 8)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (torch.einsum("bln,hnd->bhld", x, each) for each in self.parts)
+        weights = torch.softmax(q @ k.transpose(-1, -2) / 4, -1)
+        return torch.einsum("bhld,hdn->bln", weights @ v, self.last)
+
+
+def test_by_hand_with_heads_on_an_axis_of_their_own() -> None:
+    right, wrong = ac.inspect(lambda: Heads(), width=64), ac.inspect(lambda: Heads(fan=2), width=64)
+    right.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0, scale=0.25)
+    assert wrong.weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
+    with pytest.raises(AssertionError, match=r"W_Q: std·√fan-in is [12]\.[09]"):
+        wrong.require(query_std=1.0)
+
+
+def test_zeros_are_not_drawn() -> None:
+    found = ac.inspect(lambda: Heads(empty=True), width=64)
+    assert "W_Q W_Kᵀ is the same in every draw: this initialiser does not draw it" in found.blamed
