@@ -62,7 +62,7 @@ class Unfilled:
 def test_gaussian_weights_are_put_in_at_the_scales_that_are_declared() -> None:
     found = ac.inspect(Plain(), width=WIDTH)
     subject, layer = found.subject(), found.layer()
-    assert layer.query_std == layer.key_std == layer.value_std != layer.output_std
+    assert layer.query_std == pytest.approx(layer.key_std) == pytest.approx(layer.value_std) != layer.output_std
     rng = np.random.default_rng(0)
     packed = np.stack([subject.arrays(rng)["packed"] for _ in range(200)])
     assert packed.std() * WIDTH**0.5 == pytest.approx(layer.query_std, rel=0.01)
