@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
@@ -69,6 +69,9 @@ class Subject:
         Which of the two.
     supports : callable AttentionLayer -> bool or str
         Whether it can simulate a layer; a string says why not. From the callable's attribute `supports`.
+    layers : tuple of AttentionLayer
+        The layers that it is, where it is no simulator of any: a module has a width, heads and scales of its own. Runs
+        visit these and no others. From the callable's attribute `layers`; empty where it takes what it is given.
     weights : WeightLaws
         The laws of its weights, from the callable's attribute `weights`: a name of
         `attncheck.simulators.weights.WEIGHT_LAWS`, or a mapping of matrices ("query", "key", "value", "output", and
@@ -88,6 +91,7 @@ class Subject:
     weights: WeightLaws = GAUSSIAN_LAWS
     fields: Sequence[str] = FIELDS
     programs: Callable[..., Mapping[str, Any]] | None = None
+    layers: tuple[AttentionLayer, ...] = ()
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
@@ -120,7 +124,8 @@ class Subject:
             programs = call
         if programs is not None and not callable(programs):
             refuse(f"{name}.programs", programs, "is not callable", f"make it a function {_PROGRAM_FORM}")
-        return cls(name, call, form, supports, weights, programs=programs)
+        layers = _layers_of(name, getattr(call, "layers", None))
+        return cls(name, call, form, supports, weights, programs=programs, layers=layers)
 
     def reason_unsupported(self, case: Case) -> str:
         """Return why the subject declares that it cannot simulate a layer or program; empty if it can.
@@ -134,6 +139,8 @@ class Subject:
             return "" if self.programs else "the subject simulates layers and no programs"
         if self.form == "program":
             return "the subject simulates programs and no layers"
+        if self.layers and case not in self.layers:
+            return "the subject is another layer"
         answer = self._run(self.supports, case)
         if isinstance(answer, str):
             return answer or "the subject does not support this layer"
@@ -281,6 +288,22 @@ def _decided(case: Case, weights: WeightLaws, handed: bool) -> tuple[str, ...]:
     given = ("inputs", "input_gram") if handed or not linear(case) else ()
     signs = not weights.continuous and case.width == 1
     return (*given, "key_gram", "value_gram") if given and signs else given
+
+
+def _layers_of(name: str, declared: Any) -> tuple[AttentionLayer, ...]:
+    """Return the layers that a subject says it is; none where it says nothing."""
+    remedy = "list one attncheck.AttentionLayer or more, or leave the attribute out"
+    if declared is None:
+        return ()
+    if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
+        refuse(f"{name}.layers", declared, "is no list of layers", remedy)
+    layers = tuple(dict.fromkeys(declared))
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, AttentionLayer):
+            refuse(f"{name}.layers[{number}]", layer, "is not an AttentionLayer", remedy)
+    if not layers:
+        refuse(f"{name}.layers", [], "is empty", remedy)
+    return layers
 
 
 def _weights_of(name: str, declared: Any, form: Form) -> WeightLaws:

@@ -6,12 +6,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pytest
+
+from attncheck._lib.errors import InputError
+from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.stand_ins import stand_in
+from attncheck.looks.unit import Cost, Unit
 from attncheck.runs.run import Run
 from attncheck.strategies import layers
-from attncheck.subject import collapsed
+from attncheck.subject import Subject, collapsed
 
 GROUPED = REGIMES["causal"].layer
 
@@ -83,3 +89,52 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
 
     run = made(supporting(failing))
     assert run.units("scores", layers()) == made().units("scores", layers())
+
+
+def being(*own: AttentionLayer) -> Any:
+    """Return a right simulator that says which layers it is."""
+    simulator: Any = functools.partial(collapsed)
+    simulator.layers = list(own)
+    return simulator
+
+
+def test_a_subject_that_says_which_layers_it_is_is_examined_on_these() -> None:
+    own = (AttentionLayer(width=8, query_std=0.5), GROUPED)
+    run = made(being(*own))
+    assert [unit.case for unit in run.units("scores", layers())] == list(own)
+    assert run.subject.reason_unsupported(own[0]) == ""
+    assert run.subject.reason_unsupported(AttentionLayer(width=8)) == "the subject is another layer"
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (AttentionLayer(width=8), "layers=AttentionLayer.*is no list of layers; list one"),
+        ([], r"layers=\[\]: is empty"),
+        ([AttentionLayer(width=8), 4], r"layers\[1\]=4: is not an AttentionLayer"),
+    ],
+)
+def test_layers_that_are_none_are_refused(declared: object, message: str) -> None:
+    simulator: Any = functools.partial(collapsed)
+    simulator.layers = declared
+    with pytest.raises(InputError, match=message):
+        made(simulator)
+
+
+def test_shrinking_keeps_what_the_subject_fixes() -> None:
+    small, large = AttentionLayer(width=8, seq_len=3, num_heads=2), AttentionLayer(width=16, seq_len=4, num_heads=2)
+
+    def loud(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return collapsed(layer.replace(output_std=2.0), size, rng)
+
+    simulator: Any = loud
+    unit, cost = Unit("outputs", large), Cost(4_000, 5e-4, 0.9)
+    simulator.layers = [large, small]
+    assert shrink(unit, "outputs.law", Subject.of(simulator), 0, cost) == small
+    simulator.layers = [large]
+    assert shrink(unit, "outputs.law", Subject.of(simulator), 0, cost) is None
+    del simulator.layers
+    simulator.supports = lambda layer: layer.width == 16 and layer.num_heads == 2
+    smaller = shrink(unit, "outputs.law", Subject.of(simulator), 0, cost)
+    assert isinstance(smaller, AttentionLayer)
+    assert (smaller.width, smaller.num_heads, smaller.seq_len) == (16, 2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +44,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
     progress = True
     while progress:
         progress = False
-        for candidate in current.simpler() if isinstance(current, ProgramCase) else _simpler(current):
+        for candidate in _candidates(current, subject):
             if candidate in tried:
                 continue
             if len(tried) > MOST_CANDIDATES:
@@ -81,6 +82,17 @@ def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:
         return bool(violated(run_unit(unit, subject, seed, cost)))
     except InputError:
         return False
+
+
+def _candidates(case: Case, subject: Subject) -> Iterator[Case]:
+    """Yield smaller cases that the subject can take: what it fixes stays as it is."""
+    if isinstance(case, ProgramCase):
+        yield from case.simpler()
+        return
+    smaller = (each for each in subject.layers if each.weight_entries < case.weight_entries)
+    candidates = sorted(smaller, key=lambda each: each.weight_entries) if subject.layers else _simpler(case)
+    with contextlib.suppress(InputError):  # a declaration that fails has been told of
+        yield from (each for each in candidates if not subject.reason_unsupported(each))
 
 
 def _simpler(layer: AttentionLayer) -> Iterator[AttentionLayer]:

@@ -144,12 +144,15 @@ class Run:
     def units(self, name: str, strategy: Any) -> list[Unit]:
         """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
 
-        Layers that the subject does not support stay in the plan, as not examined, and others stand in for them.
+        A subject that says which layers it is meets these alone. Of any other, layers that it does not support stay in
+        the plan, as not examined, and others stand in for them.
         """
         profile = self.profile
         if name in PROGRAM_PROPERTIES:
             drawn = draw_examples(strategy, profile.program_examples, self.seed, property_key(name))
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
+        if self.subject.layers:
+            return self.units_on(name, self.subject.layers)
         layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, property_key(name))]
         return self.units_on(name, [*layers, *self._stand_ins(layers)])
 
