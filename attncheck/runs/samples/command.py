@@ -26,13 +26,20 @@ from attncheck.records.scope import Scope
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
 from attncheck.runs.summary import render_table, unseen
+from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
 
 
 def check_file(
-    layer_path: Path, samples_path: Path, record: Path | None = None, *, seed: int = 0, false_alarm: float = 1e-6
+    layer_path: Path,
+    samples_path: Path,
+    record: Path | None = None,
+    *,
+    weights: str = GAUSSIAN,
+    seed: int = 0,
+    false_alarm: float = 1e-6,
 ) -> tuple[ExitCode, str]:
     """Examine a file of samples; return the exit code and what to print.
 
@@ -44,6 +51,8 @@ def check_file(
         See `attncheck.runs.samples.files.read_samples`.
     record : Path, optional
         Where a run record goes.
+    weights : str
+        The laws of the weights, as `attncheck.simulators.weights.WeightLaws.read` has them.
     seed : int
         Keys the reference draws.
     false_alarm : float
@@ -54,13 +63,14 @@ def check_file(
     InputError
         If a file cannot be used.
     """
-    budget = Budget(false_alarm)
+    budget, laws = Budget(false_alarm), WeightLaws.read(weights)
     samples = read_samples(samples_path, AttentionLayer.from_toml(layer_path))
-    results = examine_samples(samples, seed=seed, false_alarm=false_alarm)
+    results = examine_samples(samples, seed=seed, false_alarm=false_alarm, laws=laws)
     conclusion = conclude_file(results, budget, seed)
     if record is not None:
         _write(record, samples, results, conclusion, budget, seed)
-    return ExitCode.of(conclusion.verdict), _summary(samples, results, conclusion, budget, seed)
+    observed = _observed(samples, conclusion, seed, laws)
+    return ExitCode.of(conclusion.verdict), _summary(samples, results, conclusion, budget, observed)
 
 
 def conclude_file(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
@@ -94,9 +104,10 @@ def _write(
     writer.close()
 
 
-def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int) -> str:
+def _summary(
+    samples: Samples, results: Sequence[Result], conclusion: Conclusion, budget: Budget, observed: Sequence[str]
+) -> str:
     examined = [result for result in results if result.p_values]
-    observed = _observed(samples, conclusion, seed)
     lines = [
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {samples.source}, {len(samples):,} draws of "
         f"{samples.sample.layer.describe()}, "
@@ -114,12 +125,12 @@ def _summary(samples: Samples, results: Sequence[Result], conclusion: Conclusion
     return "\n".join(lines + unseen(results, "Not examined:"))
 
 
-def _observed(samples: Samples, conclusion: Conclusion, seed: int) -> list[str]:
+def _observed(samples: Samples, conclusion: Conclusion, seed: int, laws: WeightLaws) -> list[str]:
     """Return in words and numbers what differs, where something is violated."""
     if conclusion.verdict != "violated":
         return []
     sample = samples.sample.first(_DIAGNOSED)
-    return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
+    return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"), laws)
 
 
 def _table(results: Sequence[Result]) -> Table:

@@ -34,6 +34,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
 from attncheck.records.schema import Result
 from attncheck.runs.samples.files import Samples
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 BLOCKS = 3
@@ -53,10 +54,10 @@ class FilePlan:
     excused: Mapping[Check, str]
 
 
-def plan_file(samples: Samples, false_alarm: float) -> FilePlan:
+def plan_file(samples: Samples, false_alarm: float, laws: WeightLaws = GAUSSIAN_LAWS) -> FilePlan:
     """Return what a file of this size and content can be examined for, before looking at it."""
     sample = samples.sample
-    setting = Setting(sample.layer, sample.exposed, sample.coordinates)
+    setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     checks = (*CHECKS, *score_checks(sample.score_entries or ()))
     budget = Budget(false_alarm)
     level, single = budget.level(len(checks)), budget.looks_share / len(checks)
@@ -84,7 +85,9 @@ def _too_small(check: Check, needed: int | None, size: int) -> str:
     return f"{check.departure.text} takes {takes} draws, the file has {size:,}"
 
 
-def examine_samples(samples: Samples, *, seed: int = 0, false_alarm: float = 1e-6) -> list[Result]:
+def examine_samples(
+    samples: Samples, *, seed: int = 0, false_alarm: float = 1e-6, laws: WeightLaws = GAUSSIAN_LAWS
+) -> list[Result]:
     """Return one result per check, the registry's and those of single score entries.
 
     Parameters
@@ -94,9 +97,11 @@ def examine_samples(samples: Samples, *, seed: int = 0, false_alarm: float = 1e-
         Keys the streams of the exact law's reference draws.
     false_alarm : float
         Chance that a right file has any violated result.
+    laws : WeightLaws
+        Of the weights that made it.
     """
     started = time.perf_counter()
-    planned = plan_file(samples, false_alarm)
+    planned = plan_file(samples, false_alarm, laws)
     seconds = 0.0
     trails: dict[Check, tuple[Trail, Plan, Cost]] = {}
     if planned.in_blocks:
