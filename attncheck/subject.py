@@ -70,6 +70,9 @@ class Subject:
         Which of the two.
     supports : callable AttentionLayer -> bool or str
         Whether it can simulate a layer; a string says why not. From the callable's attribute `supports`.
+    layers : tuple of AttentionLayer
+        The layers that it is, where it is no simulator of any: a module has a width, heads and scales of its own. Runs
+        visit these and no others. From the callable's attribute `layers`; empty where it takes what it is given.
     weights : WeightLaws
         The laws of its weights, from the callable's attribute `weights`: a name of
         `attncheck.simulators.weights.WEIGHT_LAWS`, or a mapping of matrices ("query", "key", "value", "output", and
@@ -125,7 +128,7 @@ class Subject:
             programs = call
         if programs is not None and not callable(programs):
             refuse(f"{name}.programs", programs, "is not callable", f"make it a function {_PROGRAM_FORM}")
-        layers = _layers_of(name, getattr(call, "layers", ()))
+        layers = _layers_of(name, getattr(call, "layers", None))
         return cls(name, call, form, supports, weights, programs=programs, layers=layers)
 
     def reason_unsupported(self, case: Case) -> str:
@@ -289,6 +292,22 @@ def _decided(case: Case, weights: WeightLaws, handed: bool) -> tuple[str, ...]:
     return (*given, "key_gram", "value_gram") if given and signs else given
 
 
+def _layers_of(name: str, declared: Any) -> tuple[AttentionLayer, ...]:
+    """Return the layers that a subject says it is; none where it says nothing."""
+    remedy = "list one attncheck.AttentionLayer or more, or leave the attribute out"
+    if declared is None:
+        return ()
+    if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
+        refuse(f"{name}.layers", declared, "is no list of layers", remedy)
+    layers = tuple(dict.fromkeys(declared))
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, AttentionLayer):
+            refuse(f"{name}.layers[{number}]", layer, "is not an AttentionLayer", remedy)
+    if not layers:
+        refuse(f"{name}.layers", [], "is empty", remedy)
+    return layers
+
+
 def _weights_of(name: str, declared: Any, form: Form) -> WeightLaws:
     """Return what a subject declares; inputs that are handed to it are attncheck's own, of Gaussian W^i."""
     laws = WeightLaws.of(declared, f"{name}.weights")
@@ -332,15 +351,6 @@ def _read(layer: AttentionLayer, size: int, rng: np.random.Generator, reading: R
 def _name_of(call: Any) -> str:
     module, name = getattr(call, "__module__", "?"), getattr(call, "__qualname__", type(call).__qualname__)
     return f"{module}:{name}"
-
-
-def _layers_of(name: str, layers: Any) -> tuple[AttentionLayer, ...]:
-    """Return the layers that a subject says that it is."""
-    listed = list(layers) if isinstance(layers, Iterable) else [layers]
-    for each in listed:
-        if not isinstance(each, AttentionLayer):
-            refuse(f"{name}.layers", each, "is no AttentionLayer", "make it a list of attncheck.AttentionLayer")
-    return tuple(dict.fromkeys(listed))
 
 
 def _find(name: str) -> Any:

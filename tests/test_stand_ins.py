@@ -6,6 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.stand_ins import stand_in
@@ -83,3 +86,31 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
 
     run = made(supporting(failing))
     assert run.units("scores", layers()) == made().units("scores", layers())
+
+
+def being(*own: AttentionLayer) -> Any:
+    """Return a right simulator that says which layers it is."""
+    simulator: Any = functools.partial(collapsed)
+    simulator.layers = list(own)
+    return simulator
+
+
+def test_a_subject_that_says_which_layers_it_is_is_examined_on_these() -> None:
+    own = (AttentionLayer(width=8, query_std=0.5), GROUPED)
+    run = made(being(*own))
+    assert [unit.case for unit in run.units("scores", layers())] == list(own)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (AttentionLayer(width=8), "layers=AttentionLayer.*is no list of layers; list one"),
+        ([], r"layers=\[\]: is empty"),
+        ([AttentionLayer(width=8), 4], r"layers\[1\]=4: is not an AttentionLayer"),
+    ],
+)
+def test_layers_that_are_none_are_refused(declared: object, message: str) -> None:
+    simulator: Any = functools.partial(collapsed)
+    simulator.layers = declared
+    with pytest.raises(InputError, match=message):
+        made(simulator)

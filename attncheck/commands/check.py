@@ -12,6 +12,7 @@ def check(
     layer: list[Path],
     samples: list[Path],
     record: Path | None = None,
+    weights: str = "gaussian",
     seed: str = "0",
     false_alarm: float = 1e-6,
 ) -> int:
@@ -27,6 +28,8 @@ def check(
         file of outputs; or a .csv file with columns y1 ... ys and optionally p1_1_2 (head, row, column).
     record
         Write a run record to this path.
+    weights
+        The law of the weights, e.g. uniform, or those of some matrices: query=uniform,output=student5.
     seed
         Keys the draws of the exact law that the samples are compared with.
     false_alarm
@@ -34,6 +37,6 @@ def check(
     """
     from attncheck.runs.samples.command import check_files
 
-    code, text = check_files(layer, samples, record, seed=seed_of(seed), false_alarm=false_alarm)
+    code, text = check_files(layer, samples, record, weights=weights, seed=seed_of(seed), false_alarm=false_alarm)
     print(text)
     return code

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.checks.check import Setting
-from attncheck.checks.reference import Reference
-from attncheck.checks.registry import checks_of
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import (
     INPUTS,
@@ -33,12 +30,14 @@ from attncheck.diagnosis.estimates import (
     mean_square,
     score_estimates,
 )
+from attncheck.diagnosis.laws import fitting_laws, passes
 from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.case import ProgramCase
 from attncheck.looks.unit import Unit
 from attncheck.readings import simulate
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
@@ -46,8 +45,6 @@ FloatArray = NDArray[np.float64]
 _SIZE = 4_000
 # Entries of a diagnosis' largest array.
 _ENTRIES = 2**21
-# Properties whose checks must agree with a layer before it is named, and their level together.
-_CONFIRMING, _CONFIRMING_LEVEL = ("exactness", "scores", "conditional"), 0.01
 # Calls that are compared with each other, their draws, and the level of the comparison.
 _CALLS, _CALL_DRAWS, _CALLS_LEVEL = 24, 60, 1e-6
 #: What a simulator may have read otherwise than declared.
@@ -100,11 +97,14 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     key = unit.stream_key
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
-    found = differences(sample, seed_sequence(seed, *key, role="diagnosis/reference"))
+    root = seed_sequence(seed, *key, role="diagnosis/reference")
+    found = differences(sample, root, subject.weights, subject.form == "inputs")
     return [*_calls(layer, subject, stream(seed, *key, role="diagnosis/calls")), *found]
 
 
-def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
+def differences(
+    sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS, handed: bool = False
+) -> list[str]:
     """Return the estimates from a sample that differ from the declaration, and what they would fit, as sentences.
 
     Parameters
@@ -112,12 +112,16 @@ def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
     sample : Sample
     seed : numpy.random.SeedSequence
         For draws of the exact law to compare with, four times as many.
+    laws : WeightLaws
+        Of the weights, as they are declared.
+    handed : bool
+        Whether the inputs are attncheck's own.
     """
     found = {estimate.name: estimate for estimate in estimates(sample, seed) if estimate.differs}
     observed = [*map(str, found.values()), *_heads(sample)]
     if not found:
-        return observed
-    fits = [*_root_scaling(sample, seed), *_fitting(sample, seed), *_scaled_grams(sample.layer, found)]
+        return [*observed, *fitting_laws(sample, seed, laws, handed)]
+    fits = [*_root_scaling(sample, seed), *_fitting(sample, seed, laws), *_scaled_grams(sample.layer, found)]
     # Inputs whose Gram matrix has a factor make all matrices seem to have its inverse.
     if not fits and not any(_cancel(found, INPUTS, given) for given in (KEYS, VALUES)):
         fits = [*_initialised(sample, found)]
@@ -180,7 +184,7 @@ def _initialised(sample: Sample, found: Mapping[str, Observed]) -> Iterator[str]
             yield f"{', '.join(fits)} fit {whose}"
 
 
-def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
+def _fitting(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws) -> Iterator[str]:
     """Yield what the layer would have to declare, in one field, for estimates and checks to agree with it."""
     for field, value in _readings(sample.layer):
         try:
@@ -191,7 +195,7 @@ def _fitting(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]:
         if layer == sample.layer or masked:
             continue
         read = dataclasses.replace(sample, layer=layer)
-        if agree(read, seed) and _passes(read, seed):
+        if agree(read, seed) and passes(read, seed, laws):
             yield f"all of it fits a layer with {field}={value!r}"
 
 
@@ -218,12 +222,3 @@ def _root_scaling(sample: Sample, seed: np.random.SeedSequence) -> Iterator[str]
     )
     if off and not mended:
         yield "scores fit 1/√n: they are divided by the root of what score_scaling='1/n' divides tied ones by"
-
-
-def _passes(sample: Sample, seed: np.random.SeedSequence) -> bool:
-    """Return whether no check of the cheap properties finds anything suspicious in a sample."""
-    setting = Setting(sample.layer, sample.exposed, sample.coordinates)
-    reference = Reference(sample.layer, len(sample), sample.coordinates, seed)
-    checks = [check for name in _CONFIRMING for check in checks_of(name) if not check.reason_not_examined(setting)]
-    p_values = (check.test(setting, check.measure(sample, reference)).p_value for check in checks)
-    return all(p_value > _CONFIRMING_LEVEL / len(checks) for p_value in p_values)

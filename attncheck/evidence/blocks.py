@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck.evidence.distances import Uniform
-from attncheck.evidence.family import CONFIDENCE, Condensed, Family, Outcome, check_count, finite_array
+from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_count, finite_array
 from attncheck.evidence.ranks import rank_score
+from attncheck.evidence.summaries import Score
 
 #: The fewest draws of a block, and the blocks that a look has about; fewer where its draws are few.
 BLOCK, BLOCKS = 16, 32
@@ -93,7 +94,19 @@ class Blocks(Family):
         effect = self.null_effect + float(mine.mean() - others.mean())
         half = _QUANTILE * math.sqrt(float(mine.var() / mine.size + others.var() / others.size))
         p_value = min(1.0, 2.0 * float(special.ndtr(-abs(score.z))))
-        return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=score)
+        summary = self._summary(score.z, np.concatenate([mine, others]), mine.size)
+        return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
+
+    def _summary(self, z: float, joint: FloatArray, count: int) -> Score:
+        """Return the score with the error of the effect, from all blocks: whose they are does not show in it.
+
+        Distances add up as the shifts of single numbers do, which others of the same check may be.
+        """
+        information = count * (joint.size - count) / joint.size
+        if isinstance(self.base, Uniform):
+            return Score(z, information, "shift")
+        variance = float(joint.var())
+        return Score(z, information / variance if variance else 0.0, "deviation")
 
     def condensed(self, *data: Any) -> Condensed:
         """Return the effects themselves: a look has few blocks, however many draws they hold."""

@@ -144,8 +144,8 @@ class Run:
     def units(self, name: str, strategy: Any) -> list[Unit]:
         """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
 
-        Layers that the subject does not support stay in the plan, as not examined, and others stand in for them. A
-        subject that names its layers is examined on these alone.
+        A subject that says which layers it is meets these alone. Of any other, layers that it does not support stay in
+        the plan, as not examined, and others stand in for them.
         """
         profile = self.profile
         if name in PROGRAM_PROPERTIES:

@@ -105,6 +105,25 @@ class WeightLaws:
             check_choice(f"{field}[{name!r}]", law, tuple(WEIGHT_LAWS))
         return cls(**value)
 
+    @classmethod
+    def read(cls, text: str, field: str = "weights") -> Self:
+        """Return the laws of a text that a person typed.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or a matrix or a law is not known.
+
+        Examples
+        --------
+        >>> print(WeightLaws.read("uniform"), "|", WeightLaws.read("query=uniform,key=student5").key)
+        uniform | student5
+        """
+        if "=" not in text:
+            return cls.of(text, field)
+        pairs = [part.partition("=") for part in text.split(",")]
+        return cls.of({name.strip(): law.strip() for name, _, law in pairs}, field)
+
     @property
     def gaussian(self) -> bool:
         """Whether all of them are."""

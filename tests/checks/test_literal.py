@@ -131,6 +131,17 @@ def test_reference_shows_what_the_subject_shows() -> None:
         np.testing.assert_array_equal(values, values.astype(np.float32))
 
 
+def test_layers_add_up_in_the_unit_of_the_check() -> None:
+    layers = [PAPER, NARROW, ac.AttentionLayer(width=4, seq_len=1, num_heads=1)]
+    report = ac.check(Drawn("uniform", "uniform", 1.05), layers, properties=["scores"], profile="smoke")
+    pools = {pool.id: pool for pool in report.pools}
+    assert pools["scores.law@all"].p_values  # one number a draw in one layer, blocks in the others
+    scale = pools["scores.scale@all"]
+    assert scale.verdict in ("violated", "explained")
+    assert scale.effect == pytest.approx(0.1025, abs=0.03)
+    assert scale.text.startswith("common deviation of: score variance given inputs and keys")
+
+
 class TestBlocks:
     def test_level_holds_for_a_law_with_heavy_tails(self) -> None:
         rng = stream(0, "tests", "blocks")

@@ -16,6 +16,7 @@ from attncheck.records.schema import Closing, Manifest, Result, read
 from attncheck.runs.samples.command import check_files
 from attncheck.runs.samples.examine import examine_samples
 from attncheck.runs.samples.files import read_samples
+from attncheck.simulators.weights import draw_with_weights
 
 LAYER = ac.AttentionLayer(width=16)
 SIZE = 18_000
@@ -90,6 +91,23 @@ def test_damaged_samples_are_violated(tmp_path: Path, draws: ac.Draws, damage: s
     np.savez(path, **DAMAGES[damage](draws))
     results, _ = examine_samples([read_samples(path, LAYER)])
     assert any(result.verdict == "violated" for result in results)
+
+
+@pytest.mark.parametrize(("weights", "code"), [("uniform", 0), ("gaussian", 1), ("query=uniform", 1)])
+def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, code: int) -> None:
+    layer = ac.AttentionLayer(width=4, seq_len=3)
+    (tmp_path / "layer.toml").write_text(layer.to_toml())
+    drawn = draw_with_weights(layer, 12_000, 2, np.random.default_rng(3), "uniform")
+    np.savez(tmp_path / "samples.npz", **drawn.as_dict())  # type: ignore[arg-type]
+    found, text = check_files([tmp_path / "layer.toml"], [tmp_path / "samples.npz"], weights=weights)
+    assert found == code, text
+    assert ("all of it fits weights='uniform'" in text) == bool(code)
+
+
+@pytest.mark.parametrize("weights", ["cauchy", "queries=uniform", "query=cauchy"])
+def test_weights_that_are_not_known_are_refused(folder: Path, weights: str) -> None:
+    with pytest.raises(ac.InputError, match="is not known; use one of"):
+        check_files([folder / "layer.toml"], [folder / "outputs.npy"], weights=weights)
 
 
 def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:

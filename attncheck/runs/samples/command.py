@@ -27,6 +27,7 @@ from attncheck.records.scope import Scope
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
 from attncheck.runs.summary import render_table, together, unseen
+from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws that a description in numbers is made from.
 _DIAGNOSED = 4_000
@@ -37,6 +38,7 @@ def check_files(
     samples: Sequence[Path],
     record: Path | None = None,
     *,
+    weights: str = GAUSSIAN,
     seed: int = 0,
     false_alarm: float = 1e-6,
 ) -> tuple[ExitCode, str]:
@@ -50,6 +52,8 @@ def check_files(
         See `attncheck.runs.samples.files.read_samples`.
     record : Path, optional
         Where a run record goes.
+    weights : str
+        The laws of the weights, as `attncheck.simulators.weights.WeightLaws.read` has them.
     seed : int
         Keys the reference draws.
     false_alarm : float
@@ -63,13 +67,14 @@ def check_files(
     if len(layers) != len(samples):
         problem = f"are {counted(len(layers), 'layer')} for {counted(len(samples), 'file')}"
         refuse("layer", [str(path) for path in layers], problem, "pass --layer and --samples in turn, one for one")
-    budget = Budget(false_alarm)
+    budget, laws = Budget(false_alarm), WeightLaws.read(weights)
     files = [read_samples(path, AttentionLayer.from_toml(layer)) for layer, path in zip(layers, samples, strict=True)]
-    results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm)
+    results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
     conclusion = conclude_files([*results, *pools], budget, seed)
     if record is not None:
         _write(record, files, [*results, *pools], conclusion, budget, seed)
-    return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, seed)
+    observed = _observed(files, results, seed, laws)
+    return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed)
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
@@ -120,11 +125,10 @@ def _summary(
     pools: Sequence[Result],
     conclusion: Conclusion,
     budget: Budget,
-    seed: int,
+    observed: Sequence[str],
 ) -> str:
     examined = [result for result in results if result.p_values]
     bad = [result for result in (*violated(results), *pools) if result.verdict == Verdict.VIOLATED]
-    observed = _observed(files, results, seed)
     lines = [
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {_sources(files)}, {_drawn(files)}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
@@ -150,13 +154,13 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
     return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
 
 
-def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int) -> list[str]:
+def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[str]:
     """Return in words and numbers what differs in the first file in which something is violated."""
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
     for file in files:
         sample = file.sample.first(_DIAGNOSED)
         if sample.layer.key in bad:
-            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
+            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"), laws)
     return []
 
 

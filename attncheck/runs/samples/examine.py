@@ -38,6 +38,7 @@ from attncheck.looks.pools import CasePool, Later, Left, examine_pools, most_poo
 from attncheck.looks.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
 from attncheck.records.schema import Result, case_key
 from attncheck.runs.samples.files import Samples
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 BLOCKS = 3
@@ -57,13 +58,13 @@ class FilePlan:
     excused: Mapping[Check, str]
 
 
-def plan_file(samples: Samples, budget: Budget, decided: int) -> FilePlan:
+def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) -> FilePlan:
     """Return what a file of this size and content can be examined for, before looking at it.
 
-    `decided` is how many results looks decide on, of all files together.
+    `decided` is how many results looks decide on, of all files together; `laws` are of the weights that made it.
     """
     sample = samples.sample
-    setting = Setting(sample.layer, sample.exposed, sample.coordinates)
+    setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     checks = _checks(samples)
     level, single = budget.level(decided), budget.looks_share / decided
     block, size = len(samples) // BLOCKS, len(samples)
@@ -96,7 +97,7 @@ def _too_small(check: Check, needed: int | None, size: int) -> str:
 
 
 def examine_samples(
-    files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6
+    files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6, laws: WeightLaws = GAUSSIAN_LAWS
 ) -> tuple[list[Result], list[Result]]:
     """Return one result per file and check, and those of the pools of several files.
 
@@ -108,6 +109,8 @@ def examine_samples(
         Keys the streams of the exact law's reference draws.
     false_alarm : float
         Chance that right files have any violated result.
+    laws : WeightLaws
+        Of the weights that made them.
 
     Raises
     ------
@@ -121,7 +124,7 @@ def examine_samples(
         refuse("samples", twice.source, f"is of the layer of {first}", "put draws of one layer into one file")
     budget = Budget(false_alarm)
     decided = sum(len(_checks(file)) for file in files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
-    plans = [plan_file(file, budget, decided) for file in files]
+    plans = [plan_file(file, budget, decided, laws) for file in files]
     single = [_examine(file, plan, seed) for file, plan in zip(files, plans, strict=True)]
     in_blocks = [
         result
