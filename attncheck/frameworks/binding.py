@@ -58,6 +58,7 @@ class Binding(Protocol):
 
     - ``paths: tuple[str, ...]``: names of code paths of one module, such as ``("eval", "train")``. `run` and `softmax`
       then take ``path=``, one of them. The first is inspected in full, the others are compared with it.
+    - ``spare: frozenset[str]``: those of its paths that the module takes in another configuration only.
     - ``precision: float``: the unit roundoff of the forward; that of float32 where there is none.
     - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` is called in the place of every softmax, for
       attention that is written by hand.
@@ -106,6 +107,7 @@ class Instrument:
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
         self.paths: tuple[str, ...] = tuple(getattr(binding, "paths", ()))
+        self.spare: frozenset[str] = frozenset(getattr(binding, "spare", ()))
         self.softmax_watched = hasattr(binding, "softmax")
 
     @property

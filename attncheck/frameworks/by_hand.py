@@ -20,7 +20,7 @@ from attncheck.frameworks.forward import named, scales
 from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
-from attncheck.frameworks.probe import Forward, rounding
+from attncheck.frameworks.probe import UNTOLD, Forward, rounding
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.softmax import POSITIONS, UNSEEN, Products, Watcher, forward_of, rank_of
 
@@ -157,7 +157,7 @@ def _together(read: Sequence[Products], seen: _Seen) -> Inspection:
     paths = seen.paths
     if seen.bilinear:
         factor = max(1, seen.head_dim) ** -0.5
-        paths = {p: dataclasses.replace(each, scale="1/sqrt(head_dim)", factor=factor) for p, each in paths.items()}
+        paths = {p: dataclasses.replace(each, scale=UNTOLD, factor=factor) for p, each in paths.items()}
     return _result(seen, len(read), weights, paths, [*seen.notes, *unsure, *same], heads)
 
 
@@ -196,7 +196,7 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
         found, notes, _ = forward_of(there, state, *there.read(state))
         return found, notes
 
-    return over_paths(instrument.paths, watcher.path, forward, output, differs, look)
+    return over_paths(instrument.paths, instrument.spare, watcher.path, forward, output, differs, look)
 
 
 def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> Matrix:

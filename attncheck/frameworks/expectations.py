@@ -8,7 +8,7 @@ from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
 from attncheck.frameworks.initialiser import Matrix
-from attncheck.frameworks.probe import Forward
+from attncheck.frameworks.probe import UNTOLD, Forward
 
 _ROLES = ("query", "key", "value", "output", "query_key", "value_output")
 _OF_FORWARD = ("mask", "map", "scale")
@@ -63,6 +63,8 @@ def _of_forward(forward: Forward, name: str, value: Any) -> str:
     if not forward.known:
         return f"{name} cannot be held to {value!r}: the outputs are {forward}"
     is_ = getattr(forward, name)
+    if name == "scale" and is_ == UNTOLD:
+        return f"scale cannot be held to {value!r}: only W_Q W_Kᵀ times it shows"
     if name == "scale" and not isinstance(value, str):
         near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)
         return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"

@@ -125,8 +125,15 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     gains = _gains(reader, state, first)
     probe.gain = math.prod(gains.values())
     forward, notes = probe.forward(probe.y) if probe.steady else probe.unsteady
+    instrument = reader.instrument
     paths, differing = over_paths(
-        reader.instrument.paths, reader.path, forward, probe.output, probe.differs, lambda path, y: probe.forward(y)
+        instrument.paths,
+        instrument.spare,
+        reader.path,
+        forward,
+        probe.output,
+        probe.differs,
+        lambda path, y: probe.forward(y),
     )
     before, unclaimed = about_inputs(probe)
     after, has_output = about_outputs(probe)

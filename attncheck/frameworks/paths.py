@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.notes import Note
@@ -15,6 +15,7 @@ _WORDS = {"none": "no mask"}
 
 def over_paths(
     paths: Sequence[str],
+    spare: Collection[str],
     own: str,
     forward: Forward,
     output: Callable[[str], FloatArray],
@@ -27,6 +28,8 @@ def over_paths(
     ----------
     paths : sequence of str
         None where a module has one.
+    spare : collection of str
+        Those that the module takes in another configuration only: a difference is told and is no mistake of its own.
     own : str
         The path that was inspected.
     forward : Forward
@@ -49,10 +52,10 @@ def over_paths(
         else:
             found[path], more = look(path, y)
             notes += [Note(f"{path}: {note}", note.blames) for note in more]
-    return found, [*notes, *_differing(found, own)]
+    return found, [*notes, *_differing(found, spare, own)]
 
 
-def _differing(found: dict[str, Forward], own: str) -> Iterator[Note]:
+def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:
     """Yield where paths differ; those that differ in the same way are told together."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
@@ -61,7 +64,9 @@ def _differing(found: dict[str, Forward], own: str) -> Iterator[Note]:
                 alike.setdefault(difference, []).append(path)
     for (what, one, other), paths in alike.items():
         where = " and ".join(paths)
-        yield Note(f"two paths of this module differ in {what}: {own}: {one}; {where}: {other}", blames=True)
+        yield Note(
+            f"two paths of this module differ in {what}: {own}: {one}; {where}: {other}", not set(paths) <= set(spare)
+        )
 
 
 def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:

@@ -44,6 +44,10 @@ _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2
 
 
+#: The scale of scores where only products of matrices show: another one would show in W_Q W_Kᵀ.
+UNTOLD = "1/sqrt(head_dim), by convention"
+
+
 @dataclasses.dataclass(frozen=True)
 class Forward:
     """What a forward computes.

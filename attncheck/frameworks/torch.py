@@ -49,9 +49,14 @@ class Torch:
         self.paths: tuple[str, ...] = ("eval", "train")
         if isinstance(module, torch.nn.MultiheadAttention) and call is None:
             self.paths += (f"eval, {_WEIGHTS}",)
-        self._implemented = bool(_configurations(module))
+        configurations = _configurations(module)
+        self._implemented = bool(configurations)
+        self.spare: frozenset[str] = frozenset()
         if self._implemented:
-            self.paths = tuple(f"{mode}, {name}" for name in _IMPLEMENTATIONS for mode in ("eval", "train"))
+            own = configurations[0]._attn_implementation
+            names = sorted(_IMPLEMENTATIONS, key=lambda name: name != own)
+            self.paths = tuple(f"{mode}, {name}" for name in names for mode in ("eval", "train"))
+            self.spare = frozenset(path for path in self.paths if own in names and not path.endswith(own))
 
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module; the global generator is left as it was."""
