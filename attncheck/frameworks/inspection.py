@@ -11,6 +11,7 @@ from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, parameters_of
 from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
+from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
@@ -22,6 +23,8 @@ from attncheck.frameworks.result import Inspection
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
+# No layer is wider: inputs of more neurons fill the memory.
+_MOST_NEURONS = 2**20
 # A ratio of standard deviations says nothing where it is not known better than this.
 _SURE = 0.1
 
@@ -85,7 +88,7 @@ def inspect(
     ...
     AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5
     """
-    width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64")
+    width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64", _MOST_NEURONS)
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     instrument = Instrument(bind(make, width, call))
@@ -138,6 +141,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         *notes,
         *after,
         *repeated(read, roles, labels, precision),
+        *about_heads(read, roles, labels, precision),
         *_scaled_beforehand(weights, forward, probe),
         *biased(weights),
         *copies,
