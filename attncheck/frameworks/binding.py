@@ -143,6 +143,8 @@ class Instrument:
 
     def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
         made = _in_words("call", getattr(self.binding, method), *arguments, **options)
+        if made is None:
+            refuse("call", made, "is what it returned", "return the outputs, (batch, positions, width)")
         try:
             y = np.asarray(made, dtype=np.float64)
         except (TypeError, ValueError):

@@ -17,7 +17,9 @@ from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouc
 from attncheck.frameworks.effective import LAYER, NONE, ROLES, Effective
 from attncheck.frameworks.factors import Factors, factors_of
 from attncheck.frameworks.forward import named, scales
+from attncheck.frameworks.heads import about_heads, uneven
 from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
+from attncheck.frameworks.inputs import MIXED_BATCH
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import UNTOLD, Forward, rounding
@@ -85,8 +87,9 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
     forward, notes, bilinear = forward_of(watcher, state, products, shown)
     paths, differing = _over_paths(watcher, state, forward)
     parameters = instrument.parameters(state)
+    apart = [] if _apart(watcher, state) else [Note(MIXED_BATCH, blames=True)]
     norms = [Note(f"the inputs are normalised before attention: {watcher.norm}")] if watcher.norm != NONE else []
-    said = [Note(_BY_HAND), *norms, *notes, *same_layers(parameters), *differing]
+    said = [Note(_BY_HAND), *norms, *notes, *apart, *same_layers(parameters), *differing]
     seen = _Seen(watcher, products, bilinear, forward, paths, said)
     precision, centred = instrument.precision, watcher.norm == LAYER
     scores = products.scores if bilinear else None
@@ -100,6 +103,19 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
         rows = {role: matrix[: -(-_ENTRIES // math.prod(matrix.shape[1:]))] for role, matrix in matrices.items()}
         read.append(dataclasses.replace(read[0], **_fields(rows)))
     return _separate(read, found.factor, seen)
+
+
+def _apart(watcher: Watcher, state: Any) -> bool:
+    """Return whether a sequence has the same outputs alone and among others; or none of both twice."""
+    x = watcher.inputs()
+    among = np.concatenate([x, x[:, ::-1] / 2])
+
+    def output(given: FloatArray) -> FloatArray:
+        return np.asarray(watcher.instrument.run(state, given, untouched, watcher.path)[0])
+
+    alone, again, other = output(x), output(x), output(among)
+    bound = 2 * rounding(watcher.instrument.precision, watcher.width) * float(np.abs(alone).max())
+    return bool(np.abs(alone - other).max() <= bound or np.abs(alone - again).max() > bound)
 
 
 def _fields(matrices: Mapping[str, FloatArray]) -> dict[str, Any]:
@@ -138,7 +154,7 @@ def _separate(read: Sequence[Effective], factor: float, seen: _Seen) -> Inspecti
     labels = kv_labels(read[0], precision)
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {role: matrix_of(role, read, distinct, precision, centred=False) for role in roles}
-    notes += [*repeated(read, roles, labels, precision), *biased(weights)]
+    notes += [*repeated(read, roles, labels, precision), *about_heads(read, roles, labels, precision), *biased(weights)]
     return _result(seen, len(read), weights, paths, notes, len(set(labels)))
 
 
@@ -153,6 +169,7 @@ def _together(read: Sequence[Products], seen: _Seen) -> Inspection:
         for name in shown
         if len(read) > 1 and np.array_equal(read[0][name][0], read[1][name][0])
     ]
+    same += [note for name in shown for note in uneven(PRODUCTS[name], [each[name][0] for each in read])]
     unsure = [Note(_UNSEPARATED), *([Note(_SCALE)] if seen.bilinear else [])]
     paths = seen.paths
     if seen.bilinear:

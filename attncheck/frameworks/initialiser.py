@@ -139,7 +139,6 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         if laws.off_centre(first[role], scale):
             mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
             notes.append(Note(f"entries of {SYMBOLS[role]} have {mean}", blames=True))
-    notes += _same_heads(first, shown, precision)
     of = len(set(labels))
     size = len(labels) // of
     if 1 < of < len(labels) and len(labels) == of * size:
@@ -163,7 +162,21 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
     same = [r for r in roles if np.ptp(draws[1][r]) and alike(_common([d[r] for d in draws]), draws[1][r], precision)]
     if len(same) == len(roles) > 1:
         return [Note("all weights are the same in every draw: make returns a module that it does not draw", True)]
+    if not same:
+        return _same_again(draws, roles, precision)
     return [Note(f"{SYMBOLS[r]} is the same in every draw: this initialiser does not draw it", True) for r in same]
+
+
+def _same_again(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
+    """Say which matrices of the first draw come back later, as where modules are taken from a few."""
+    for i, draw in enumerate(draws):
+        same = [
+            r for r in roles if i and np.ptp(draw[r]) and alike(_common([draws[0][r], draw[r]]), draw[r], precision)
+        ]
+        if same:
+            text = f"draw {i} has the {', '.join(SYMBOLS[r] for r in same)} of draw 0 again: draws are not independent"
+            return [Note(text, blames=True)]
+    return []
 
 
 def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precision: float) -> list[Note]:
@@ -180,19 +193,6 @@ def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precisi
         if len(group) > 1:
             names = [SYMBOLS[role] for role in group]
             notes.append(Note(f"{', '.join(names[:-1])} and {names[-1]} are the same matrix", blames=True))
-    return notes
-
-
-def _same_heads(first: Effective, roles: Sequence[str], precision: float) -> list[Note]:
-    """Say in which matrices heads are copies of each other that no grouping of keys and values explains."""
-    notes = []
-    blocks = {"query": first.query.swapaxes(0, 1)}
-    heads = first.query.shape[1]
-    if "output" in roles:
-        blocks["output"] = first.output.reshape(heads, -1, first.output.shape[1])
-    for role, of in blocks.items():
-        if role in roles and heads > 1 and all(alike(of[0], other, precision) for other in of[1:]):
-            notes.append(Note(f"{SYMBOLS[role]} is the same in every head", blames=True))
     return notes
 
 

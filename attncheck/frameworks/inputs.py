@@ -14,6 +14,7 @@ PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outp
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
+MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
 _MIXED = "made of inputs at other positions too"
@@ -74,9 +75,12 @@ def _steady(lengths: FloatArray) -> bool:
 
 def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     """Return what is to be said of what follows attention, and whether there is a W_O to claim."""
+    notes = [] if probe.apart else [Note(MIXED_BATCH, blames=True)]
     if probe.merged is None:
-        return [Note(_after(probe))], False
-    notes, past, output = [], probe.matrices.past, probe.matrices.output
+        return [*notes, Note(_after(probe))], False
+    past, output = probe.matrices.past, probe.matrices.output
+    if output.shape[1] != probe.reader.width:
+        notes.append(Note(f"outputs have {output.shape[1]} neurons, inputs {probe.reader.width}"))
     if probe.merged == "wrong":
         notes.append(Note("heads are merged without a transpose, so that outputs mix positions", blames=True))
     small = 4 * probe.bound * max(float(np.abs(past).max()), float(np.abs(output).max()))

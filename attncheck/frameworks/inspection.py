@@ -12,6 +12,7 @@ from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, par
 from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
 from attncheck.frameworks.factors import gain_of
+from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import SYMBOLS, Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
@@ -25,6 +26,8 @@ _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
 # A matrix that is closer to a parameter is this parameter.
 _GAIN = 1e-2
+# No layer is wider: inputs of more neurons fill the memory.
+_MOST_NEURONS = 2**20
 # A ratio of standard deviations says nothing where it is not known better than this.
 _SURE = 0.1
 
@@ -88,7 +91,7 @@ def inspect(
     ...
     AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5
     """
-    width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64")
+    width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64", _MOST_NEURONS)
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     instrument = Instrument(bind(make, width, call))
@@ -150,6 +153,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         *notes,
         *after,
         *repeated(read, roles, labels, precision),
+        *about_heads(read, roles, labels, precision),
         *(_multiplied(gains, forward) if gains else _scaled_beforehand(weights, forward, probe)),
         *biased(weights),
         *copies,

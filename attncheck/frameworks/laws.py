@@ -216,6 +216,46 @@ def off_centre(entries: FloatArray, scale: Scale) -> bool:
     return abs(float(entries.mean())) * math.sqrt(entries.size) > Z * max(scale.high, 1e-300)
 
 
+def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
+    """Return the group that is farthest from the mean square of all, None where that is within chance.
+
+    Entries of one group may depend on each other, as those of a product of matrices do. Then mean squares vary more
+    than squares tell. How much they do shows between draws: a group is told apart only if it is by both.
+
+    Parameters
+    ----------
+    squares : ndarray, (K, H)
+        The mean square of each group in each draw.
+    sizes : ndarray, (K,)
+        The entries of a group in each draw.
+    entries : ndarray
+        All of them.
+
+    Examples
+    --------
+    >>> entries = np.random.default_rng(0).standard_normal((8, 4, 256)) * [[1.0], [1.0], [1.5], [1.0]]
+    >>> uneven(np.mean(entries**2, axis=-1), np.full(8, 256), entries)
+    2
+    """
+    draws, groups = squares.shape
+    mean = np.average(squares, axis=0, weights=sizes)
+    if draws < 2 or groups < 2 or not mean.any():
+        return None
+    every = entries.ravel() ** 2
+    spread = float(every.var()) / float(every.mean()) ** 2
+    shares = squares / squares.mean(axis=1, keepdims=True)
+    seen = float(shares.var(axis=0, ddof=1).mean()) * float(np.sum(sizes**2)) / float(np.sum(sizes)) ** 2
+    told = (spread if every.size >= _FEW else max(spread, 2.0)) / float(np.sum(sizes))
+    level = LEVEL / 2 / groups
+    sure = np.full(groups, True)
+    for variance, z in ((told, stats.norm.isf(level)), (seen, stats.t.isf(level, (draws - 1) * (groups - 1)))):
+        # The cube root of a mean square is all but normal, as in `scale_of`.
+        cube = max(variance, float(np.finfo(float).eps)) / 9
+        off = np.abs(np.cbrt(mean / mean.mean()) - (1 - cube)) / math.sqrt(cube)
+        sure &= off > z
+    return int(np.where(sure, off, 0.0).argmax()) if sure.any() else None
+
+
 @functools.cache
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return known scales, std·√fan_in, by their names.

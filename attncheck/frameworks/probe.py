@@ -67,6 +67,8 @@ class Forward:
         The largest difference from the formula with the module's own matrices, of the largest that attention adds.
     bound : float
         What rounding explains of it.
+    biased : bool
+        Whether something that depends on positions only is added to scores.
     """
 
     map: str
@@ -75,6 +77,7 @@ class Forward:
     factor: float
     error: float
     bound: float
+    biased: bool = False
 
     @property
     def known(self) -> bool:
@@ -145,10 +148,16 @@ class Probe:
         """What is said of a forward that differs from call to call: nothing."""
         return Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound), []
 
-    def output(self, path: str) -> FloatArray:
+    @property
+    def apart(self) -> bool:
+        """Whether a sequence has the same outputs alone and among others; or none of both twice."""
+        alone = self.output(self.reader.path, self.x[:1])
+        return not (self.steady and self.differs(self.y[:1], alone))
+
+    def output(self, path: str, x: FloatArray | None = None) -> FloatArray:
         """Return the output of the module as its user runs it, on one of its paths."""
-        swapped = self.reader.layout.first_axis
-        y = self.reader.instrument.run(self.state, self.x.swapaxes(0, 1) if swapped else self.x, untouched, path)
+        swapped, x = self.reader.layout.first_axis, self.x if x is None else x
+        y = self.reader.instrument.run(self.state, x.swapaxes(0, 1) if swapped else x, untouched, path)
         return y.swapaxes(0, 1) if swapped else y
 
     @property
@@ -185,7 +194,8 @@ class Probe:
         factor = best.factor * self.gain
         scale = named(factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
-        made = Forward(best.map, best.mask, scale, factor, error, bound * (_FITTED if fitted else 1.0))
+        explained = bound * (_FITTED if fitted else 1.0)
+        made = Forward(best.map, best.mask, scale, factor, error, explained, best.bias is not None)
         coarse = f"rounding hides what is less than {bound:.0%} of what attention adds"
         return made, [*self._told(made, best), *([Note(coarse)] if bound > _COARSE else [])]
 

@@ -100,6 +100,9 @@ class Inspection:
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
             shown = self.forward.map if self.forward.known else "no known formula"
             refuse("forward", shown, "is described by no AttentionLayer", remedy)
+        if self.forward.biased or (self.reader is not None and self.reader.layout.extra):
+            what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
+            refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim

@@ -140,7 +140,7 @@ class Watcher:
         each = y[:-1] - y[-1]
         bias = each[:, m]
         products = (scores / size**2, row / size, column / size, constant, (each[:, :m] - bias[:, None]) / size, bias)
-        return Products(*products, y[-1, m]), np.asarray(~hidden.any(axis=0))
+        return Products(*products, y[-1, m]), np.asarray(~hidden)
 
 
 def rank_of(products: FloatArray) -> int:
@@ -164,8 +164,12 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     y = watcher.instrument.run(state, x, untouched, watcher.path)[0]
     scores = watcher.watch(state, x)[1][0]
     silent = watcher.watch(state, x, np.zeros((1, *scores.shape)))[0][0]
-    mask = next((each for each in masks(len(shown)) if np.array_equal(visible(each, *shown.shape), shown)), OTHER)
+    names = {_named(each) for each in shown}
+    mask = names.pop() if len(names) == 1 else OTHER
     added = float(np.abs(y - silent).max())
+    if watcher.axis not in AXES.values():
+        where = "softmax over an axis that is neither keys, queries nor heads, such as the batch"
+        return dataclasses.replace(UNSEEN, mask=mask), [Note(where, blames=True)], True
     if added == 0.0:
         return dataclasses.replace(UNSEEN, mask=mask), [Note("attention adds nothing to the outputs")], True
     z = normed(x, watcher.norm)[0][:, : watcher.side]
@@ -185,7 +189,16 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
         notes.append(Note(f"the outputs are {found}", blames=True))
     elif name != "softmax":
         notes.append(Note(name, blames=True))
+    if (shown != shown[0]).any():
+        notes.append(Note("heads have different masks", blames=True))
+    elif mask not in ("none", "causal"):
+        notes.append(Note(f"the mask is neither none nor causal: {mask}"))
     return found, notes, bilinear
+
+
+def _named(shown: Booleans) -> str:
+    """Return the name of a mask, (L, L')."""
+    return next((each for each in masks(len(shown)) if np.array_equal(visible(each, *shown.shape), shown)), OTHER)
 
 
 def _made(read: Products, z: FloatArray) -> FloatArray:

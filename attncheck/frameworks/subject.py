@@ -20,6 +20,8 @@ OWN = "own"
 _NEURONS = 2
 # A module's outputs follow from its own matrices to this part of the largest.
 _CLOSE = 1e-2
+# Beyond this ratio of sizes an array is no matrix by itself; entries of few are that far off by chance.
+_GAIN = 1.25
 # Biases below are the rounding of zeros.
 _SMALL = 1e-6
 _SEEDS = 2**31
@@ -180,9 +182,18 @@ def _by_array(reader: Reader, state: Any, stds: Mapping[str, float]) -> dict[str
             names = ", ".join(SYMBOLS[role] for role in roles)
             refuse(name, sorted(told), f"is one array with more than one scale for {names}", "pass weights='own'")
         if told:
+            _refuse_gains(name, array, {role: before[role] for role in roles})
             found[name] = told.pop()
     instrument.fill(state, kept)
     return found
+
+
+def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:
+    """Refuse an array that a module multiplies before attention, or after it: its scale is not that of the matrix."""
+    for role, matrix in effective.items():
+        gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
+        if not 1 / _GAIN < gain < _GAIN:
+            refuse(name, round(gain, 3), f"is what it is multiplied by to make {SYMBOLS[role]}", "pass weights='own'")
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:

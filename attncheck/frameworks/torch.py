@@ -45,6 +45,8 @@ class Torch:
         if not isinstance(module, torch.nn.Module):
             refuse("make", module, "is no torch.nn.Module", "return one")
         self._dtype, self._device = _place(module)
+        if self._device.type == "meta":
+            refuse("make", self._device, "holds no numbers", "make the module on the CPU")
         self.precision = float(torch.finfo(self._dtype).eps) / 2
         self.paths: tuple[str, ...] = ("eval", "train")
         if isinstance(module, torch.nn.MultiheadAttention) and call is None:

@@ -23,8 +23,8 @@ CHECKED = ["scores", "conditional"]
 class Plain:
     """Attention in NumPy, its queries, keys and values packed into one array."""
 
-    def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0) -> None:
-        self.residual, self.bias, self.value_scale = residual, bias, value_scale
+    def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0, gain: float = 1.0) -> None:
+        self.residual, self.bias, self.value_scale, self.gain = residual, bias, value_scale, gain
 
     def init(self, seed: int) -> dict[str, FloatArray]:
         rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ class Plain:
         if heads is None:
             weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
             heads = weights / weights.sum(-1, keepdims=True) @ v
-        y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ state["last"] + self.residual * x
+        y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"]) + self.residual * x
         return y
 
     def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
@@ -56,7 +56,7 @@ class Unfilled:
     """The same, and nothing can be put into it."""
 
     init, run = Plain.init, Plain.run
-    residual, bias, value_scale = False, 0.0, 1.0
+    residual, bias, value_scale, gain = False, 0.0, 1.0, 1.0
 
 
 def test_gaussian_weights_are_put_in_at_the_scales_that_are_declared() -> None:
@@ -109,6 +109,8 @@ def test_what_cannot_be_a_subject_is_refused() -> None:
         ac.inspect(Plain(residual=True), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="is one array with more than one scale for W_Q, W_K, W_V"):
         ac.inspect(Plain(value_scale=3.0), width=WIDTH).subject()
+    with pytest.raises(ac.InputError, match=r"last=0.5: is what it is multiplied by to make W_O"):
+        ac.inspect(Plain(gain=0.5), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="give it parameters and fill"):
         ac.inspect(Unfilled(), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="weights='other'"):

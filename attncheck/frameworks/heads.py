@@ -1,0 +1,115 @@
+"""Heads against each other: which are copies, which are drawn once and for all, and which have a scale of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attncheck.frameworks import laws
+from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.effective import Effective, alike
+from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.frameworks.notes import Note
+
+
+def about_heads(
+    draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float
+) -> Iterator[Note]:
+    """Yield what sets heads of one matrix apart, or makes them one.
+
+    Parameters
+    ----------
+    draws : sequence of Effective
+        All rows of the first, some of the others.
+    roles : sequence of str
+    labels : sequence of int
+        Which keys and values each head has; copies of both are grouped heads, and no mistake.
+    precision : float
+    """
+    own = [list(labels).index(label) for label in sorted(set(labels))]
+    for role in roles:
+        heads = own if role in ("key", "value") else list(range(draws[0].query.shape[1]))
+        blocks = [_blocks(each, role, len(draws[0].query[0]))[heads] for each in draws if _whole(each, draws[0], role)]
+        if len(heads) < 2 or not np.ptp(blocks[0]):
+            continue
+        kept = _kept(blocks, precision)
+        yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
+        if kept and len(kept) < len(heads):
+            which = listed([heads[h] for h in kept])
+            yield Note(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it", True)
+        yield from uneven(SYMBOLS[role], [] if kept else blocks, heads)
+
+
+def _whole(draw: Effective, first: Effective, role: str) -> bool:
+    """Return whether all heads are among the rows that were read."""
+    return role != "output" or draw.output.shape == first.output.shape
+
+
+def _blocks(draw: Effective, role: str, heads: int) -> FloatArray:
+    """Return a matrix by heads, (H, ·, ·)."""
+    return draw.output.reshape(heads, -1, draw.output.shape[1]) if role == "output" else draw[role].swapaxes(0, 1)
+
+
+def listed(heads: Sequence[int]) -> str:
+    """Return heads in words.
+
+    Examples
+    --------
+    >>> listed([1]), listed([0, 2, 3])
+    ('head 1', 'heads 0, 2 and 3')
+    """
+    if len(heads) == 1:
+        return f"head {heads[0]}"
+    return f"heads {', '.join(map(str, heads[:-1]))} and {heads[-1]}"
+
+
+def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
+    """Yield which heads are copies of each other that no grouping of keys and values explains."""
+    groups: list[list[int]] = []
+    for h, block in enumerate(blocks):
+        group = next((g for g in groups if np.ptp(block) and alike(blocks[g[0]], block, precision)), None)
+        if group is None:
+            groups.append([h])
+        else:
+            group.append(h)
+    same = [listed([heads[h] for h in group]) for group in groups if len(group) > 1]
+    if same:
+        yield Note(
+            f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}", blames=True
+        )
+
+
+def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
+    """Return the heads that the second draw has from the first."""
+    if len(blocks) < 2:
+        return []
+    pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
+    return [h for h, (one, two) in enumerate(pairs) if np.ptp(two) and alike(one, two, precision)]
+
+
+def uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int] | None = None) -> Iterator[Note]:
+    """Yield which head is most clearly larger or smaller than the others.
+
+    Parameters
+    ----------
+    symbol : str
+    blocks : sequence of ndarray, (H, ·, ·)
+        Of each draw.
+    heads : sequence of int, optional
+        Their numbers.
+    """
+    if not blocks:
+        return
+    rows = blocks[-1].shape[1]
+    # A draw that comes again says nothing new.
+    drawn = {each[:, :rows].tobytes(): each for each in blocks[::-1]}.values()
+    size = np.array([each[0].size for each in drawn])
+    squares = np.array([np.mean(each**2, axis=(1, 2)) for each in drawn])
+    found = laws.uneven(squares, size, np.concatenate([each.ravel() for each in drawn]))
+    if found is not None:
+        mean = np.average(squares, axis=0, weights=size)
+        ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
+        head = found if heads is None else heads[found]
+        text = f"{symbol} has in head {head} {ratio:.3g} times the standard deviation of the other heads"
+        yield Note(text, blames=True)

@@ -1,0 +1,178 @@
+"""Heads, draws and sequences that are not what they seem, and input that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import attncheck as ac  # noqa: E402
+from attncheck.frameworks.laws import uneven  # noqa: E402
+
+from .test_torch import Own, by_hand  # noqa: E402
+
+F = torch.nn.functional
+Change = Callable[[Any], None]
+
+
+def changed(change: Change, attend: Any = None) -> Callable[[], Any]:
+    """Return what makes layers of four heads of 16 neurons, changed after they are drawn."""
+
+    def make() -> Any:
+        made = Own(attend)
+        with torch.no_grad():
+            change(made)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("attend", [None, by_hand], ids=["called", "by hand"])
+def test_heads_that_differ_from_the_others(attend: Any) -> None:
+    same = torch.randn(16, 64) / 14
+
+    def larger(made: Any) -> None:
+        made.q.weight[16:32] *= 1.3
+
+    def smaller(made: Any) -> None:
+        made.o.weight[:, 48:] *= 0.5
+
+    def copied(made: Any) -> None:
+        made.k.weight[32:48] = made.k.weight[:16]
+
+    def fixed(made: Any) -> None:
+        made.v.weight[:16] = same
+
+    for change, said in (
+        (larger, "W_Q has in head 1 1."),
+        (smaller, "W_O has in head 3 0."),
+        (copied, "W_K is the same in heads 0 and 2"),
+        (fixed, "W_V is the same in every draw in head 0: this initialiser does not draw it"),
+    ):
+        told = ac.inspect(changed(change, attend), 64).blamed
+        assert any(note.startswith(said) for note in told), (said, told)
+    assert ac.inspect(changed(lambda made: None, attend), 64).blamed == ()
+
+
+def test_keys_that_are_tiled_and_values_that_are_repeated() -> None:
+    def mixed(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k.repeat(1, 2, 1, 1), v.repeat_interleave(2, 1))
+
+    assert ac.inspect(lambda: Own(mixed, kv=2), 64).blamed == (
+        "W_K is the same in heads 0 and 2, and in heads 1 and 3",
+        "W_V is the same in heads 0 and 1, and in heads 2 and 3",
+    )
+
+
+def test_modules_that_come_again() -> None:
+    made = [Own() for _ in range(3)]
+    calls = iter(range(1000))
+    (told,) = ac.inspect(lambda: made[next(calls) % 3], 64).blamed
+    assert told == "draw 3 has the W_Q, W_K, W_V, W_O of draw 0 again: draws are not independent"
+
+
+def test_products_of_matrices_with_a_head_that_is_zero() -> None:
+    def zero(made: Any) -> None:
+        made.q.weight[16:32] = 0.0
+
+    (told,) = ac.inspect(changed(zero, by_hand), 64).blamed
+    assert told == "W_Q W_Kᵀ has in head 1 0 times the standard deviation of the other heads"
+
+
+@pytest.mark.parametrize("draws", [2, 8])
+@pytest.mark.parametrize("rank", [4, 48])
+def test_matrices_that_are_products_have_even_heads(rank: int, draws: int) -> None:
+    def low(made: Any) -> None:
+        made.k.weight.copy_(torch.randn(64, rank) @ torch.randn(rank, 64) / 8 / rank**0.5)
+
+    for seed in range(0, 160, 8):
+        assert ac.inspect(changed(low), 64, draws=draws, seed=seed).blamed == ()
+
+
+def test_even_groups_are_hardly_ever_told_apart() -> None:
+    rng = np.random.default_rng(0)
+    for draws, heads, size in ((2, 2, 1), (2, 64, 4), (8, 8, 8), (3, 4, 64)):
+        for _ in range(1000):
+            entries = rng.standard_normal((draws, heads, size))
+            assert uneven(np.mean(entries**2, axis=-1), np.full(draws, size), entries) is None
+
+
+@pytest.mark.parametrize("how", ["mixed", "over the batch"])
+def test_sequences_that_meet(how: str) -> None:
+    def mixed(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k.flip(0), v)
+
+    def over(q: Any, k: Any, v: Any) -> Any:
+        return (q @ k.mT / 4).softmax(0) @ v
+
+    told = ac.inspect(lambda: Own(mixed if how == "mixed" else over), 64).blamed
+    assert "outputs of a sequence depend on the other sequences of its batch" in told
+    assert (how == "mixed") == (not any(note.startswith("softmax over an axis that is neither") for note in told))
+
+
+def hidden(length: int, heads: int) -> Any:
+    """Return what a causal mask hides, but for the next position in the last heads."""
+    mask = torch.ones(length, length, dtype=torch.bool).triu(1).expand(4, length, length).clone()
+    mask[4 - heads :] = torch.ones(length, length, dtype=torch.bool).triu(2)
+    return mask
+
+
+@pytest.mark.parametrize(("heads", "said"), [(1, "heads have different masks"), (4, "the mask is neither")])
+def test_masks_by_hand_that_leak(heads: int, said: str) -> None:
+    def leaking(q: Any, k: Any, v: Any) -> Any:
+        return (q @ k.mT / 4).masked_fill(hidden(q.shape[2], heads), float("-inf")).softmax(-1) @ v
+
+    found = ac.inspect(lambda: Own(leaking), 64)
+    assert any(str(note).startswith(said) for note in found.notes)
+    assert found.forward.mask == "other"
+    with pytest.raises(AssertionError, match="mask is 'other'"):
+        found.require(mask="causal")
+
+
+def test_scores_and_keys_that_no_description_has() -> None:
+    def alibi(q: Any, k: Any, v: Any) -> Any:
+        at = torch.arange(q.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=-0.3 * (at[:, None] - at).abs().float())
+
+    def extra() -> Any:
+        return torch.nn.MultiheadAttention(64, 4, batch_first=True, add_zero_attn=True)
+
+    for make, what in ((lambda: Own(alibi), "a bias of scores by position"), (extra, "keys beyond the positions")):
+        found = ac.inspect(make, 64)
+        with pytest.raises(ac.InputError, match=what):
+            found.layer()
+        assert "theory: nothing: forward='softmax': comes with " in str(found)
+
+
+class Cut(torch.nn.Module):  # type: ignore[name-defined]
+    """Attention whose outputs are changed."""
+
+    def __init__(self, after: Any) -> None:
+        super().__init__()
+        self.inner, self.after = Own(), after
+
+    def forward(self, x: Any) -> Any:
+        return self.after(self.inner(x))
+
+
+def test_outputs_of_another_width_are_told() -> None:
+    notes = [str(note) for note in ac.inspect(lambda: Cut(lambda y: y[..., :5]), 64).notes]
+    assert notes == ["outputs have 5 neurons, inputs 64"]
+
+
+@pytest.mark.parametrize(
+    ("make", "width", "said"),
+    [
+        (lambda: Cut(lambda y: None), 64, "call=None: is what it returned; return the outputs"),
+        (lambda: torch.nn.Linear(64, 64, device="meta"), 64, "make=.*meta.*: holds no numbers; make the module"),
+        (lambda: Own(), 10**9, "width=1000000000: must be at most 1048576; pass the neurons"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(make: Any, width: int, said: str) -> None:
+    with pytest.raises(ac.InputError, match=said) as caught:
+        ac.inspect(make, width)
+    assert "\n" not in str(caught.value)
