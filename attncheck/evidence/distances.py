@@ -102,7 +102,7 @@ class Uniform(Family):
         distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
         p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         half = _band(count, 1.0 - CONFIDENCE)
-        picture = cdf_of_uniform(array, half, self.allowance)
+        picture = cdf_of_uniform(array, self.allowance)
         interval, at_most = _around(distance, half), self.allowance > 0.0
         summary = shift_score(array, self.allowance)
         return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most, summary)
@@ -209,7 +209,7 @@ class TwoSample(Family):
         p_value = special.kolmogorov(math.sqrt(effective) * distance)
         # Each law lies in its own band with half the error, so their distance lies in the sum.
         half = _band(ours.size, 0.5 - 0.5 * CONFIDENCE) + _band(theirs.size, 0.5 - 0.5 * CONFIDENCE)
-        picture = cdf_of_two(ours, theirs, half)
+        picture = cdf_of_two(ours, theirs, rounding)
         summary = rank_score(ours, theirs, rounding, logarithms=self.unit == 1.0)
         return Outcome(p_value, distance, *_around(distance, half), 0.0, ours.size, picture, summary=summary)
 
