@@ -25,7 +25,7 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
-from attncheck.evidence.pictures import POINTS, cdf, cdf_of_two, cdf_of_uniform
+from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
 from attncheck.evidence.ranks import (
     cells_of,
     rank_score,
@@ -113,7 +113,7 @@ class Uniform(Family):
         steps = np.arange(count + 1) / count
         distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
         half = _band(count, 1.0 - CONFIDENCE)
-        picture = cdf_of_uniform(array, half, self.allowance)
+        picture = cdf_of_uniform(array, self.allowance)
         return self._outcome(distance, count, half, picture, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> Condensed:
@@ -131,14 +131,15 @@ class Uniform(Family):
         def conclude(counts: NDArray[np.int64], total: float) -> Outcome:
             count = int(counts.sum())
             difference = np.cumsum(counts)[:-1] / count - edges
-            half, step = _band(count, 1.0 - CONFIDENCE), _CELLS // POINTS
-            picture = cdf(difference[step::step], half, self.allowance, count)
-            summary = score_of_sum(total, count, self.allowance)
-            return self._outcome(float(np.abs(difference).max()), count, half, picture, summary)
+            half, summary = _band(count, 1.0 - CONFIDENCE), score_of_sum(total, count, self.allowance)
+            # Cells are too coarse for a picture of the tails.
+            return self._outcome(float(np.abs(difference).max()), count, half, None, summary)
 
         return Condensed(sums, conclude).add(*data)
 
-    def _outcome(self, distance: float, count: int, half: float, picture: Mapping[str, Any], summary: Score) -> Outcome:
+    def _outcome(
+        self, distance: float, count: int, half: float, picture: Mapping[str, Any] | None, summary: Score
+    ) -> Outcome:
         p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         interval, at_most = _around(distance, half), self.allowance > 0.0
         return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most, summary)
@@ -241,7 +242,7 @@ class TwoSample(Family):
         check_count("reference", theirs.size, self.minimum_count)
         rounding = _rounding(ours, theirs, self.unit)
         distance = _two_sample_distance(ours, theirs, rounding)
-        picture = cdf_of_two(ours, theirs, _band_of_two(ours.size, theirs.size))
+        picture = cdf_of_two(ours, theirs, rounding)
         summary = rank_score(ours, theirs, rounding, logarithms=self.unit == 1.0)
         return _outcome_of_two(distance, ours.size, theirs.size, picture, summary)
 
@@ -267,13 +268,10 @@ class TwoSample(Family):
             count, others = map(int, sizes)
             distance = float((below / sizes[:, None] - rounded[::-1] / sizes[::-1, None]).max(initial=0.0))
             ranks = below.sum(axis=0) / sizes.sum()
-            shown = np.searchsorted(ranks, np.arange(1, POINTS) / POINTS).clip(max=len(points) - 1)
-            gaps = below[0, shown] / count - below[1, shown] / others
-            picture = cdf(gaps, _band_of_two(count, others), 0.0, count)
             cells = np.diff(rounded, axis=1, prepend=0, append=sizes[:, None])
             spread = spread_of_cells(points, ranks) if self.unit == 1.0 else None
             summary = score_of_cells(cells[0], cells.sum(axis=0), spread)
-            return _outcome_of_two(distance, count, others, picture, summary)
+            return _outcome_of_two(distance, count, others, None, summary)
 
         return Condensed(counts, conclude).add(*data)
 
@@ -382,7 +380,9 @@ def _band_of_two(ours: int, theirs: int) -> float:
     return _band(ours, 0.5 - 0.5 * CONFIDENCE) + _band(theirs, 0.5 - 0.5 * CONFIDENCE)
 
 
-def _outcome_of_two(distance: float, ours: int, theirs: int, picture: Mapping[str, Any], summary: Score) -> Outcome:
+def _outcome_of_two(
+    distance: float, ours: int, theirs: int, picture: Mapping[str, Any] | None, summary: Score
+) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
     interval = _around(distance, _band_of_two(ours, theirs))
     return Outcome(p_value, distance, *interval, 0.0, ours, picture, summary=summary)

@@ -6,16 +6,16 @@ digest depends on a picture.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.evidence.bands import QUANTILES
+
 FloatArray = NDArray[np.float64]
 
-#: Points of a distribution function that a picture shows.
-POINTS = 64
 # Residuals beyond this many standard deviations share the outermost bins.
 _WIDEST = 4.0
 _BINS = 32
@@ -23,43 +23,48 @@ _BINS = 32
 _DIGITS = 5
 
 
-def cdf_of_uniform(values: FloatArray, band: float, allowance: float) -> dict[str, Any]:
-    """Return the empirical distribution function of sorted values in [0, 1], less that of the uniform law.
+def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
+    """Return how many of sorted values in [0, 1] lie up to each of `attncheck.evidence.bands.QUANTILES`.
 
     Parameters
     ----------
     values : ndarray
         Sorted.
-    band : float
-        Half width of the simultaneous 99% band.
     allowance : float
-        Distance that the null itself may have.
+        Distance from the uniform law that the null itself may have.
 
     Examples
     --------
-    >>> picture = cdf_of_uniform((np.arange(640) + 0.5) / 640, 0.06, 0.0)
-    >>> picture["kind"], len(picture["difference"]), max(map(abs, picture["difference"]))
-    ('cdf', 63, 0.0)
+    >>> picture = cdf_of_uniform((np.arange(640) + 0.5) / 640, 0.0)
+    >>> picture["kind"], picture["below"][16:19], picture["count"]
+    ('counts', [20, 40, 60], 640)
     """
-    points = np.arange(1, POINTS) / POINTS
-    difference = np.searchsorted(values, points, side="right") / values.size - points
-    return cdf(difference, band, allowance, int(values.size))
+    below = np.searchsorted(values, QUANTILES, side="right").tolist()
+    return {"kind": "counts", "below": below, "count": int(values.size), "allowance": round(allowance, _DIGITS)}
 
 
-def cdf_of_two(ours: FloatArray, theirs: FloatArray, band: float) -> dict[str, Any]:
-    """Return the difference of two empirical distribution functions at quantiles of the pooled sample.
+def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
+    """Return how many of one sample, and of both, lie up to quantiles of both together.
 
     Parameters
     ----------
     ours, theirs : ndarray
         Sorted.
-    band : float
-        Half width of the simultaneous 99% band of the difference.
+    rounding : callable ndarray -> ndarray
+        By how much numbers may differ and count as one.
+
+    Examples
+    --------
+    >>> cdf_of_two(np.array([1.0, 3.0]), np.array([2.0, 4.0]), np.zeros_like)["below"]
+    [1, 1, 2]
     """
-    points = np.quantile(np.concatenate([ours, theirs]), np.arange(1, POINTS) / POINTS)
-    first = np.searchsorted(ours, points, side="right") / ours.size
-    second = np.searchsorted(theirs, points, side="right") / theirs.size
-    return cdf(first - second, band, 0.0, int(ours.size))
+    values = np.sort(np.concatenate([ours, theirs]))
+    points = values[np.ceil(QUANTILES * values.size).astype(int) - 1]
+    first, second = (np.searchsorted(sample, points + rounding(points), side="right") for sample in (ours, theirs))
+    pooled, places = np.unique(first + second, return_index=True)
+    apart = pooled < values.size
+    below = {"below": first[places][apart].tolist(), "pooled": pooled[apart].tolist()}
+    return {"kind": "paired counts", **below, "count": int(ours.size), "against": int(theirs.size)}
 
 
 def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
@@ -104,12 +109,6 @@ def rate(
     numbers = {"slope": slope, "low": low, "high": high}
     rounded = {name: float(f"{value:.4g}") for name, value in numbers.items()}
     return {"kind": "rate", **{name: _significant(values) for name, values in columns.items()}, **rounded}
-
-
-def cdf(difference: FloatArray, band: float, allowance: float, count: int) -> dict[str, Any]:
-    """Return the difference of two distribution functions at `POINTS` - 1 points, with the band about it."""
-    limits: Mapping[str, Any] = {"band": round(band, _DIGITS), "allowance": round(allowance, _DIGITS), "count": count}
-    return {"kind": "cdf", "difference": _decimals(difference), **limits}
 
 
 def _decimals(values: FloatArray) -> list[float]:

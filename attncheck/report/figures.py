@@ -11,15 +11,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
+from scipy import special
 
 from attncheck._lib.words import chance, counted, number, printable
+from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.family import Outcome
+from attncheck.evidence.pictures import cdf_of_uniform
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.words import in_departures
 from attncheck.report import svg
-from attncheck.report.pictures import Cdf, Covariances, RatePicture, Residuals, read_picture
+from attncheck.report.pictures import Counts, Covariances, PairedCounts, RatePicture, Residuals, leaves, read_picture
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
 
 _QUANTILE = NormalDist().inv_cdf(0.995)
@@ -29,13 +32,15 @@ _FARTHEST = 1e4
 _MOST_WIDTHS = 8
 # Characters of a name that fit.
 _LABEL = 48
+# Labels of quantiles.
+_QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
 
 def of_result(result: Result) -> Drawing | None:
     """Return the picture that a result carries, or None."""
     match read_picture(result.picture):
-        case Cdf() as picture:
-            return _cdf(picture, result)
+        case Counts() | PairedCounts() as picture:
+            return _counts(picture, result)
         case Residuals() as picture:
             return _residuals(picture, result)
         case Covariances() as picture:
@@ -45,27 +50,46 @@ def of_result(result: Result) -> Drawing | None:
     return None
 
 
-def _cdf(picture: Cdf, result: Result) -> Drawing:
-    difference = np.array(picture.difference)
-    points = np.arange(1, len(difference) + 1) / (len(difference) + 1)
-    outside = int((np.abs(difference) > picture.limit).sum())
-    worst = int(np.argmax(np.abs(difference)))
-    color = BAD if outside else ACCENT
+def _counts(picture: Counts | PairedCounts, result: Result) -> Drawing:
+    places = special.ndtri(picture.quantiles)
+    low, high = map(picture.in_errors, picture.band)
+    found = picture.in_errors(picture.below)
+    outside = leaves(picture) is not None
 
     def paint(axes: Axes) -> None:
-        axes.axhspan(-picture.limit, picture.limit, color=BAND, linewidth=0)
+        axes.fill_between(places, low, high, color=BAND, linewidth=0)
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        axes.plot(points, difference, color=color, linewidth=1.6, linestyle="--" if outside else "-")
-        reach = 1.25 * max(picture.limit, float(np.abs(difference).max()))
-        axes.set(xlim=(0, 1), ylim=(-reach, reach), xlabel="quantile", ylabel="observed − declared")
+        color, line = (BAD, "--") if outside else (ACCENT, "-")
+        axes.plot(places, found, color=color, linewidth=1.4, linestyle=line, marker="" if len(found) > 9 else ".")
+        reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, found))
+        axes.set(ylim=(-reach, reach), xlabel="quantile", ylabel="difference, standard errors")
+        shown = [place for place in _QUANTILES if places[0] <= special.ndtri(place) <= places[-1]]
+        axes.xaxis.set_major_locator(FixedLocator(list(special.ndtri(shown))))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{special.ndtr(place):g}"))
 
-    place = "leaves the band" if outside else "stays inside the band"
+    where, kept = _where(result), _band_kept(picture)
     alt = (
-        f"Difference between the observed and the declared distribution function of {_where(result)}, from "
-        f"{counted(picture.count, 'value')}. It {place} of ±{number(picture.limit)} that a right simulator keeps with "
-        f"99% chance; it is largest, {difference[worst]:+.3g}, at quantile {points[worst]:.2f}."
+        f"Difference between the observed and the declared distribution function of {where}, from "
+        f"{counted(picture.count, 'value')}, in standard errors. It {kept}."
     )
-    return draw(paint, alt, f"{_where(result)}: difference of distribution functions, 99% band")
+    return draw(paint, alt, f"{where}: difference of distribution functions, which {kept}")
+
+
+def _band_kept(picture: Counts | PairedCounts) -> str:
+    """Return that a picture stays inside its band, or where it lies farthest outside and by how many values."""
+    worst = leaves(picture)
+    if worst is None:
+        return "stays inside its 99% band"
+    place, found = float(picture.quantiles[worst]), picture.below[worst]
+    low, high = (int(edge[worst]) for edge in picture.band)
+    side, at = "below", f"{place:.2g}"
+    if place > 0.5:
+        low, found, high = picture.count - high, picture.count - found, picture.count - low
+        side, at = "above", f"1 − {1.0 - place:.2g}"
+    return (
+        f"leaves its 99% band, farthest at quantile {at}: too {'many' if found > high else 'few'} values lie {side}, "
+        f"{found:,} of {picture.count:,} where the band has {low:,} to {high:,}"
+    )
 
 
 def _residuals(picture: Residuals, result: Result) -> Drawing:
@@ -266,11 +290,11 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
 def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
     """Return the distribution function of first-look p-values against that of a right simulator."""
     values = np.sort(np.array(p_values))
-    band = max(0.0, test.high - test.effect)
+    picture = Counts(cdf_of_uniform(values, 0.0)["below"], len(values))
+    low, high = (edge / picture.count for edge in picture.band)
 
     def paint(axes: Axes) -> None:
-        grid = np.linspace(0, 1, 101)
-        axes.fill_between(grid, np.maximum(grid - band, 0), np.minimum(grid + band, 1), color=BAND, linewidth=0)
+        axes.fill_between([0, *QUANTILES, 1], [0, *low, 1], [0, *high, 1], color=BAND, linewidth=0)
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
         steps = np.arange(1, len(values) + 1) / len(values)
         axes.step([0, *values, 1], [0, *steps, 1], where="post", color=ACCENT, linewidth=1.6)
@@ -278,7 +302,7 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
 
     alt = (
         f"Distribution function of the first-look p-values of {counted(len(values), 'unit')} against the diagonal that "
-        f"a right simulator follows, with a 99% band of ±{band:.3g}. The largest distance is {test.effect:.3g}, "
+        f"a right simulator follows. It {_band_kept(picture)}. The largest distance is {test.effect:.3g}, "
         f"p = {chance(test.p_value)}."
     )
     return draw(paint, alt, "First-look p-values, one of each unit, against uniform", height=320)

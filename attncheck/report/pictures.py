@@ -2,26 +2,88 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample_band, uniform_band
 
 # What an axis can hold.
 _LARGEST = 1e12
+# Values whose band takes seconds.
+_MOST_VALUES = 10**8
 
 
-class Cdf(msgspec.Struct, frozen=True, tag="cdf", tag_field="kind"):
-    """Observed less declared distribution function at evenly spaced quantiles, with a simultaneous band."""
+class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
+    """How many of `count` values lie up to each of `QUANTILES`; the null may lie `allowance` from uniform."""
 
-    difference: list[float]
-    band: float
+    below: list[int]
     count: int
     allowance: float = 0.0
 
+    def __post_init__(self) -> None:
+        if len(self.below) != QUANTILES.size or not 0.0 <= self.allowance <= 1.0:
+            raise ValueError("is not what attncheck writes")
+        _check_counts(self.below, self.count)
+
     @property
-    def limit(self) -> float:
-        """The largest difference that is no surprise."""
-        return self.band + self.allowance
+    def quantiles(self) -> FloatArray:
+        """Where values are counted."""
+        return QUANTILES
+
+    @property
+    def band(self) -> tuple[IntArray, IntArray]:
+        """The least and the largest numbers that are no surprise."""
+        return uniform_band(self.count, self.allowance)
+
+    def in_errors(self, below: ArrayLike) -> FloatArray:
+        """Return how far such numbers are from the declared ones, in standard errors.
+
+        Those are of the angle whose squared sine is a share: in the tails too it has about the same error.
+        """
+        return 2.0 * math.sqrt(self.count) * (_angle(below, self.count) - _angle(QUANTILES, 1.0))
+
+
+class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="kind"):
+    """How many of `count` values are among the `pooled` lowest of them and of the `against` values of a reference."""
+
+    below: list[int]
+    pooled: list[int]
+    count: int
+    against: int
+
+    def __post_init__(self) -> None:
+        theirs = [both - ours for both, ours in zip(self.pooled, self.below, strict=True)]
+        _check_counts(self.below, self.count)
+        _check_counts(theirs, self.against)
+        if not self.pooled or any(low >= high for low, high in itertools.pairwise([0, *self.pooled, self.total])):
+            raise ValueError("is not what attncheck writes")
+
+    @property
+    def total(self) -> int:
+        """The values of both."""
+        return self.count + self.against
+
+    @property
+    def quantiles(self) -> FloatArray:
+        """Where values are counted, as shares of both samples."""
+        return np.array(self.pooled) / self.total
+
+    @property
+    def band(self) -> tuple[IntArray, IntArray]:
+        """The least and the largest numbers that are no surprise."""
+        return two_sample_band(self.count, self.against, tuple(self.pooled))
+
+    def in_errors(self, below: ArrayLike) -> FloatArray:
+        """Return how far such numbers are from those of the reference, in standard errors; see `Counts`."""
+        ours = np.asarray(below)
+        scale = 2.0 * math.sqrt(self.count * self.against / self.total)
+        return scale * (_angle(ours, self.count) - _angle(np.array(self.pooled) - ours, self.against))
 
 
 class Residuals(msgspec.Struct, frozen=True, tag="residuals", tag_field="kind"):
@@ -52,7 +114,7 @@ class RatePicture(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     high: float
 
 
-Picture = Cdf | Residuals | Covariances | RatePicture
+Picture = Counts | PairedCounts | Residuals | Covariances | RatePicture
 
 
 def read_picture(raw: dict[str, Any] | None) -> Picture | None:
@@ -60,8 +122,8 @@ def read_picture(raw: dict[str, Any] | None) -> Picture | None:
 
     Examples
     --------
-    >>> read_picture({"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 10}).limit
-    0.1
+    >>> read_picture({"kind": "residuals", "shares": [0.5, 0.5], "widest": 4.0, "count": 10}).count
+    10
     >>> read_picture({"kind": "hologram"}) is None
     True
     """
@@ -72,6 +134,24 @@ def read_picture(raw: dict[str, Any] | None) -> Picture | None:
     except msgspec.ValidationError:
         return None
     return picture if _drawable(picture) else None
+
+
+def leaves(picture: Counts | PairedCounts) -> int | None:
+    """Return the place of the point that lies farthest outside its band, in standard errors, or None."""
+    low, high = map(picture.in_errors, picture.band)
+    outside = np.maximum((found := picture.in_errors(picture.below)) - high, low - found)
+    worst = int(np.argmax(outside))
+    return worst if outside[worst] > 0.0 else None
+
+
+def _angle(part: ArrayLike, whole: float) -> FloatArray:
+    return np.arcsin(np.sqrt(np.asarray(part) / whole))
+
+
+def _check_counts(below: Sequence[int], count: int) -> None:
+    """Refuse numbers that do not rise from 0 to `count`."""
+    if not 0 < count <= _MOST_VALUES or any(low > high for low, high in itertools.pairwise([0, *below, count])):
+        raise ValueError("is not what attncheck writes")
 
 
 def _drawable(picture: Picture) -> bool:

@@ -211,9 +211,7 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert isinstance(whole.summary, Score)
     assert found.summary.z == pytest.approx(whole.summary.z, rel=0.03, abs=0.3)
     assert found.summary.information == pytest.approx(whole.summary.information, rel=0.15)
-    assert found.picture is not None
-    assert whole.picture is not None
-    assert found.picture["difference"] == pytest.approx(whole.picture["difference"], abs=0.03)
+    assert found.picture is None  # cells are too coarse for tails
 
 
 @given(st.sampled_from(sorted(RANKS)), seeds, several, wrongs)

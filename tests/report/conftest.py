@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attncheck._lib.streams import digest
-from attncheck.evidence.pictures import cdf_of_uniform, covariances, histogram_of_residuals
+from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform, covariances, histogram_of_residuals
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
 
@@ -111,7 +111,8 @@ def pictured_results() -> list[Result]:
     }
     distance: dict[str, Any] = {"null_effect": 0.0, "departure": 0.05, "effect": 0.02}
     return [
-        make_result("scores.law", picture=cdf_of_uniform(np.sort(rng.random(500)), 0.07, 0.0), **distance),
+        make_result("scores.law", picture=cdf_of_uniform(np.sort(rng.random(500)), 0.0), **distance),
+        make_result("scores.size", picture=cdf_of_two(np.sort(values[:, 0]), np.arange(-2, 2, 0.01), np.zeros_like)),
         make_result("scores.spread", picture=covariances(np.ones((500, 3)), values**2)),
         make_result("conditional.scale", "conditional", picture=histogram_of_residuals(values.ravel())),
         make_result("outputs.limit", "limit", picture=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),

@@ -13,17 +13,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import STAGES
+from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
 from attncheck.looks.profiles import ANCHORS
 from attncheck.records.schema import Planned, read
-from attncheck.report import render_report
+from attncheck.report import figures, render_report
 
 from .conftest import LAYERS, long_record, make_result, pictured_results, violated_result, write_record
+
+RNG = np.random.default_rng(12)
 
 
 class Parsed(HTMLParser):
@@ -235,11 +240,52 @@ def test_a_verdict_that_was_edited_is_refused_by_its_line(tmp_path: Path) -> Non
     assert "Entry" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            np.sort(np.append(np.full(9, 1e-5), RNG.random(991))),
+            r"at quantile .*e-0\d: too many values lie below, 9 of",
+        ),
+        (np.sort(1.0 - np.append(np.full(9, 1e-5), RNG.random(991))), r"at quantile 1 − .*: too many values lie above"),
+        (0.01 + 0.98 * np.sort(RNG.random(4000)), r"too few values lie (below|above), 0 of 4,000 where the band has"),
+    ],
+)
+def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], words: str) -> None:
+    drawing = figures.of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    assert drawing is not None
+    assert re.search(words, drawing.caption)
+    assert re.search(words, drawing.alt)
+
+
+def test_picture_of_two_samples_names_where_they_part() -> None:
+    ours, theirs = np.sort(RNG.standard_normal(500) + 1.0), np.sort(RNG.standard_normal(2000))
+    drawing = figures.of_result(make_result("scores.size", picture=cdf_of_two(ours, theirs, np.zeros_like)))
+    assert drawing is not None
+    assert re.search(r"leaves its 99% band, .*: too few values lie below, \d+ of 500", drawing.caption)
+
+
+def test_right_picture_stays_inside_its_band() -> None:
+    values = (np.arange(1000) + 0.5) / 1000
+    drawing = figures.of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    assert drawing is not None
+    assert drawing.caption.endswith("stays inside its 99% band")
+    assert "too" not in drawing.alt
+
+
 def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
     pictures: list[dict[str, object]] = [
         {"kind": "hologram"},
-        {"kind": "cdf", "difference": [], "band": 0.1, "count": 3},
-        {"kind": "cdf", "difference": [1e300], "band": 0.1, "count": 3},
+        {"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 3},
+        {"kind": "counts", "below": [1], "count": 3},
+        {"kind": "counts", "below": [2] * 63, "count": 10**12},
+        {"kind": "counts", "below": [*[2] * 62, 1], "count": 3},
+        {"kind": "counts", "below": [2] * 63, "count": 3, "allowance": 1.5},
+        {"kind": "paired counts", "below": [], "pooled": [], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1], "pooled": [1, 2], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1, 1], "pooled": [2, 2], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1, 3], "pooled": [2, 6], "count": 3, "against": 3},
+        {"kind": "residuals", "shares": [1e300], "widest": 4, "count": 3},
         {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
         {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},
     ]
@@ -321,7 +367,7 @@ def test_long_records_are_streamed(tmp_path: Path) -> None:
 def test_baseline_shows_what_moved(clean_record: Path, faulty_record: Path) -> None:
     page = render(faulty_record, baseline=clean_record)
     text = page.text.partition("Compared with the baseline")[2]
-    assert "7 results examined in both runs; 0 results only in the baseline, 4 results only in this run" in text
+    assert "8 results examined in both runs; 0 results only in the baseline, 4 results only in this run" in text
     assert "The verdict changed on 2; 2 moved" in text
     assert "✓ consistent → ✗ violated" in text
     assert any("in this run against those in the baseline" in str(image["alt"]) for image in page.all("img"))

@@ -1,0 +1,149 @@
+"""Bands around distribution functions that a right sample leaves with the same chance at every point.
+
+A band of constant width says nothing of the tails. Here the number of values below each point has the same local level,
+half of it for too few and half for too many: the largest at which the whole band is kept with 99% chance.
+
+That chance is computed for the size at hand. Numbers of values from point to point are independent Poisson counts,
+given their sum; of the first of two samples, independent binomial ones. They are added up from point to point, and
+what leaves the band on the way is dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, poisson
+
+from attncheck.evidence.family import CONFIDENCE
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_TAIL = 2.0 ** -np.arange(21, 5, -1)
+#: Where distribution functions are looked at: 1/32 apart in the middle, and down to 2⁻²¹ by halves in both tails.
+QUANTILES: FloatArray = np.concatenate([_TAIL, np.arange(1, 32) / 32, 1.0 - _TAIL[::-1]])
+# Halvings of the logarithm of the local level: to 4%.
+_HALVINGS = 7
+
+
+@functools.lru_cache(maxsize=256)
+def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
+    """Return the least and the largest number of values up to each of `QUANTILES` that the band holds.
+
+    Parameters
+    ----------
+    count : int
+        Independent values that are uniform on [0, 1].
+    allowance : float
+        How far from uniform their distribution function may lie: each point keeps its level for each such law.
+
+    Examples
+    --------
+    >>> low, high = uniform_band(500)
+    >>> float(QUANTILES[12]), int(low[12]), int(high[12])
+    (0.001953125, 0, 6)
+    >>> int(low[31]), int(high[31])
+    (212, 288)
+    """
+    level, low, high = _uniform(count)
+    if allowance == 0.0:
+        return low, high
+    low = _lowest(_table(_Law(poisson, count * np.maximum(QUANTILES - allowance, 0.0), float(count), count)), level)
+    return low, count - low[::-1]
+
+
+@functools.lru_cache(maxsize=256)
+def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
+    """Return the least and the largest number of values of the first sample among the lowest of both.
+
+    Parameters
+    ----------
+    ours, theirs : int
+        Sizes of both samples.
+    pooled : tuple of int
+        How many lowest values of both together; increasing, more than none and less than all.
+
+    Examples
+    --------
+    >>> low, high = two_sample_band(500, 1500, (10, 1000))
+    >>> low.tolist(), high.tolist()
+    ([0, 224], [6, 276])
+    """
+    parts = functools.partial(binom, p=ours / (ours + theirs))
+    return _band(_Law(parts, np.array(pooled), ours + theirs, ours))[1:]
+
+
+@dataclass(frozen=True)
+class _Law:
+    """How many of `count` values lie up to each point, where parts of a size hold independent numbers but for the sum.
+
+    ``parts(sizes)`` is the law of such numbers, ``sizes`` those of the parts up to each point and ``total`` all.
+    """
+
+    parts: Callable[[Any], Any]
+    sizes: NDArray[Any]
+    total: float
+    count: int
+
+
+@functools.lru_cache(maxsize=256)
+def _uniform(count: int) -> tuple[float, IntArray, IntArray]:
+    return _band(_Law(poisson, count * QUANTILES, float(count), count))
+
+
+def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
+    """Return the largest local level, of both sides together, at which the whole band is kept, and that band."""
+    count, tables = law.count, (_table(law), _table(replace(law, sizes=law.total - law.sizes)))
+
+    def band(level: float) -> tuple[IntArray, IntArray]:
+        low, rest = (_lowest(table, level) for table in tables)
+        return np.append(low, count), np.append(count - rest, count)
+
+    # At the least level the points keep the band whatever their joint law; at the largest a single one does.
+    least, most = math.log((1.0 - CONFIDENCE) / len(law.sizes)), math.log(1.0 - CONFIDENCE)
+    low, high = band(math.exp(least))
+    fewest = np.maximum(0, low - np.append(0, high[:-1]))
+    width = int(np.max(high - np.append(0, low[:-1]) - fewest)) + 1
+    length = 1 << (2 * width).bit_length()
+    steps = law.parts(np.diff(law.sizes, prepend=0, append=law.total)[:, None])
+    spectra = np.fft.rfft(steps.pmf(fewest[:, None] + np.arange(width)), length)
+    wanted = CONFIDENCE * float(law.parts(law.total).pmf(count))
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (least + most)
+        kept = _kept(spectra, fewest, length, *band(math.exp(middle))) >= wanted
+        least, most = (middle, most) if kept else (least, middle)
+    low, high = band(math.exp(least))
+    return math.exp(least), low[:-1], high[:-1]
+
+
+def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: IntArray, high: IntArray) -> float:
+    """Return the chance that sums of steps, from `fewest` on and given by Fourier transforms, keep to a band."""
+    chances, start = np.ones(1), 0
+    for spectrum, step, least, most in zip(spectra, fewest, low, high, strict=True):
+        reached = np.fft.irfft(np.fft.rfft(chances, length) * spectrum, length)
+        start += step
+        chances, start = reached[least - start : most - start + 1], least
+    return float(chances[0])
+
+
+def _table(law: _Law) -> tuple[IntArray, FloatArray]:
+    """Return numbers that a law hardly falls below, and its distribution function from there to beyond the mean."""
+    share = law.sizes / law.total
+    spread = np.sqrt(law.count * share * (1.0 - share))
+    first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]
+    numbers = first + np.arange(int(8.0 * spread.max()) + 15)
+    below, beyond = law.parts(law.sizes[:, None]), law.parts(law.total - law.sizes[:, None])
+    joint = below.pmf(numbers) * beyond.pmf(law.count - numbers) / law.parts(law.total).pmf(law.count)
+    return first[:, 0], np.cumsum(joint, axis=1)
+
+
+def _lowest(table: tuple[IntArray, FloatArray], level: float) -> IntArray:
+    """Return the least number at each point that the law falls below with less than half the level."""
+    lowest: IntArray = table[0] + np.sum(table[1] < 0.5 * level, axis=1)
+    return lowest

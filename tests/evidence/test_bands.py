@@ -1,0 +1,128 @@
+"""Bands of equal local level: kept as often as they say, by simulation and by counting, whatever the sizes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import binom, hypergeom
+
+from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample_band, uniform_band
+from attncheck.evidence.distances import TwoSample, Uniform
+
+RNG = np.random.default_rng(31)
+# Of a simulated chance of 1%: a right one is farther off less than once in 10,000 times.
+_ERRORS = 4.0
+
+
+def _kept(below: IntArray, band: tuple[IntArray, IntArray]) -> float:
+    """Return the share of rows, shape (samples, points), that keep a band."""
+    return float(np.mean(np.all((band[0] <= below) & (below <= band[1]), axis=1)))
+
+
+def _uniform_counts(count: int, samples: int) -> IntArray:
+    steps = RNG.multinomial(count, np.diff(QUANTILES, prepend=0.0, append=1.0), size=samples)
+    return np.cumsum(steps, axis=1)[:, :-1]
+
+
+@pytest.mark.parametrize("count", [50, 500, 20_000])
+def test_one_sample_keeps_the_whole_band_with_99_percent(count: int) -> None:
+    samples = 40_000
+    error = _ERRORS * np.sqrt(0.01 * 0.99 / samples)
+    # It is kept a little too often: counts are whole, and the level is found to 4%.
+    assert -error < _kept(_uniform_counts(count, samples), uniform_band(count)) - 0.99 < 0.001 + error
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(50, 200), (500, 500), (20_000, 5_000)])
+def test_two_samples_keep_the_whole_band_with_99_percent(ours: int, theirs: int) -> None:
+    samples, both = 40_000, ours + theirs
+    pooled = np.unique(np.clip(np.round(QUANTILES * both).astype(int), 1, both - 1))
+    # Numbers from point to point, drawn without replacement.
+    below, left = np.zeros((samples, len(pooled)), dtype=int), np.full(samples, ours)
+    for place, (before, rank) in enumerate(itertools.pairwise([0, *pooled])):
+        left -= RNG.hypergeometric(left, both - before - left, rank - before)
+        below[:, place] = ours - left
+    error = _ERRORS * np.sqrt(0.01 * 0.99 / samples)
+    assert -error < _kept(below, two_sample_band(ours, theirs, tuple(pooled.tolist()))) - 0.99 < 0.002 + error
+
+
+def test_band_of_two_small_samples_is_that_of_all_orders() -> None:
+    low, high = two_sample_band(8, 8, tuple(range(1, 16)))
+    ranks = np.array(list(itertools.combinations(range(16), 8)))
+    below = np.sum(ranks[:, :, None] < np.arange(1, 16), axis=1)
+    assert 1.0 - _kept(below, (low, high)) <= 0.01
+    # One value narrower everywhere is left too often: the band is not wider than it must be.
+    inner = np.maximum(low, np.minimum(low + 1, high)), np.minimum(high, np.maximum(low, high - 1))
+    assert 1.0 - _kept(below, inner) > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 50, 20_000])
+def test_every_point_has_the_same_level_but_for_whole_numbers(count: int) -> None:
+    low, high = uniform_band(count)
+    left = binom.cdf(low - 1, count, QUANTILES), binom.sf(high, count, QUANTILES)
+    # A band that is narrower by one value at a point exceeds the level there, where it can be narrower.
+    narrower = np.concatenate([binom.cdf(low, count, QUANTILES), binom.sf(high - 1, count, QUANTILES)])
+    level = max(np.max(chances) for chances in left)
+    assert level <= 0.005
+    assert narrower.min() > 0.96 * level
+
+
+@pytest.mark.parametrize("allowance", [0.0, 0.02])
+@pytest.mark.parametrize("count", [1, 50, 5_000])
+def test_band_rises_is_symmetric_and_holds_what_is_declared(count: int, allowance: float) -> None:
+    low, high = uniform_band(count, allowance)
+    assert np.all(np.diff(low) >= 0)
+    assert np.all(np.diff(high) >= 0)
+    np.testing.assert_array_equal(high, count - low[::-1])
+    assert np.all((low <= np.ceil(count * QUANTILES)) & (np.floor(count * QUANTILES) <= high))
+    assert low.min() >= 0
+
+
+def test_band_of_one_value_misses_its_tails_only() -> None:
+    low, high = uniform_band(1)
+    outside = low[-1] == 1, high[0] == 0
+    assert outside == (True, True)
+    middle = (QUANTILES > 0.01) & (QUANTILES < 0.99)
+    assert set(low[middle]) == {0}
+    assert set(high[middle]) == {1}
+
+
+def test_two_samples_are_alike_from_either_side() -> None:
+    ranks = (3, 40, 500, 999)
+    low, high = two_sample_band(300, 700, ranks)
+    again, top = two_sample_band(700, 300, ranks)
+    np.testing.assert_array_equal(np.array(ranks) - high, again)
+    np.testing.assert_array_equal(np.array(ranks) - low, top)
+    level = 2 * max(np.max(hypergeom.cdf(low - 1, 1000, 300, ranks)), np.max(hypergeom.sf(high, 1000, 300, ranks)))
+    assert 0.01 / 8 < level < 0.01
+
+
+@pytest.mark.parametrize("law", [lambda n: np.maximum(RNG.standard_normal(n), 0.0), lambda n: 1.0 * RNG.poisson(2, n)])
+def test_samples_with_ties_keep_their_band(law: Callable[[int], FloatArray]) -> None:
+    kept = 0
+    for _ in range(300):
+        picture = TwoSample(ratio=2).test(law(100), law(200)).picture
+        assert picture is not None
+        below = np.array([picture["below"]])
+        kept += int(_kept(below, two_sample_band(100, 200, tuple(picture["pooled"]))))
+    assert kept >= 290  # 297 at least expected; P(< 290) is below 1e-3
+
+
+def test_laws_within_the_allowance_keep_its_band() -> None:
+    values = np.clip(RNG.random((5_000, 200)) + 0.03, 0.0, 1.0)
+    below = np.sum(values[:, :, None] <= QUANTILES, axis=1)
+    assert _kept(below, uniform_band(200, 0.03)) > 0.985
+    assert _kept(below, uniform_band(200)) < 0.97
+
+
+def test_a_few_values_far_out_leave_the_band_though_not_the_distance() -> None:
+    values = np.concatenate([np.full(6, 1e-5), RNG.random(1994)])
+    outcome = Uniform().test(values)
+    assert outcome.p_value > 1e-3
+    assert outcome.picture is not None
+    below = np.array(outcome.picture["below"])
+    _, high = uniform_band(2000)
+    assert np.any(below[:8] > high[:8])
+    assert np.all(below[20:-20] <= high[20:-20])
