@@ -32,11 +32,11 @@ def passes(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUS
         What its weights are taken to be.
     """
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
-    known = (sample.layer, len(sample), sample.coordinates, seed)
+    checks = [check for name in _CONFIRMING for check in checks_of(name) if not check.reason_not_examined(setting)]
+    known = (sample.layer, len(sample), sample.coordinates, seed, frozenset(check.compares for check in checks))
     reference = Reference(*known)
     if not laws.gaussian:
         reference = LiteralReference(*known, laws=laws, like=sample, block=block_of(len(sample)))
-    checks = [check for name in _CONFIRMING for check in checks_of(name) if not check.reason_not_examined(setting)]
     p_values = (check.test(setting, check.measure(sample, reference)).p_value for check in checks)
     return all(p_value > _CONFIRMING_LEVEL / len(checks) for p_value in p_values)
 
