@@ -1,14 +1,11 @@
-"""The ledger of a run: is everything accounted for, and what does it come to?
-
-It reads records of built-in types, as they come back from pytest's workers, in any order.
-"""
+"""The ledger of a run: is everything accounted for, and what does it come to?"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck._lib.streams import digest
@@ -17,7 +14,13 @@ from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Verdict
 
-_REMEDY = "write one record for each planned statistic, as `Entry` describes"
+_REMEDY = "make one entry for each planned statistic"
+# Names that a sentence lists.
+_NAMED = 5
+# The case at the end of an id, but not the name of a pool: a person reads the check.
+_CASE = re.compile("@[0-9a-f]{12}$")
+#: Verdicts that are no pass, the weightiest first.
+BY_WEIGHT = ("violated", "incomplete", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -75,31 +78,6 @@ class Entry:
         if self.looks and not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
             refuse("p_values", self.p_values, f"is empty although {self.id} is {self.verdict}", _REMEDY)
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Entry:
-        """Return the entry of a record; keys that the ledger does not need are ignored.
-
-        Raises
-        ------
-        InputError
-            If a key is missing or its value is out of range.
-        """
-        missing = [key for key in ("id", "unit", "verdict", "p_values") if key not in record]
-        if missing:
-            refuse("record", dict(record), f"has no {', '.join(missing)}", _REMEDY)
-        if not isinstance(record["p_values"], list | tuple):
-            refuse("p_values", record["p_values"], "must be a list", _REMEDY)
-        return cls(
-            id=record["id"],
-            unit=record["unit"],
-            verdict=record["verdict"],
-            p_values=tuple(record["p_values"]),
-            combined=record.get("combined", 1.0),
-            continuous=bool(record.get("continuous", True)),
-            key=record.get("key", ""),
-            looks=record.get("looks", True),
-        )
-
 
 @dataclass(frozen=True)
 class Completeness:
@@ -122,85 +100,181 @@ class Completeness:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One reason why a run is no pass.
+
+    Attributes
+    ----------
+    part : {"completeness", "verdicts", "uniformity", "drift", "power"}
+        What was looked at; the last two only where a run is held against another one.
+    verdict : {"violated", "incomplete", "inconclusive"}
+        What it makes of the run.
+    text : str
+        A sentence.
+    """
+
+    part: str
+    verdict: str
+    text: str
+
+
+_NOTHING = [Finding("verdicts", "inconclusive", "nothing was examined")]
+
+
+@dataclass(frozen=True)
 class Conclusion:
     """What a whole run comes to.
 
     Parameters
     ----------
-    verdict : {"consistent", "violated", "incomplete", "inconclusive"}
-        Only "consistent" is a pass.
-    reasons : tuple of str
-        Why it is not "consistent", each a sentence; empty if it is.
+    findings : tuple of Finding
+        Why it is no pass, the weightiest first; empty if it is one.
     completeness : Completeness
         Planned against reported.
     uniformity : Outcome or None
         Test of the keyed first-look p-values; None if no unit has an eligible one.
+    p_values : tuple of float
+        These p-values, in the order of their units.
     """
 
-    verdict: str
-    reasons: tuple[str, ...]
-    completeness: Completeness
-    uniformity: Outcome | None
+    findings: tuple[Finding, ...] = ()
+    completeness: Completeness = Completeness()
+    uniformity: Outcome | None = None
+    p_values: tuple[float, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The verdict that weighs most; only "consistent" is a pass."""
+        return weightiest(self.findings)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is no pass, each a sentence."""
+        return tuple(finding.text for finding in self.findings)
 
     def unless(self, doubt: str) -> Conclusion:
         """Return the same, inconclusive where it would be consistent and there is a doubt.
 
         Examples
         --------
-        >>> Conclusion("consistent", (), Completeness(), None).unless("one result is little").verdict
+        >>> Conclusion().unless("one result is little").verdict
         'inconclusive'
         """
-        if not doubt or self.verdict != "consistent":
+        if not doubt or self.findings:
             return self
-        return replace(self, verdict="inconclusive", reasons=(doubt,))
+        return replace(self, findings=(Finding("verdicts", "inconclusive", doubt),))
+
+    def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
+        """Return the same, with the verdict that the run itself ended with where that is none of its findings'.
+
+        Examples
+        --------
+        >>> Conclusion().no_better_than("inconclusive", ["little was asked for"]).reasons
+        ('the run ended inconclusive: little was asked for',)
+        """
+        if verdict in ("consistent", *(finding.verdict for finding in self.findings)):
+            return self
+        known = verdict if verdict in BY_WEIGHT else "incomplete"
+        text = f"the run ended {verdict}: {'; '.join(reasons) or 'no reason'}"
+        return replace(self, findings=(*self.findings, Finding("verdicts", known, text)))
 
 
-def conclude(planned: Iterable[str], records: Sequence[Mapping[str, Any]], budget: Budget, run_seed: int) -> Conclusion:
-    """Return the conclusion of a run.
+def weightiest(findings: Iterable[Finding]) -> str:
+    """Return the verdict of findings: a violation stands whatever else happened.
+
+    Examples
+    --------
+    >>> weightiest([Finding("verdicts", "inconclusive", ""), Finding("drift", "violated", "")]), weightiest([])
+    ('violated', 'consistent')
+    """
+    found = {finding.verdict for finding in findings}
+    return next((verdict for verdict in BY_WEIGHT if verdict in found), "consistent")
+
+
+class Ledger:
+    """Takes what a run reports as it comes, in any order, and says what it comes to.
+
+    Of each result it keeps the id; of those that are violated or inconclusive how suspicious they are.
 
     Parameters
     ----------
     planned : iterable of str
         Ids of all planned statistics, those ruled out by exposure or support included.
-    records : sequence of mapping
-        What was reported, in any order; see `Entry.from_record`.
-    budget : Budget
-        Gives the level of the uniformity test.
     run_seed : int
-        Seed of the run; keys which p-value of a unit is entered in the uniformity test.
-
-    Returns
-    -------
-    Conclusion
-        A violation stands whatever else happened; then comes incomplete, then inconclusive. A run in which
-        nothing was examined is inconclusive.
-
-    Raises
-    ------
-    InputError
-        If a record cannot be read.
+        Keys which p-value of a unit is entered in the uniformity test.
 
     Examples
     --------
-    >>> record = {"id": "a/scale", "unit": "a", "verdict": "consistent", "p_values": [0.3]}
-    >>> conclude(["a/scale"], [record], Budget(), run_seed=0).verdict
-    'consistent'
-    >>> conclude(["a/scale", "a/shift"], [record], Budget(), run_seed=0).reasons
+    >>> ledger = Ledger(["a/scale", "a/shift"], run_seed=0)
+    >>> ledger.take(Entry("a/scale", "a", "consistent", (0.3,)))
+    >>> ledger.conclude(Budget()).reasons
     ('1 planned result is missing: a/shift',)
+    >>> ledger.take(Entry("a/shift", "a", "not examined", ()))
+    >>> ledger.conclude(Budget()).verdict
+    'consistent'
     """
-    # Results come in any order; what is said of them has one.
-    entries = sorted(map(Entry.from_record, records), key=lambda entry: (entry.combined, entry.id))
-    completeness = compare(planned, (entry.id for entry in entries))
-    p_values = keyed_p_values(entries, run_seed)
-    uniformity = Uniform().test(list(p_values.values())) if p_values else None
-    found = {
-        "violated": _violations(entries, uniformity, budget.ledger_level),
-        "incomplete": _gaps(completeness),
-        "inconclusive": _doubts(entries),
-    }
-    verdict = next((name for name, reasons in found.items() if reasons), "consistent")
-    reasons = tuple(reason for group in found.values() for reason in group)
-    return Conclusion(verdict, reasons, completeness, uniformity)
+
+    def __init__(self, planned: Iterable[str], run_seed: int) -> None:
+        self._planned = set(planned)
+        self._seed = run_seed
+        self._reported: Counter[str] = Counter()
+        self._best: dict[str, tuple[str, float]] = {}
+        self._told: dict[str, list[tuple[float, str]]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
+        self._looked = self._examined = False
+
+    def take(self, entry: Entry, planned: bool = False) -> None:
+        """Take one result; `planned` where what it is follows from others, as for pools."""
+        if planned:
+            self._planned.add(entry.id)
+        self._reported[entry.id] += 1
+        self._looked |= entry.looks
+        self._examined |= bool(entry.looks and entry.p_values)
+        if entry.verdict in self._told:
+            self._told[entry.verdict].append((entry.combined, entry.id))
+        if entry.continuous and entry.p_values:
+            candidate = digest([self._seed, entry.key], 64), float(entry.p_values[0])
+            self._best[entry.unit] = min(self._best.get(entry.unit, candidate), candidate)
+
+    @property
+    def keyed_p_values(self) -> dict[str, float]:
+        """One first-look p-value of each unit of work, chosen by key and never by value.
+
+        Statistics of one unit share its draws, so that more than one p-value of a unit would be dependent and
+        the test of uniformity would fail right subjects. Units without an eligible entry are left out.
+        """
+        return {unit: self._best[unit][1] for unit in sorted(self._best)}
+
+    def conclude(self, budget: Budget, ended: bool = True) -> Conclusion:
+        """Return what the run comes to.
+
+        Parameters
+        ----------
+        budget : Budget
+            Gives the level of the uniformity test.
+        ended : bool
+            Whether the run ended by itself.
+        """
+        completeness = compare(self._planned, self._reported.elements())
+        p_values = tuple(self.keyed_p_values.values())
+        uniformity = Uniform().test(p_values) if p_values else None
+        findings = [
+            *self._having(Verdict.VIOLATED),
+            *_uneven(uniformity, budget.ledger_level),
+            *_gaps(completeness, ended),
+            *(self._having(Verdict.INCONCLUSIVE) if self._examined or not self._owes_looks else _NOTHING),
+        ]
+        return Conclusion(tuple(findings), completeness, uniformity, p_values)
+
+    @property
+    def _owes_looks(self) -> bool:
+        """Whether looks were to decide anything: statements of the theory have none."""
+        return self._looked or not self._reported
+
+    def _having(self, verdict: str) -> list[Finding]:
+        """Return a finding on the results with a verdict, the most suspicious first, by what was examined."""
+        told = sorted(self._told[verdict])
+        names = list(dict.fromkeys(_CASE.sub("", name) for _, name in told))
+        return _listed("verdicts", verdict, len(told), [told[0][1]] if len(told) == 1 else names, verdict)
 
 
 def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
@@ -228,65 +302,33 @@ def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
     )
 
 
-def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
-    """Return one first-look p-value of each unit of work, chosen by key and never by value.
-
-    Statistics of one unit share its draws, so that more than one p-value of a unit would be dependent and
-    the test of uniformity would fail right subjects.
-
-    Parameters
-    ----------
-    entries : iterable of Entry
-        In any order.
-    run_seed : int
-        Seed of the run.
-
-    Returns
-    -------
-    dict of str to float
-        Keyed by unit, in sorted order; units without an eligible entry are left out.
-
-    Examples
-    --------
-    >>> keyed_p_values([Entry("a/1", "a", "consistent", (0.3,))], run_seed=0)
-    {'a': 0.3}
-    """
-    best: dict[str, tuple[str, float]] = {}
-    for entry in entries:
-        if entry.continuous and entry.p_values:
-            candidate = digest([run_seed, entry.key], 64), float(entry.p_values[0])
-            best[entry.unit] = min(best.get(entry.unit, candidate), candidate)
-    return {unit: best[unit][1] for unit in sorted(best)}
+def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
+    if uniformity is None or uniformity.p_value >= level:
+        return []
+    text = (
+        f"the first-look p-values of {uniformity.count} units are not uniform: distance "
+        f"{uniformity.effect:.3g}, p = {uniformity.p_value:.2g} below {level:.2g}"
+    )
+    return [Finding("uniformity", "violated", text)]
 
 
-def _violations(entries: Sequence[Entry], uniformity: Outcome | None, level: float) -> list[str]:
-    reasons = _listed([each.id for each in entries if each.verdict == Verdict.VIOLATED], "violated")
-    if uniformity is not None and uniformity.p_value < level:
-        reasons.append(
-            f"the first-look p-values of {uniformity.count} units are not uniform: distance "
-            f"{uniformity.effect:.3g}, p = {uniformity.p_value:.2g} below {level:.2g}"
-        )
-    return reasons
-
-
-def _gaps(completeness: Completeness) -> list[str]:
+def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
+    killed = "the record has no closing line: the run was killed before it ended, or is still going on"
+    about = [
+        (completeness.missing, "missing", "planned result"),
+        (completeness.duplicated, "reported more than once", "result"),
+        (completeness.unplanned, "reported without a plan", "result"),
+    ]
     return [
-        *_listed(completeness.missing, "missing", "planned result"),
-        *_listed(completeness.duplicated, "reported more than once"),
-        *_listed(completeness.unplanned, "reported without a plan"),
+        *([] if ended else [Finding("completeness", "incomplete", killed)]),
+        *(f for ids, what, noun in about for f in _listed("completeness", "incomplete", len(ids), ids, what, noun)),
     ]
 
 
-def _doubts(entries: Sequence[Entry]) -> list[str]:
-    by_looks = [entry for entry in entries if entry.looks]
-    if not any(entry.p_values for entry in by_looks) and (by_looks or not entries):
-        return ["nothing was examined"]
-    return _listed([each.id for each in entries if each.verdict == Verdict.INCONCLUSIVE], "inconclusive")
-
-
-def _listed(ids: Sequence[str], what: str, noun: str = "result") -> list[str]:
-    """Return one sentence on `ids`, or none; long lists are cut."""
-    if not ids:
-        return []
-    shown = ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")
-    return [f"{len(ids)} {noun} is {what}: {shown}" if len(ids) == 1 else f"{len(ids)} {noun}s are {what}: {shown}"]
+def _listed(
+    part: str, verdict: str, count: int, names: Sequence[str], what: str, noun: str = "result"
+) -> list[Finding]:
+    """Return one finding on what `names` name, or none; long lists are cut."""
+    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    are = f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
+    return [Finding(part, str(verdict), f"{are} {what}: {shown}")] if count else []

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
+from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.gate.account import Account, Names, read_account
-from attncheck.gate.judge import Finding, judge_against, judge_closing, judge_run, notes_on
-
-_BY_WEIGHT = ("violated", "incomplete", "inconclusive")
+from attncheck.gate.judge import judge_against, judge_run, notes_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Judgement:
     @property
     def verdict(self) -> str:
         """Return the weightiest verdict of the findings: a violation stands whatever else happened."""
-        found = {finding.verdict for finding in self.findings}
-        return next((verdict for verdict in _BY_WEIGHT if verdict in found), "consistent")
+        return weightiest(self.findings)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -79,7 +77,6 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None) -> Judgeme
     remedy = "pass a chance, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
-    findings += judge_closing(ours, findings)
     if not baseline.exists():
         findings.append(_without_baseline(run, baseline, findings))
         return Judgement(ours, None, baseline, _ordered(findings), ())

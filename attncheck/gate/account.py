@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
-from attncheck.evidence.ledger import Entry, keyed_p_values
+from attncheck.evidence.ledger import Conclusion, Ledger
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name
+from attncheck.records.conclusion import concluded, entry_of
 from attncheck.records.schema import (
     Closing,
     Planned,
@@ -135,8 +136,8 @@ class Account:
         Violated and inconclusive results, the most suspicious first, `MOST_KEPT` of each at most.
     refuted : list of Theory
         Violated statements of the theory.
-    first_looks : dict of str to float
-        One first-look p-value for each unit, chosen by key.
+    conclusion : Conclusion
+        What the results come to: never better than what the run said at its end.
     pooled : dict of int to tuple of str
         The cases of each pool, by its key.
     scope : Scope
@@ -157,7 +158,7 @@ class Account:
     layers: dict[str, str]
     notable: list[Line]
     refuted: list[Theory]
-    first_looks: dict[str, float]
+    conclusion: Conclusion
     pooled: dict[int, tuple[str, ...]]
     scope: Scope
 
@@ -201,10 +202,8 @@ class _Gathering:
         self.examined: Counter[str] = Counter()
         self.reported: Counter[str] = Counter()
 
-    def take(self, line: Line) -> Entry:
-        """Take one result; return what the ledger needs of it."""
-        fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
-        entry = Entry(*fields)
+    def take(self, line: Line) -> None:
+        """Take one result."""
         self.keys.append(self.names.key(line.check, line.unit))
         if of_pool(line):
             self.pooled[self.keys[-1]] = tuple(line.case.get("of", ()))
@@ -222,9 +221,8 @@ class _Gathering:
         if line.verdict in self.notable:
             self._keep(self.notable[line.verdict], line)
         self.digests += result_digest(line)
-        return entry
 
-    def take_theory(self, line: Theory) -> Entry:
+    def take_theory(self, line: Theory) -> None:
         """Take one statement of the theory, which has none of the numbers of a look."""
         self.keys.append(self.names.key(line.name, line.id))
         self.verdicts.append(_VERDICTS.index(line.verdict))
@@ -235,7 +233,6 @@ class _Gathering:
         if line.verdict == Verdict.VIOLATED:
             self.refuted.append(line)
         self.digests += theory_digest(line)
-        return Entry(line.id, line.id, line.verdict, (), looks=False)
 
     def _keep(self, kept: list[Line], line: Line) -> None:
         kept.append(line)
@@ -258,26 +255,23 @@ def read_account(path: Path, names: Names) -> Account:
     """
     lines = read_as(path, Head | Line | Theory | Closing)
     head: Head = next(lines)
-    planned = _planned(path, head, names)
-    gathered, closing = _Gathering(names), []
-
-    def entries() -> Iterator[Entry]:
-        for number, line in enumerate(lines, 2):
-            if isinstance(line, Closing):
-                closing.append(line)
-                continue
-            with sensible(path, number):
-                entry = gathered.take_theory(line) if isinstance(line, Theory) else gathered.take(line)
-            yield entry
-
-    first_looks = keyed_p_values(entries(), head.seed)
+    planned, ids = _planned(path, head, names)
+    gathered, ledger, closing = _Gathering(names), Ledger(ids, head.seed), None
+    for number, line in enumerate(lines, 2):
+        if isinstance(line, Closing):
+            closing = line
+            continue
+        with sensible(path, number):
+            ledger.take(entry_of(line), planned=isinstance(line, Line) and of_pool(line))
+            (gathered.take_theory if isinstance(line, Theory) else gathered.take)(line)
     _check_digest(path, closing, gathered.digests)
     gathered.digests = bytearray()
+    scope = Scope.of(gathered.examined, gathered.reported)
     order = np.argsort(gathered.keys, kind="stable")
     return Account(
         path=path,
         head=head,
-        closing=closing[0] if closing else None,
+        closing=closing,
         names=names,
         planned=planned,
         keys=np.asarray(gathered.keys, dtype=np.int64)[order],
@@ -290,27 +284,29 @@ def read_account(path: Path, names: Names) -> Account:
         layers=gathered.layers,
         notable=[line for kept in gathered.notable.values() for line in worst(kept)],
         refuted=gathered.refuted,
-        first_looks=first_looks,
+        conclusion=concluded(ledger, head.false_alarm, closing, scope),
         pooled=gathered.pooled,
-        scope=Scope.of(gathered.examined, gathered.reported),
+        scope=scope,
     )
 
 
-def _planned(path: Path, head: Head, names: Names) -> IntArray:
+def _planned(path: Path, head: Head, names: Names) -> tuple[IntArray, list[str]]:
+    """Return the keys of the planned results, each once, and their ids."""
     decoder = msgspec.json.Decoder(Planned)
-    keys = array("q")
+    keys, ids = array("q"), []
     for raw in head.planned:
         try:
             planned = decoder.decode(raw)
         except msgspec.DecodeError as error:
             raise InputError(f"record={path}: the plan is broken ({error}); make the record again") from None
         keys.append(names.key(planned.check, planned.unit))
+        ids.append(planned.id)
     head.planned = []
-    return np.unique(np.asarray(keys, dtype=np.int64))
+    return np.unique(np.asarray(keys, dtype=np.int64)), ids
 
 
-def _check_digest(path: Path, closing: Sequence[Closing], digests: bytearray) -> None:
-    if closing and closing[0].digest != combined_digest(digests):
+def _check_digest(path: Path, closing: Closing | None, digests: bytearray) -> None:
+    if closing is not None and closing.digest != combined_digest(digests):
         raise InputError(f"record={path}: its digest is not that of its results; make the record again")
 
 

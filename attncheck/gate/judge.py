@@ -1,65 +1,26 @@
-"""What may keep a run from passing: gaps, violations, p-values that are not uniform, drift, lost power."""
+"""What may keep a run from passing: what it comes to by itself, and what it lacks beside its baseline."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
-from attncheck.evidence.budget import Budget
-from attncheck.evidence.distances import Uniform
+from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import drift
-from attncheck.gate.account import Account, IntArray
+from attncheck.gate.account import Account
 
 # Names that a sentence lists.
 _LISTED = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One reason not to pass.
-
-    Attributes
-    ----------
-    part : {"completeness", "verdicts", "uniformity", "drift", "power"}
-    verdict : {"violated", "incomplete", "inconclusive"}
-        What it makes of the run.
-    text : str
-        A sentence.
-    """
-
-    part: str
-    verdict: str
-    text: str
-
-
 def judge_run(run: Account) -> Iterator[Finding]:
-    """Iterate over what is wrong with a run, whatever the baseline: completeness first."""
-    for text in _gaps(run):
+    """Iterate over what is wrong with a run, whatever the baseline."""
+    yield from run.conclusion.findings
+    if run.closing is not None and run.closing.reported != run.keys.size:
+        text = f"the closing line speaks of {run.closing.reported} results, there are {run.keys.size}"
         yield Finding("completeness", "incomplete", text)
-    for line_verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
-        number = int(run.having(line_verdict).sum())
-        if number:
-            ids = [line.id for line in run.notable if line.verdict == line_verdict]
-            ids += [line.id for line in run.refuted if line.verdict == line_verdict]
-            yield Finding("verdicts", str(line_verdict), f"{_number(number, 'result')} {line_verdict}: {_list(ids)}")
-    if not run.examined.any():
-        yield Finding("verdicts", "inconclusive", "nothing was examined")
-    elif doubt := run.scope.doubt():
-        yield Finding("verdicts", "inconclusive", doubt)
-    yield from _uniformity(run)
-
-
-def judge_closing(run: Account, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Iterate over what the run itself concluded and the findings do not say."""
-    stated = "consistent" if run.closing is None else run.closing.verdict
-    if run.closing is not None and stated not in ("consistent", *(finding.verdict for finding in findings)):
-        verdict = stated if stated in ("violated", "incomplete", "inconclusive") else "incomplete"
-        yield Finding("verdicts", verdict, f"the run ended {stated}: {'; '.join(run.closing.reasons) or 'no reason'}")
 
 
 def judge_against(run: Account, baseline: Account, false_alarm: float) -> Iterator[Finding]:
@@ -98,23 +59,6 @@ def notes_on(run: Account, baseline: Account) -> Iterator[str]:
         yield "the baseline has violated results; their effects were not compared"
 
 
-def _gaps(run: Account) -> Iterator[str]:
-    if run.closing is None:
-        yield "there is no closing line: the run was killed before it ended, or is still going on"
-    keys, counts = np.unique(run.keys, return_counts=True)
-    kinds = {
-        "planned and not reported (skipped or crashed)": np.setdiff1d(run.planned, keys),
-        "reported more than once": keys[counts > 1],
-        # Which pools there are follows from what was examined.
-        "reported without a plan": np.setdiff1d(keys, [*run.planned, *run.pooled]),
-    }
-    for what, found in kinds.items():
-        if found.size:
-            yield f"{_number(found.size, 'result')} {what}: {_by_unit(run, found)}"
-    if run.closing is not None and run.closing.reported != run.keys.size:
-        yield f"the closing line speaks of {run.closing.reported} results, there are {run.keys.size}"
-
-
 def _missing(run: Account, baseline: Account) -> Iterator[str]:
     if run.head.subject != baseline.head.subject:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
@@ -136,20 +80,6 @@ def _missing(run: Account, baseline: Account) -> Iterator[str]:
         yield f"{_number(number, 'result')} no longer examined ({reason or 'no reason given'}): {_list(names)}"
 
 
-def _uniformity(run: Account) -> Iterator[Finding]:
-    if not run.first_looks:
-        return
-    test = Uniform().test(list(run.first_looks.values()))
-    level = Budget(run.head.false_alarm).ledger_level
-    if test.p_value < level:
-        yield Finding(
-            "uniformity",
-            "violated",
-            f"the first-look p-values of {test.count} units are not uniform: distance {test.effect:.3g}, "
-            f"p = {test.p_value:.2g} below {level:.2g}",
-        )
-
-
 def _units(account: Account) -> Counter[str]:
     """Return how many layers each property was planned on."""
     units = {unit for _, unit in account.names.pairs(account.planned)}
@@ -167,11 +97,6 @@ def _loss(change: drift.Change) -> str:
 
 def _layers(run: Account, changes: Sequence[drift.Change]) -> str:
     return _list([run.layers[change.unit] for change in changes])
-
-
-def _by_unit(run: Account, keys: IntArray) -> str:
-    units = dict.fromkeys(unit for _, unit in run.names.pairs(keys))
-    return f"{_number(len(units), 'unit')} of work, {_list(units)}"
 
 
 def _list(names: Iterable[str]) -> str:

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from attncheck.evidence.distances import Uniform
-from attncheck.evidence.family import Outcome
-from attncheck.evidence.ledger import Entry, keyed_p_values
+from attncheck.evidence.ledger import Conclusion, Ledger
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.bounded import Largest
+from attncheck.records.conclusion import concluded, entry_of
 from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, of_pool, read_as, sensible
+from attncheck.records.scope import Scope
 
 #: Results that are kept of each check, the most suspicious ones.
 KEPT = 24
 _Number = TypeVar("_Number", int, float)
-# Distinct texts that are counted, and ids that are named.
+# Distinct texts that are counted.
 _DISTINCT = 500
-_NAMED = 20
 
 
 class _Id(msgspec.Struct, frozen=True, gc=False):
@@ -159,14 +157,8 @@ class Gathered:
         Keys of the layers on which a claim was examined.
     reported : int
         Results in the record.
-    missing, unplanned, duplicated : int
-        Planned results that are not in the record, and so on.
-    named : dict of str to list of str
-        The first ids of each of these three.
-    p_values : list of float
-        The keyed first-look p-values, one of each unit.
-    uniformity : Outcome or None
-        Their test.
+    conclusion : Conclusion
+        What they come to: never better than what the run said at its end.
     theory : list of Theory
         The statements of the theory, by id.
     pools : list of Result
@@ -180,12 +172,7 @@ class Gathered:
     space: Space = dataclasses.field(default_factory=Space)
     claim_layers: dict[str, set[int]] = dataclasses.field(default_factory=dict)
     reported: int = 0
-    missing: int = 0
-    unplanned: int = 0
-    duplicated: int = 0
-    named: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    p_values: list[float] = dataclasses.field(default_factory=list)
-    uniformity: Outcome | None = None
+    conclusion: Conclusion = dataclasses.field(default_factory=Conclusion)
     theory: list[Theory] = dataclasses.field(default_factory=list)
     pools: list[Result] = dataclasses.field(default_factory=list)
 
@@ -200,6 +187,12 @@ class Gathered:
         """How many results have a p-value."""
         return sum(tally.examined for tally in self.tallies.values())
 
+    @property
+    def scope(self) -> Scope:
+        """How far the results on single cases reach."""
+        tallies = self.tallies.items()
+        return Scope.of({name: t.examined for name, t in tallies}, {name: t.verdicts.total() for name, t in tallies})
+
 
 def gather(path: Path) -> Gathered:
     """Read a record once.
@@ -211,16 +204,13 @@ def gather(path: Path) -> Gathered:
     """
     lines = read_as(path, _Manifest | Result | Theory | Closing)
     manifest: _Manifest = next(lines)
-    owed = {planned.id: False for planned in manifest.planned}
-    # The plan is the largest part of a long record, and `owed` holds what is needed of it.
+    ledger = Ledger((planned.id for planned in manifest.planned), manifest.seed)
+    # The plan is the largest part of a long record, and the ledger holds what is needed of it.
     manifest.planned.clear()
     found = Gathered(path, manifest)
-    p_values = keyed_p_values(_entries(found, owed, lines), found.manifest.seed)
-    found.p_values = list(p_values.values())
-    found.uniformity = Uniform().test(found.p_values) if found.p_values else None
-    missing = [name for name, reported in owed.items() if not reported]
-    found.missing = len(missing)
-    found.named["missing"] = heapq.nsmallest(_NAMED, missing)
+    for number, line in enumerate(lines, 2):
+        _take(found, ledger, number, line)
+    found.conclusion = concluded(ledger, manifest.false_alarm, found.closing, found.scope)
     found.tallies = dict(sorted(found.tallies.items()))
     found.theory.sort(key=lambda each: each.id)
     found.pools.sort(key=lambda each: each.id)
@@ -248,24 +238,21 @@ def extent(result: Result) -> tuple[float, str]:
     return math.prod(size for size in sizes if isinstance(size, int | float)), result.id
 
 
-def _entries(found: Gathered, owed: dict[str, bool], lines: Iterable[Line]) -> Iterator[Entry]:
-    """Count the lines of a record as they pass, and yield what the ledger needs of each result."""
-    for number, line in enumerate(lines, 2):
-        if isinstance(line, Closing):
-            found.closing = line
-        if isinstance(line, Theory):
-            found.theory.append(line)
-            _account(found, owed, line.id)
-        if not isinstance(line, Result):
-            continue
-        with sensible(found.path, number):
-            fields = (line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
-            entry, pooled = Entry(*fields), of_pool(line)
-        yield entry
-        if pooled:  # which pools there are follows from what was examined
-            found.pools.append(line)
-            continue
-        _account(found, owed, line.id)
+def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
+    """Count a line of a record."""
+    if isinstance(line, Closing):
+        found.closing = line
+    if not isinstance(line, Result | Theory):
+        return
+    with sensible(found.path, number):
+        entry, pooled = entry_of(line), isinstance(line, Result) and of_pool(line)
+    ledger.take(entry, planned=pooled)  # which pools there are follows from what was examined
+    found.reported += not pooled
+    if isinstance(line, Theory):
+        found.theory.append(line)
+    elif pooled:
+        found.pools.append(line)
+    else:
         # A layer on which nothing was examined was not visited.
         if line.p_values:
             layer = found.space.add(line.case, line.verdict == Verdict.VIOLATED)
@@ -277,26 +264,6 @@ def _tally(tallies: dict[str, Tally], result: Result) -> None:
     if result.check not in tallies:
         tallies[result.check] = Tally(result.check, result.claim, result.kind)
     tallies[result.check].add(result, _key(result.unit.encode()))
-
-
-def _account(found: Gathered, owed: dict[str, bool], name: str) -> None:
-    """Compare a reported id with the plan."""
-    found.reported += 1
-    if name not in owed:
-        found.unplanned += 1
-        _name(found.named.setdefault("unplanned", []), name)
-    elif owed[name]:
-        found.duplicated += 1
-        _name(found.named.setdefault("duplicated", []), name)
-    else:
-        owed[name] = True
-
-
-def _name(names: list[str], name: str) -> None:
-    """Keep the first names in sorted order."""
-    names.append(name)
-    names.sort()
-    del names[_NAMED:]
 
 
 def _count(counter: Counter[Any], value: Any) -> None:

@@ -141,22 +141,48 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 Line = Manifest | Result | Theory | Closing
 
 
-class _Seen(Protocol):
+class Reported(Protocol):
     """A result, or a reader's own struct of one."""
 
     @property
-    def unit(self) -> str: ...
+    def id(self) -> str:
+        """Its id."""
 
     @property
-    def case(self) -> dict[str, Any]: ...
+    def key(self) -> str:
+        """What it is known by."""
+
+    @property
+    def unit(self) -> str:
+        """Property and case."""
+
+    @property
+    def case(self) -> dict[str, Any]:
+        """The case as built-in types."""
+
+    @property
+    def verdict(self) -> str:
+        """A value of `Verdict`."""
+
+    @property
+    def p_values(self) -> list[float]:
+        """One for each look."""
+
+    @property
+    def combined(self) -> float:
+        """The trail's q."""
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the first p-value is uniform under the null."""
 
 
-def case_key(result: _Seen) -> str:
+def case_key(result: Reported) -> str:
     """Return the key of the case of a result, or the name of its pool."""
     return result.unit.partition("@")[2]
 
 
-def of_pool(result: _Seen) -> bool:
+def of_pool(result: Reported) -> bool:
     """Return whether a result is of several cases together.
 
     Raises

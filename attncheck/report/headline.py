@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from attncheck._lib.words import chance, counted, number
+from attncheck._lib.words import chance, counted
 from attncheck.checks.claims import CLAIMS
-from attncheck.diagnosis.causes import violated
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.gather import Gathered
-from attncheck.records.scope import Scope
-
-#: Overall verdicts, the worst first.
-ORDER = ("violated", "incomplete", "inconclusive", "consistent")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +17,7 @@ class Headline:
     Attributes
     ----------
     verdict : str
-        One of `ORDER`.
+        "violated", "incomplete", "inconclusive" or "consistent".
     sentence : str
     budget : str
         What the verdict may be wrong by.
@@ -39,80 +33,14 @@ class Headline:
 
 def headline(found: Gathered) -> Headline:
     """Return the verdict on a run."""
-    reasons = _reasons(found)
-    verdict = next((name for name in ORDER if reasons.get(name)), "consistent")
-    if found.closing is not None and found.closing.verdict in ORDER:
-        verdict = min(verdict, found.closing.verdict, key=ORDER.index)
-    own = [reason for name in ORDER for reason in reasons.get(name, [])]
-    told = own or (list(found.closing.reasons) if found.closing is not None else [])
-    return Headline(verdict, _sentence(found, verdict), _budget(found), tuple(told))
+    conclusion = found.conclusion
+    return Headline(conclusion.verdict, _sentence(found, conclusion.verdict), _budget(found), conclusion.reasons)
 
 
 def unseen_claims(found: Gathered) -> list[str]:
     """Return the names of claims that no result of the run examined."""
     seen = {tally.claim for tally in found.tallies.values() if tally.examined}
     return [name for name in CLAIMS if name not in seen]
-
-
-def scope_of(found: Gathered) -> Scope:
-    """Return how far a run reaches."""
-    tallies = found.tallies.items()
-    return Scope.of({name: t.examined for name, t in tallies}, {name: t.verdicts.total() for name, t in tallies})
-
-
-def _reasons(found: Gathered) -> dict[str, list[str]]:
-    """Return why a run is not consistent, by the verdict that follows."""
-    return {
-        "violated": [*_violations(found), *_not_uniform(found)],
-        "incomplete": _gaps(found),
-        "inconclusive": _doubts(found),
-    }
-
-
-def _violations(found: Gathered) -> list[str]:
-    refuted = [each.id for each in found.theory if each.verdict == Verdict.VIOLATED]
-    theory = [f"{counted(len(refuted), 'statement')} of the theory violated: {', '.join(refuted[:6])}"] * bool(refuted)
-    pools = [pool.id for pool in found.pools if pool.verdict == Verdict.VIOLATED]
-    named = f"{', '.join(pools[:6])}{', …' if len(pools) > 6 else ''}"
-    theory = [f"{counted(len(pools), 'pool')} of configurations violated: {named}"] * bool(pools) + theory
-    names = [tally.name for tally in violated(found.tallies)]
-    count = found.count(Verdict.VIOLATED) - len(pools)
-    if not count:
-        return theory
-    shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
-    return [f"{counted(count, 'result')} of {counted(len(names), 'check')} violated: {shown}", *theory]
-
-
-def _not_uniform(found: Gathered) -> list[str]:
-    test, level = found.uniformity, Budget(found.manifest.false_alarm).ledger_level
-    if test is None or test.p_value >= level:
-        return []
-    return [
-        f"the first-look p-values of {counted(test.count, 'unit')} are not uniform: distance {number(test.effect)}, "
-        f"p = {chance(test.p_value)}, below {chance(level)}"
-    ]
-
-
-def _gaps(found: Gathered) -> list[str]:
-    reasons = [] if found.closing is not None else ["the record has no closing line: the run did not finish"]
-    for count, noun, key in (
-        (found.missing, "planned result", "missing"),
-        (found.duplicated, "repeated result", "duplicated"),
-        (found.unplanned, "unplanned result", "unplanned"),
-    ):
-        if count:
-            names = found.named[key][:5]
-            lost = "missing: " if key == "missing" else ""
-            reasons.append(f"{counted(count, noun)}, {lost}{', '.join(names)}{', …' if count > len(names) else ''}")
-    return reasons
-
-
-def _doubts(found: Gathered) -> list[str]:
-    if not found.examined:
-        return ["nothing was examined"]
-    count, doubt = found.count(Verdict.INCONCLUSIVE), scope_of(found).doubt()
-    apart = f"{counted(count, 'result')} inconclusive: the looks disagree and no fresh draws can be had"
-    return [*([apart] * bool(count)), *([doubt] * bool(doubt))]
 
 
 def _sentence(found: Gathered, verdict: str) -> str:
@@ -123,7 +51,7 @@ def _sentence(found: Gathered, verdict: str) -> str:
     )
     subject = found.manifest.subject
     if verdict == "consistent":
-        words = scope_of(found).words
+        words = found.scope.words
         reach = f"{words.capitalize()}: " if words else ""
         return f"{reach}{subject} behaves as the theorem says, as far as {extent} can show."
     if verdict == "violated":

@@ -222,8 +222,10 @@ class View:
     @cached_property
     def uniformity(self) -> Drawing | None:
         """The picture of first-look p-values."""
-        test = self.run.uniformity
-        return None if test is None else figures.uniformity(self.run.p_values, test)
+        conclusion = self.run.conclusion
+        if conclusion.uniformity is None:
+            return None
+        return figures.uniformity(conclusion.p_values, conclusion.uniformity)
 
     @cached_property
     def visited(self) -> Drawing | None:

@@ -18,7 +18,7 @@ from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.ledger import Conclusion, conclude
+from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
@@ -27,6 +27,7 @@ from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_o
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.stand_ins import stand_in
 from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
 from attncheck.records.scope import Scope
@@ -234,14 +235,10 @@ class Run:
 
     def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
         """Return what results and statements of the theory come to, against the plan."""
-        records = [msgspec.to_builtins(result) for result in results]
-        records += [
-            {"id": each.id, "unit": each.id, "verdict": each.verdict, "p_values": [], "looks": False} for each in theory
-        ]
         planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
         planned += self._owed_pools(results)
         with own_arithmetic():
-            conclusion = conclude(planned, records, self.budget, self.seed)
+            conclusion = ledger_of(planned, self.seed, [*results, *theory]).conclude(self.budget)
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,29 +16,43 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.distances import Uniform
-from attncheck.evidence.ledger import Completeness, Entry, compare, conclude, keyed_p_values
+from attncheck.evidence.ledger import Completeness, Conclusion, Entry, Ledger, compare
 
 Bounds = Callable[[int, float], tuple[int, int]]
 
 
-def record(name: str, verdict: str = "consistent", *p_values: float, **rest: Any) -> dict[str, Any]:
-    unit = name.split("/", maxsplit=1)[0]
-    return {"id": name, "unit": unit, "verdict": verdict, "p_values": list(p_values), **rest}
+def entry(name: str, verdict: str = "consistent", *p_values: float, **rest: Any) -> Entry:
+    return Entry(name, name.split("/", maxsplit=1)[0], verdict, p_values, **rest)
 
 
-def null_run(rng: np.random.Generator, units: int) -> list[dict[str, Any]]:
+def ledger(planned: Iterable[str], entries: Iterable[Entry], run_seed: int) -> Ledger:
+    made = Ledger(planned, run_seed)
+    for each in entries:
+        made.take(each)
+    return made
+
+
+def conclude(planned: Iterable[str], entries: Iterable[Entry], budget: Budget, run_seed: int) -> Conclusion:
+    return ledger(planned, entries, run_seed).conclude(budget)
+
+
+def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
+    return ledger([], entries, run_seed).keyed_p_values
+
+
+def null_run(rng: np.random.Generator, units: int) -> list[Entry]:
     """Three dependent statistics a unit, and one whose p-value is conservative."""
     records = []
     for unit in range(units):
         p = float(rng.random())
         dependent = (p, 1.0 - p, (p + 0.5) % 1.0)
-        records += [record(f"{unit}/{i}", "consistent", each) for i, each in enumerate(dependent)]
-        records.append(record(f"{unit}/discrete", "consistent", 1.0, continuous=False))
+        records += [entry(f"{unit}/{i}", "consistent", each) for i, each in enumerate(dependent)]
+        records.append(entry(f"{unit}/discrete", "consistent", 1.0, continuous=False))
     return records
 
 
-def ids(records: list[dict[str, Any]]) -> list[str]:
-    return [each["id"] for each in records]
+def ids(records: list[Entry]) -> list[str]:
+    return [each.id for each in records]
 
 
 def test_a_right_run_is_consistent_in_any_order() -> None:
@@ -53,10 +68,10 @@ def test_a_right_run_is_consistent_in_any_order() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_conclusion_holds_what_it_was_made_from(seed: int) -> None:
     records = null_run(stream(1, "tests", "ledger"), 20)
-    planned, entries = [*ids(records), "x/1"], [Entry.from_record(each) for each in records]
+    planned = [*ids(records), "x/1"]
     found = conclude(planned, records, Budget(), run_seed=seed)
     assert found.completeness == compare(planned, ids(records)) == Completeness(missing=("x/1",))
-    assert found.uniformity == Uniform().test(list(keyed_p_values(entries, seed).values()))
+    assert found.uniformity == Uniform().test(list(keyed_p_values(records, seed).values()))
 
 
 def test_the_uniformity_test_keeps_its_level(bounds: Bounds) -> None:
@@ -71,7 +86,7 @@ def test_the_uniformity_test_keeps_its_level(bounds: Bounds) -> None:
 
 @pytest.mark.parametrize("value", [1e-3, 0.5, 0.999])
 def test_p_values_that_are_not_uniform_are_a_violation(value: float) -> None:
-    records = [record(f"{unit}/a", "consistent", value) for unit in range(40)]
+    records = [entry(f"{unit}/a", "consistent", value) for unit in range(40)]
     found = conclude(ids(records), records, Budget(), run_seed=0)
     assert found.verdict == "violated"
     assert "not uniform" in found.reasons[0]
@@ -96,7 +111,7 @@ def test_what_is_discrete_or_not_examined_is_not_entered() -> None:
         Entry("c/1", "c", "violated", (1e-5, 1e-6, 1e-7), 1e-15),
     ]
     assert keyed_p_values(entries, 0) == {"c": 1e-5}
-    records = [record("a/1", "consistent", 0.2, continuous=False)]
+    records = [entry("a/1", "consistent", 0.2, continuous=False)]
     assert conclude(["a/1"], records, Budget(), 0).uniformity is None
 
 
@@ -107,41 +122,39 @@ def test_planned_against_reported() -> None:
     assert not found.complete
 
 
-GOOD = record("a/1", "consistent", 0.4)
-CONCLUSIONS: list[tuple[list[str], list[dict[str, Any]], str, str]] = [
+GOOD = entry("a/1", "consistent", 0.4)
+CONCLUSIONS: list[tuple[list[str], list[Entry], str, str]] = [
     (["a/1", "b/1"], [GOOD], "incomplete", "1 planned result is missing: b/1"),
     (["a/1"], [GOOD, GOOD], "incomplete", "1 result is reported more than once: a/1"),
-    (["a/1"], [GOOD, record("b/1", "consistent", 0.5)], "incomplete", "1 result is reported without a plan: b/1"),
-    (["a/1", "b/1"], [GOOD, record("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 result is violated: b/1"),
-    (["a/1", "b/1"], [record("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 planned result is missing: a/1"),
+    (["a/1"], [GOOD, entry("b/1", "consistent", 0.5)], "incomplete", "1 result is reported without a plan: b/1"),
+    (["a/1", "b/1"], [GOOD, entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 result is violated: b/1"),
+    (["a/1", "b/1"], [entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 planned result is missing: a/1"),
     (
         ["a/1", "b/1"],
-        [GOOD, record("b/1", "inconclusive", 1e-9, 1e-9, 0.4)],
+        [GOOD, entry("b/1", "inconclusive", 1e-9, 1e-9, 0.4)],
         "inconclusive",
         "1 result is inconclusive: b/1",
     ),
-    (["a/1"], [record("a/1", "not examined")], "inconclusive", "nothing was examined"),
+    (["a/1"], [entry("a/1", "not examined")], "inconclusive", "nothing was examined"),
     ([], [], "inconclusive", "nothing was examined"),
     (["a/1"], [], "incomplete", "1 planned result is missing: a/1"),
 ]
 
 
 @pytest.mark.parametrize(("planned", "records", "verdict", "reason"), CONCLUSIONS)
-def test_conclusions_and_their_reasons(
-    planned: list[str], records: list[dict[str, Any]], verdict: str, reason: str
-) -> None:
+def test_conclusions_and_their_reasons(planned: list[str], records: list[Entry], verdict: str, reason: str) -> None:
     found = conclude(planned, records, Budget(), run_seed=0)
     assert found.verdict == verdict
     assert reason in found.reasons
 
 
 def test_not_examined_does_not_fail_a_run() -> None:
-    records = [GOOD, record("b/1", "not examined")]
+    records = [GOOD, entry("b/1", "not examined")]
     assert conclude(ids(records), records, Budget(), 0).verdict == "consistent"
 
 
 def test_long_lists_are_cut() -> None:
-    found = conclude([f"{i}/1" for i in range(100)], [record("0/1", "consistent", 0.4)], Budget(), 0)
+    found = conclude([f"{i}/1" for i in range(100)], [entry("0/1", "consistent", 0.4)], Budget(), 0)
     assert found.reasons[0].startswith("99 planned results are missing: 1/1, ")
     assert len(found.reasons[0]) < 80
 
@@ -170,22 +183,36 @@ def test_statsmodels_is_imported_only_when_ranking() -> None:
     ("change", "field"),
     [
         ({"verdict": "passed"}, "verdict"),
-        ({"p_values": []}, "p_values"),
-        ({"p_values": [1.5]}, "p_values"),
-        ({"p_values": [float("nan")]}, "p_values"),
-        ({"p_values": 0.5}, "p_values"),
-        ({"p_values": ["x"]}, "p_values"),
+        ({"p_values": ()}, "p_values"),
+        ({"p_values": (1.5,)}, "p_values"),
+        ({"p_values": (float("nan"),)}, "p_values"),
+        ({"p_values": ("x",)}, "p_values"),
         ({"combined": -1.0}, "p_values"),
         ({"id": ""}, "id"),
         ({"unit": 3}, "unit"),
     ],
 )
-def test_bad_records_name_the_field(change: dict[str, Any], field: str, refusal: Callable[[str], str]) -> None:
+def test_bad_entries_name_the_field(change: dict[str, Any], field: str, refusal: Callable[[str], str]) -> None:
     with pytest.raises(InputError, match=refusal(field)):
-        conclude(["a/1"], [{**GOOD, **change}], Budget(), 0)
+        dataclasses.replace(GOOD, **change)
 
 
-def test_a_record_without_a_key_is_refused(refusal: Callable[[str], str]) -> None:
-    with pytest.raises(InputError, match=refusal("record")) as refused:
-        conclude(["a/1"], [{"id": "a/1", "p_values": [0.5]}], Budget(), 0)
-    assert "{'id': 'a/1', 'p_values': [0.5]}: has no unit, verdict; " in str(refused.value)
+@pytest.mark.parametrize(("verdict", "findings"), [("violated", 1), ("consistent", 0), ("odd", 1)])
+def test_a_record_is_no_better_than_its_run_said(verdict: str, findings: int) -> None:
+    found = conclude(["a/1"], [GOOD], Budget(), 0).no_better_than(verdict, ["why"])
+    assert len(found.findings) == findings
+    assert found.verdict == {"odd": "incomplete"}.get(verdict, verdict)
+    assert found.no_better_than(found.verdict, ["again"]) == found
+
+
+def test_a_run_without_an_end_is_incomplete() -> None:
+    made = ledger(["a/1"], [GOOD], 0)
+    assert made.conclude(Budget()).verdict == "consistent"
+    assert made.conclude(Budget(), ended=False).verdict == "incomplete"
+
+
+def test_what_is_violated_is_told_by_its_check_and_the_most_suspicious_first() -> None:
+    seen = [("a@00000000000a", 0.1), ("b@00000000000a", 0.01), ("a@00000000000b", 0.2), ("a@causal", 0.3)]
+    bad = [entry(name, "violated", 1e-9, combined=q, continuous=False) for name, q in seen]
+    assert conclude(ids(bad), bad, Budget(), 0).reasons == ("4 results are violated: b, a, a@causal",)
+    assert conclude(ids(bad[:1]), bad[:1], Budget(), 0).reasons == ("1 result is violated: a@00000000000a",)

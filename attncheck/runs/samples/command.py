@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -16,11 +15,12 @@ from attncheck._lib.words import chance, counted, gap_text
 from attncheck.diagnosis.differences import differences
 from attncheck.diagnosis.messages import likely
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.ledger import Conclusion, conclude
+from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.evidence.words import allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.unit import violated
+from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
@@ -79,7 +79,7 @@ def check_files(
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
     """Return what files come to: inconclusive where little beside signs, digits and repeats could be examined."""
-    conclusion = conclude([r.id for r in results], [msgspec.to_builtins(r) for r in results], budget, seed)
+    conclusion = ledger_of([result.id for result in results], seed, results).conclude(budget)
     doubt = Scope.of_results(results).doubt()
     return conclusion.unless(doubt and f"no file is large enough, or holds enough: {doubt}")
 
