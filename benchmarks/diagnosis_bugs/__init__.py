@@ -1,0 +1,10 @@
+"""Twenty wrong attentions from public reports, and what names their causes, written before any diagnosis was asked."""
+
+from benchmarks.diagnosis_bugs import heads, scores, weights
+from benchmarks.diagnosis_bugs.parts import Reported
+
+__all__ = ["BUGS", "Reported"]
+
+BUGS: tuple[Reported, ...] = tuple(
+    bug for module in (weights, heads, scores) for bug in vars(module).values() if isinstance(bug, Reported)
+)
