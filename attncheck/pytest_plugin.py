@@ -41,8 +41,11 @@ _DEFAULTS = {
     "false_alarm": "1e-6",
     "draws": None,
     "min_examined": None,
+    "only": None,
+    "resume": None,
     "record": DEFAULT_RECORD,
 }
+_SETTLED = ("attncheck_seed", "attncheck_resume")
 _MARK = "attncheck_examines"
 _THEORY = "attncheck_theory"
 _RUN = pytest.StashKey["Run"]()
@@ -62,12 +65,18 @@ _Test = TypeVar("_Test", bound=Callable[..., None])
 class Shipped(TypedDict):
     """What an item sends along with its report, in built-in types.
 
-    Results, or why there are none, and the statement of the theory that it is about.
+    Results, or why there are none and where a subject failed, and the statement of the theory that it is about.
     """
 
     results: list[dict[str, Any]]
     unusable: str
+    traceback: str
     theory: dict[str, Any] | None
+
+
+def _shipped(**fields: Any) -> Shipped:
+    empty: Shipped = {"results": [], "unusable": "", "traceback": "", "theory": None}
+    return {**empty, **fields}  # type: ignore[typeddict-item]
 
 
 class _Note:
@@ -76,6 +85,7 @@ class _Note:
     def __init__(self, id: str, case: str) -> None:
         self.id, self.case = id, case
         self.numbers: dict[str, float] = {}
+        self.seconds: float | None = None  # those of an earlier run
 
     def __call__(self, **numbers: float) -> None:
         found = {name: float(value) for name, value in numbers.items()}
@@ -96,14 +106,13 @@ class _Note:
             "numbers": self.numbers,
             "case": self.case,
             "reason": next(iter(str(failure).splitlines()), "an assertion failed") if failure else "",
-            "seconds": call.duration,
+            "seconds": call.duration if self.seconds is None else self.seconds,
         }
 
 
 def shipped(report: pytest.TestReport | pytest.CollectReport) -> Shipped:
     """Return what came along with a report; nothing if it is not of an item that examines a property."""
-    nothing: Shipped = {"results": [], "unusable": "", "theory": None}
-    found: Shipped = getattr(report, "attncheck", nothing)
+    found: Shipped = getattr(report, "attncheck", _shipped())
     return found
 
 
@@ -171,23 +180,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
     add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
+    add("only", "NAMES", "properties to examine, with commas between them; without the theory (default: all)")
+    add("resume", "PATH", "go on with the run whose record this is")
     add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; draw the seed once where it is to be random."""
+    """Register the marks; settle once what is random, and where the record of an interrupted run is."""
     config.addinivalue_line("markers", f"{_MARK}(name, strategy): examines a property on many layers")
     config.addinivalue_line("markers", f"{_THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
-        config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
+        for name in _SETTLED:
+            setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
         if _interrupts_held():
             from attncheck._lib.processes import admit_interrupts
 
             admit_interrupts()  # from here on pytest ends without a traceback
-    elif config.option.attncheck_seed == "random":
+        return
+    if config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
+    if (earlier := config.option.attncheck_resume) is not None and earlier == config.option.attncheck_record:
+        config.option.attncheck_resume = f"{earlier}.interrupted"
+        if Path(earlier).exists():
+            Path(earlier).replace(config.option.attncheck_resume)  # the record of this run goes where it was
 
 
 def _interrupts_held() -> bool:
@@ -199,8 +216,8 @@ def _interrupts_held() -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker the seed."""
-    node.workerinput["attncheck_seed"] = node.config.option.attncheck_seed
+    """Tell an xdist worker what was settled here."""
+    node.workerinput.update({name: getattr(node.config.option, name) for name in _SETTLED})
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -226,7 +243,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     elif mark := definition.get_closest_marker(_THEORY):
         key, strategy = mark.args
         cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
-        if strategy is not None:
+        if _run_of(config).only:
+            cases = []
+        elif strategy is not None:
             cases = [{parameter: each} for each in _collectable(lambda: _drawn(config, strategy, key))]
         _parametrize_theory(metafunc, key, cases)
 
@@ -300,26 +319,37 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
     It fails the test if the property is violated, and skips it if nothing could be examined.
     """
-    from attncheck._lib.errors import InputError
+    from attncheck._lib.errors import InputError, foreign_traceback
     from attncheck.records.words import telling
 
     run = _run_of(request.config)
     name = request.node.get_closest_marker(_MARK).args[0]
-    ship = request.node.stash.setdefault(_SHIPPED, Shipped(results=[], unusable="", theory=None))
+    ship = request.node.stash.setdefault(_SHIPPED, _shipped())
 
     def examine(case: Case) -> None:
         try:
             results, message = run.examine(name, case)
         except InputError as error:
             results, message = [], str(error)
-            ship["unusable"] = message
+            ship["unusable"], ship["traceback"] = message, foreign_traceback(error)
         ship["results"] += results
         if message:
-            pytest.fail(message, pytrace=False)
+            pytest.fail("\n".join(filter(None, (message, ship["traceback"]))), pytrace=False)
         if not any(result["p_values"] for result in results):
             pytest.skip(telling(Counter(result["reason"] for result in results)))
 
     return examine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Take over a statement of the theory that an interrupted run has examined."""
+    note = pyfuncitem.stash.get(_NOTE, None)
+    earlier = None if note is None else _run_of(pyfuncitem.config).earlier.theory.get(note.id)
+    if note is None or earlier is None or earlier.verdict != "consistent":
+        return None
+    note.numbers, note.seconds = dict(earlier.numbers), earlier.seconds
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -331,7 +361,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and _SHIPPED in item.stash:
         vars(report)["attncheck"] = item.stash[_SHIPPED]
     elif call.when == "call" and _NOTE in item.stash:
-        vars(report)["attncheck"] = Shipped(results=[], unusable="", theory=item.stash[_NOTE].shipped(call))
+        vars(report)["attncheck"] = _shipped(theory=item.stash[_NOTE].shipped(call))
     return report
 
 
@@ -356,9 +386,9 @@ def _take_pools(config: pytest.Config) -> None:
     processes = getattr(config.option, "numprocesses", None) or 1
     found, failed = config.stash[_REPORT].pool(int(processes))
     for text in failed:
-        _report_failure(config, "pools", Shipped(results=[], unusable=text, theory=None), text)
+        _report_failure(config, "pools", _shipped(unusable=text), text)
     for result, message in found:
-        _report_failure(config, f"pools[{result['id']}]", Shipped(results=[result], unusable="", theory=None), message)
+        _report_failure(config, f"pools[{result['id']}]", _shipped(results=[result]), message)
 
 
 def _report_failure(config: pytest.Config, name: str, ship: Shipped, message: str) -> None:
@@ -401,12 +431,36 @@ class Reporter:
         if self.page and self.report.run.record:
             self.rendered = _rendered(self.report.run.record, Path(self.page))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the verdict first, then the table."""
-        terminalreporter.section("attncheck")
-        terminalreporter.write_line(self.report.summary(terminalreporter.hasmarkup))
-        if self.rendered:
-            terminalreporter.write_line(self.rendered)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """Print the verdict first, then the table; violated layers one by one where more is asked for."""
+        failed = terminalreporter.stats.get("failed", [])
+        if not _asked_for_more(terminalreporter.config):
+            terminalreporter.stats["failed"] = _once([each for each in failed if not shipped(each)["results"]])
+        try:
+            return (yield)
+        finally:
+            if failed:
+                terminalreporter.stats["failed"] = failed
+            verbose = terminalreporter.verbosity > 0
+            terminalreporter.section("attncheck")
+            terminalreporter.write_line(self.report.summary(terminalreporter.hasmarkup, verbose))
+            if self.rendered:
+                terminalreporter.write_line(self.rendered)
+
+
+def _once(failed: Iterable[Any]) -> list[Any]:
+    """Return what failed, with one of those on which the subject failed in the same place."""
+    told: dict[object, Any] = {}
+    for each in failed:
+        told.setdefault(shipped(each)["traceback"] or object(), each)
+    return list(told.values())
+
+
+def _asked_for_more(config: pytest.Config) -> bool:
+    """Return whether failed items are to be shown one by one: pytest's -v, or -r with what to list."""
+    listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
+    return config.get_verbosity() > 0 or listing
 
 
 def _rendered(record: Path, page: Path) -> str:
@@ -435,7 +489,9 @@ def _run_of(config: pytest.Config) -> Run:
         given = {name: _option(config, name) for name in _DEFAULTS}
         if given["subject"] is None:
             given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
-        config.stash[_RUN] = Run.of(**{**given, "record": Path(given["record"])})
+        given |= {name: Path(given[name]) for name in ("record", "resume") if given[name] is not None}
+        given["only"] = [name for name in (given["only"] or "").split(",") if name]
+        config.stash[_RUN] = Run.of(**given)
     return config.stash[_RUN]
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 from attncheck.checks.check import Setting
+from attncheck.checks.claims import NO_PROGRAMS
 from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import FIELDS, Sample
@@ -140,7 +141,7 @@ class Subject:
             If the declaration fails or is neither a boolean nor a string.
         """
         if isinstance(case, ProgramCase):
-            return "" if self.programs else "the subject simulates layers and no programs"
+            return "" if self.programs else NO_PROGRAMS
         if self.form == "program":
             return "the subject simulates programs and no layers"
         answer = self._run(self.supports, case)

@@ -113,10 +113,12 @@ class TestResults:
         for call in {call for (call,) in calls}:
             again = eval(call, scope)
             assert run_digest(again.results) == run_digest(report.results)
-        assert messages[0] in str(report)
+        assert report.call in str(report)
+        assert "  cause:    K and Q look tied: W_Q and W_K are not independent\n" in str(report)
         with pytest.raises(AssertionError) as caught:
             report.require()
-        assert messages[0] in str(caught.value)
+        assert report.call in str(caught.value)
+        assert caught.traceback[-1].frame.code.name == "require"
         assert "results are violated" in str(caught.value)
 
     def test_what_is_computed_later_says_that_it_may_follow(self) -> None:

@@ -24,7 +24,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.commands.cli import main
 from attncheck.commands.session import properties_folder
-from attncheck.records.schema import Closing, Line, Manifest, Result, Writer, read
+from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, Writer, read
 
 pytest_plugins = ["pytester"]
 
@@ -152,7 +152,7 @@ def refused(said: str) -> str:
 
 def test_run_works_in_any_folder_and_leaves_only_its_record(folder: Path, small_run: Done, shifted_run: Done) -> None:
     assert small_run.code == ExitCode.CONSISTENT, small_run.out + small_run.err
-    assert small_run.err == ""
+    assert quarters(small_run.err) == [25, 50, 75, 100]
     assert small_run.out.startswith(
         "attncheck: subject cli_subjects:small, seed 0, profile smoke, false-alarm budget 1e-06\n"
     )
@@ -204,12 +204,69 @@ def test_run_and_pytest_write_the_same_record(
 
 def test_run_with_a_fault_says_what_is_wrong(shifted_run: Done) -> None:
     assert shifted_run.code == ExitCode.VIOLATED
-    assert shifted_run.err == ""
+    assert quarters(shifted_run.err) == [25, 50, 75, 100]
+    assert shifted_run.err.endswith(" violated\n")
     assert "VIOLATED: " in shifted_run.out
     assert re.search(r"observed: mean of the outputs 0\.(4|5)\S* \[", shifted_run.out)
     assert re.search(
         rf"replay:   attncheck replay {shifted_run.record} \S+ --trust cli_subjects$", shifted_run.out, flags=re.M
     )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_interrupted_run_is_gone_on_with(
+    folder: Path, some: Path, shifted_run: Done, tmp_path: Path, in_place: bool
+) -> None:
+    """The same digits, and nothing of what was there is examined again."""
+    whole = shifted_run.record.read_bytes().splitlines(keepends=True)
+    part, record = tmp_path / "part.jsonl", tmp_path / "whole.jsonl"
+    part.write_bytes(b"".join(whole[: 2 * len(whole) // 3]) + b'{"type": "result", "id"')
+    target = part if in_place else record
+    before = seconds_of(part)
+    done = examined(folder, some, "shifted", "--workers", "1", "--resume", str(part), record=str(target))
+    assert done.code == ExitCode.VIOLATED, done.out + done.err
+    assert closing_of(target).digest == closing_of(shifted_run.record).digest
+    after = seconds_of(target)
+    redone = {id.partition(".")[0] + id.partition("@")[2] for id in before if after[id] != before[id]}
+    assert len(redone) <= 1  # the unit at which it was cut
+    assert any(after[id] == before[id] for id in before)
+    assert part.with_name("part.jsonl.interrupted").exists() is in_place
+
+
+def seconds_of(record: Path) -> dict[str, float]:
+    """Return how long each unit and statement of a record took, by id of the result."""
+    return {line.id: line.seconds for line in read(record) if isinstance(line, Result | Theory) and line.seconds}
+
+
+def closing_of(record: Path) -> Closing:
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    return closing
+
+
+@pytest.mark.parametrize("option", ["--seed", "--false-alarm"])
+def test_another_run_is_not_gone_on_with(folder: Path, few: Path, small_run: Done, tmp_path: Path, option: str) -> None:
+    again = ["--resume", str(small_run.record), option, "0.25" if option == "--false-alarm" else "3"]
+    done = examined(folder, few, "small", "--workers", "0", *again, record=str(tmp_path / "again.jsonl"))
+    assert done.code == ExitCode.UNUSABLE
+    assert "is of a run with" in refused(done.err)
+    assert not (tmp_path / "again.jsonl").exists()
+
+
+def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path) -> None:
+    arguments = ["--workers", "0", "--only", "draws", "--only", "netsor"]
+    done = examined(folder, some, "small", *arguments, record=str(tmp_path / "only.jsonl"))
+    assert done.code == ExitCode.INCONCLUSIVE, done.out + done.err  # signs, digits and repeats alone prove little
+    lines = list(read(done.record))
+    assert {line.property for line in lines if isinstance(line, Result)} == {"draws", "netsor"}
+    assert not any(isinstance(line, Theory) for line in lines)
+    done = examined(folder, some, "small", "--only", "drawn", record=str(tmp_path / "none.jsonl"))
+    assert "only='drawn': is not known; use one of " in refused(done.err)
+
+
+def quarters(errors: str) -> list[int]:
+    """Return the shares that a run away from a terminal says it has examined, all that it says there."""
+    return [int(line.partition("% examined after ")[0]) for line in errors.splitlines()]
 
 
 def _incomplete(done: Done) -> None:
@@ -220,8 +277,10 @@ def _incomplete(done: Done) -> None:
 
 def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) -> None:
     done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
-    assert done.code == ExitCode.UNUSABLE, done.out + done.err
-    assert "ValueError: not in the mood" in refused(done.err)
+    assert done.code == ExitCode.INCOMPLETE, done.out + done.err
+    assert "with ValueError: not in the mood" in done.out
+    assert done.out.count("Traceback (most recent call last):") == 1
+    assert "attncheck/" not in done.out.partition("Traceback")[2]
     _incomplete(done)
 
 
@@ -272,13 +331,13 @@ def test_interrupted_run_leaves_a_readable_record(
         finally:
             process.kill()  # one that hangs on would be waited for
     assert process.returncode == ExitCode.INTERRUPTED
-    assert refused(errors) == "attncheck: interrupted\n"
+    assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))
     assert isinstance(lines[0], Manifest)
     assert {planned.unit.partition("@")[0] for planned in lines[0].planned} == set(EVERY_PROPERTY)
     assert isinstance(lines[1], Result)
     assert main(["gate", str(record), "--baseline", str(folder / "none.jsonl")]) == ExitCode.INCOMPLETE
-    assert "planned and not reported" in capsys.readouterr().out
+    assert "planned results are missing" in capsys.readouterr().out
 
 
 # A worker that takes its time to begin: execnet starts it with Python's option -c.

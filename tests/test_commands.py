@@ -228,10 +228,13 @@ class TestCi:
 
 def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
     report = SimpleNamespace(
-        results=["one"], conclusion=SimpleNamespace(verdict="violated"), summary=lambda color: "VIOLATED: mine"
+        results=["one"],
+        failure="",
+        conclusion=SimpleNamespace(verdict="violated"),
+        summary=lambda color, verbose: "VIOLATED: mine",
     )
     live: Any = SimpleNamespace(
-        report=report, rendered="", failed=[], unusable=["subject=mine: boom"] * 2, interrupted=False
+        report=report, rendered="", failed=[], unusable=["subject=mine: boom"], traceback="", interrupted=False
     )
     assert _conclude(live) == ExitCode.VIOLATED
     assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "NOT EXAMINED subject=mine: boom"]

@@ -268,7 +268,7 @@ class TestPlan:
         assert {(each.verdict, each.reason) for each in missing} == {
             ("not examined", "the subject does not expose scores")
         }
-        result.stdout.fnmatch_lines(["CONSISTENT: *", "Not examined on any layer:", "*does not expose scores*"])
+        result.stdout.fnmatch_lines(["CONSISTENT: *", "Return *, scores and value_gram too: up to 16 more results."])
 
     def test_unsupported_layers_are_not_examined(self, place: pytest.Pytester) -> None:
         result = smoke(place, "--attncheck-subject=subjects:narrow", *THREE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from typing import Any, NoReturn
 
 
@@ -148,3 +150,14 @@ def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
     return str(value)
+
+
+def foreign_traceback(error: BaseException) -> str:
+    """Return the traceback of what made an error, without the frames of attncheck; empty where nothing did."""
+    cause = error.__cause__
+    if cause is None:
+        return ""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith(own)]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*lines, *traceback.format_exception_only(cause)]).rstrip()

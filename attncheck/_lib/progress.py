@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 _Item = TypeVar("_Item")
 
@@ -30,6 +37,7 @@ def progress_bar() -> Iterator[Progress]:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             yield progress

@@ -14,6 +14,8 @@ ProfileName = Literal["smoke", "default", "thorough"]
 PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
 #: An option that ``-o`` stands for too.
 Out = Parameter(name=["--out", "-o"])
+#: A switch that ``-v`` stands for too.
+Verbose = Parameter(name=["--verbose", "-v"], negative="")
 
 
 def seed_of(text: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -28,20 +30,26 @@ class Live:
         Who has the report, once the run has ended.
     unusable : list of str
         Input errors of the subject, each once.
+    traceback : str
+        Where the subject failed first.
     failed : list of str
         Tests without results in the ledger that failed, and workers that crashed.
     interrupted : bool
         Whether somebody pressed Ctrl-C.
     """
 
-    def __init__(self, progress: Progress, record: Path, subject: str) -> None:
+    def __init__(self, progress: Progress, record: Path, subject: str, verbose: bool = False) -> None:
         self.reporter: Reporter | None = None
         self.unusable: list[str] = []
+        self.traceback = ""
         self.failed: list[str] = []
         self.interrupted = False
+        self._violated = self._quarters = 0
+        self._started = time.perf_counter()
         self._progress = progress
         self._record = record
         self._subject = subject
+        self._verbose = verbose
         self._task: TaskID = progress.add_task("collecting", total=None)
 
     @pytest.hookimpl(wrapper=True)
@@ -71,14 +79,18 @@ class Live:
         results = [msgspec.convert(fields, Result) for fields in came["results"]]
         message = explain(results, self._record, subject=self._subject)
         if message:
-            self._show(message)
+            self._violated += 1
+            if self._verbose:
+                self._show(message)
         elif came["unusable"]:
             self._add(self.unusable, came["unusable"])
+            self.traceback = self.traceback or came["traceback"]
         elif report.failed:
             self._failure(report.nodeid, report)
-        if report.when != "teardown":
-            name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")[:24]
-            self._progress.update(self._task, description=name, advance=report.when == "call")
+        name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")[:24]
+        bad = f"{self._violated} violated, " if self._violated else ""
+        self._progress.update(self._task, description=bad + name, advance=report.when == "teardown")
+        self._tell_how_far()
         if self._progress.finished:  # what follows are further looks at suspicious pools
             self._progress.update(self._task, description="all together")
 
@@ -107,6 +119,16 @@ class Live:
         reason = str(getattr(crash, "message", "") or text.rpartition("\n")[2]) or "failed"
         said = "the process that examined it crashed" if _CRASH in reason else reason.splitlines()[0]
         self._add(self.failed, f"{name}: {said}")
+
+    def _tell_how_far(self) -> None:
+        """Say on standard error how far it is at each quarter, where no bar does."""
+        task = self._progress.tasks[self._task]
+        quarter = int(4 * task.completed / task.total) if task.total else 0
+        if quarter > self._quarters and not self._progress.console.is_terminal:
+            bad = f", {self._violated} violated" if self._violated else ""
+            seconds = time.perf_counter() - self._started
+            print(f"{25 * quarter}% examined after {seconds:.0f} s{bad}", file=sys.stderr, flush=True)
+        self._quarters = quarter
 
     def _show(self, text: str) -> None:
         """Print a message above the bar, or on standard output where there is no bar."""

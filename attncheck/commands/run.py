@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from attncheck.commands.arguments import ProfileName
+from attncheck.commands.arguments import ProfileName, Verbose
 
 
 def run(
@@ -18,6 +19,9 @@ def run(
     record: Path = Path("reports/output/record.jsonl"),
     report: Path | None = None,
     workers: str = "auto",
+    only: list[str] | None = None,
+    resume: Path | None = None,
+    verbose: Annotated[bool, Verbose] = False,
 ) -> int:
     """Hold a simulator to the theorem, and write a record of it.
 
@@ -41,6 +45,12 @@ def run(
         Render the record as an HTML page at the end, to this path.
     workers
         Processes to use, or auto; 0 examines in this process.
+    only
+        A property to examine, and no other; may be given several times.
+    resume
+        The record of an interrupted run, which is gone on with.
+    verbose
+        Show each violated layer as it is found, and all that was skipped, visited and could have been seen.
     """
     from attncheck.commands.session import run_properties
 
@@ -54,4 +64,7 @@ def run(
         record=record,
         report=report,
         workers=workers,
+        only=only or [],
+        resume=resume,
+        verbose=verbose,
     )

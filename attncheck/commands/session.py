@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +34,9 @@ def run_properties(
     record: Path,
     report: Path | None,
     workers: str,
+    only: Sequence[str],
+    resume: Path | None,
+    verbose: bool,
 ) -> int:
     """Run the properties and print what they come to; the arguments are those of `attncheck run`."""
     number = str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed
@@ -47,6 +50,8 @@ def run_properties(
         draws=draws,
         record=record,
         min_examined=min_examined,
+        only=only,
+        resume=resume,
     )
     print(examined.header(), flush=True)
     options = {
@@ -57,10 +62,12 @@ def run_properties(
         "--attncheck-record": str(record),
         **({} if draws is None else {"--attncheck-draws": draws}),
         **({} if min_examined is None else {"--attncheck-min-examined": min_examined}),
+        **({"--attncheck-only": ",".join(only)} if only else {}),
+        **({} if resume is None else {"--attncheck-resume": str(resume)}),
         **({} if report is None else {"--attncheck-report": str(report)}),
     }
-    live = examine_properties(options, processes)
-    return _conclude(live)
+    live = examine_properties(options, processes, verbose=verbose)
+    return _conclude(live, verbose)
 
 
 def properties_folder() -> Path:
@@ -84,7 +91,7 @@ def _processes(workers: str) -> str:
     return workers
 
 
-def examine_properties(options: Mapping[str, str], workers: str, keyword: str = "") -> Live:
+def examine_properties(options: Mapping[str, str], workers: str, keyword: str = "", verbose: bool = False) -> Live:
     """Run pytest on the properties, or on those with a keyword, with a terminal of our own."""
     folder = properties_folder()
     arguments = [str(folder), "-c", os.devnull, "--rootdir", str(folder), "--confcutdir", str(folder)]
@@ -93,7 +100,7 @@ def examine_properties(options: Mapping[str, str], workers: str, keyword: str = 
     arguments += [f"{name}={value}" for name, value in options.items()]
     arguments += ["-k", keyword] if keyword else []
     with progress_bar() as progress, _plain_pytest():
-        live = Live(progress, Path(options["--attncheck-record"]), options.get("--attncheck-subject", ""))
+        live = Live(progress, Path(options["--attncheck-record"]), options.get("--attncheck-subject", ""), verbose)
         code = pytest.main(arguments, plugins=[live])
     if live.report is None and not (live.failed or live.unusable or live.interrupted):
         raise InputError(f"properties={folder}: pytest ended with {code!r} before anything was examined; see above")
@@ -116,27 +123,22 @@ def _plain_pytest() -> Iterator[None]:
             os.environ.update(kept)
 
 
-def _conclude(live: Live) -> int:
+def _conclude(live: Live, verbose: bool = False) -> int:
     """Print the summary and what is not in it; return the exit code."""
     sys.stdout.flush()
     report = live.report
-    if report is not None and (report.results or not live.unusable):
-        print(report.summary(sys.stdout.isatty()))
+    if report is not None:
+        print(report.summary(sys.stdout.isatty(), verbose))
     if live.rendered:
         print(live.rendered)
     for text in sorted(live.failed):
         print(f"FAILED {text}")
     if live.interrupted:
         raise KeyboardInterrupt
-    verdict = "incomplete" if report is None or report.conclusion is None else report.conclusion.verdict
-    if verdict == "violated":
-        # What could not be examined besides is told too: it is no part of the verdict.
-        for text in dict.fromkeys(live.unusable):
-            print(f"NOT EXAMINED {text}")
-        return ExitCode.VIOLATED
     if live.unusable:
         more = f" (and {len(live.unusable) - 1} more like it)" if len(live.unusable) > 1 else ""
-        raise InputError(live.unusable[0] + more)
-    if report is not None and report.failure:
+        print("\n".join(filter(None, (f"NOT EXAMINED {live.unusable[0]}{more}", live.traceback))))
+    verdict = "incomplete" if report is None or report.conclusion is None else report.conclusion.verdict
+    if report is not None and report.failure and verdict != "violated":
         raise InputError(report.failure)
     return ExitCode.of(verdict) if verdict != "consistent" or not live.failed else ExitCode.VIOLATED

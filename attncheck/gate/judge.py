@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import drift
-from attncheck.gate.account import Account
+from attncheck.gate.account import Account, IntArray
 
 # Names that a sentence lists.
 _LISTED = 3
@@ -64,13 +66,14 @@ def _missing(run: Account, baseline: Account) -> Iterator[str]:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
     if baseline.closing is None:
         yield "the baseline is of a run that did not end; make a new one"
-    ours, theirs = _units(run), _units(baseline)
+    ours, theirs, examined = _units(run, run.planned), _units(baseline, baseline.planned), _examined_units(baseline)
     for name, before in sorted(theirs.items()):
-        now = ours[name]
-        if not now:
+        # How many layers stand in for those that a subject refuses is another number for another seed.
+        owed = before if run.head.seed == baseline.head.seed else examined[name]
+        if not ours[name]:
             yield f"the property {name} was not planned; the baseline has it on {_number(before, 'layer')}"
-        elif now < before:
-            yield f"the property {name} was planned on {_number(now, 'layer')}, on {before} in the baseline"
+        elif ours[name] < owed:
+            yield f"the property {name} was planned on {_number(ours[name], 'layer')}, on {owed} in the baseline"
     gone = sorted(check for check in _checks(baseline) - _checks(run) if ours[check.partition(".")[0]])
     if gone:
         yield f"{_number(len(gone), 'check')} of the baseline not planned: {_list(gone)}"
@@ -80,10 +83,15 @@ def _missing(run: Account, baseline: Account) -> Iterator[str]:
         yield f"{_number(number, 'result')} no longer examined ({reason or 'no reason given'}): {_list(names)}"
 
 
-def _units(account: Account) -> Counter[str]:
-    """Return how many layers each property was planned on."""
-    units = {unit for _, unit in account.names.pairs(account.planned)}
+def _units(account: Account, keys: IntArray) -> Counter[str]:
+    """Return on how many layers each property is among results."""
+    units = {unit for _, unit in account.names.pairs(keys)}
     return Counter(unit.partition("@")[0] for unit in units)
+
+
+def _examined_units(account: Account) -> Counter[str]:
+    """Return on how many layers anything of each property was examined."""
+    return _units(account, np.intersect1d(account.keys[account.examined], account.planned))
 
 
 def _checks(account: Account) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.progress import counted_off
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
@@ -22,7 +23,7 @@ from attncheck.looks.unit import Unit, violated
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
 from attncheck.runs.run import Run
-from attncheck.runs.summary import summarize
+from attncheck.runs.summary import summarize, what_is_wrong
 
 # Lines that are not proved and are listed.
 _NOTES = 6
@@ -96,19 +97,21 @@ class CheckReport:
         ...
         AssertionError: 10 results were examined, 1,000 are asked for
         """
+        __tracebackhide__ = True  # pytest shows the caller's line
         fewest = None
         if min_examined is not None:
             fewest = check_whole("min_examined", min_examined, 0, "pass the examined results that a pass takes")
         conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
         if conclusion.verdict != "consistent":
-            raise AssertionError("\n\n".join([*conclusion.reasons, *self.messages()]))
+            wrong = what_is_wrong(self.run, [*self.results, *self.pools], self.call)
+            raise AssertionError("\n".join([*conclusion.reasons, *wrong]))
 
     def __str__(self) -> str:
-        text = summarize(self.run, [*self.results, *self.pools], self.conclusion)
+        text = summarize(self.run, [*self.results, *self.pools], self.conclusion, call=self.call)
         notes = [f"  {line}" for line in self.coverage[:_NOTES]]
         notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
         uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
-        return "\n\n".join([text, *uncovered, *self.messages()])
+        return "\n\n".join([text, *uncovered])
 
 
 def check(
@@ -120,6 +123,7 @@ def check(
     seed: int = 0,
     profile: str = "default",
     false_alarm: float = 1e-6,
+    progress: bool = False,
 ) -> CheckReport:
     """Hold a simulator against the theorem on one or several layers or programs.
 
@@ -141,6 +145,8 @@ def check(
         What a look may cost.
     false_alarm : float
         Chance that a right simulator is called violated anywhere in this call.
+    progress : bool
+        Whether a bar on standard error shows how far it is, where that is a terminal.
 
     Notes
     -----
@@ -181,8 +187,9 @@ def check(
         field, value = ("properties", names) if layers else ("layer", layers)
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
+    examined = counted_off(units, "examining") if progress else units
     single = [
-        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
+        msgspec.convert(fields, Result) for unit in examined for fields in run.examine(unit.property_name, unit.case)[0]
     ]
     pools, failed = run.pool(single, cases={unit.case.key: unit.case for unit in units})
     if failed:

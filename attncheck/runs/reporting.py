@@ -88,11 +88,11 @@ class RunReport:
         self._writer.close()
         return self.conclusion.verdict == "consistent" and not self.failure
 
-    def summary(self, color: bool = False) -> str:
-        """Return the verdict and the table of properties, for a terminal."""
+    def summary(self, color: bool = False, verbose: bool = False) -> str:
+        """Return what the run comes to, for a terminal."""
         if self.conclusion is None:
             return ""
-        text = summarize(self.run, self.results, self.conclusion, color, self.theory)
+        text = summarize(self.run, self.results, self.conclusion, color, self.theory, verbose)
         return f"{text}\n{self.failure}" if self.failure else text
 
     def _write(self, line: Result | Theory | Closing) -> None:

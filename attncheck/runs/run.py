@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import InputError, check_number, check_whole, refuse
-from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of, property_key
+from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of, property_key
 from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.shrink import illustration
@@ -31,6 +31,7 @@ from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
 from attncheck.records.scope import Scope
+from attncheck.runs.earlier import Earlier, earlier_of
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
@@ -56,6 +57,10 @@ class Run:
         Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
     min_examined : int or None
         Examined results below which the run is inconclusive; see `attncheck.records.scope` for the default.
+    only : tuple of str
+        The properties that are examined; all, and the statements of the theory, if empty.
+    earlier : Earlier
+        What an interrupted run has left.
     """
 
     subject: Subject
@@ -68,6 +73,8 @@ class Run:
     theory_ids: tuple[str, ...] = ()
     explains: bool = True
     min_examined: int | None = None
+    only: tuple[str, ...] = ()
+    earlier: Earlier = dataclasses.field(default_factory=Earlier, compare=False)
 
     @classmethod
     def of(
@@ -80,6 +87,8 @@ class Run:
         record: Path | None,
         draws: Any = None,
         min_examined: Any = None,
+        only: Iterable[str] = (),
+        resume: Path | None = None,
     ) -> Run:
         """Build a run from what a person typed.
 
@@ -95,7 +104,9 @@ class Run:
         fewest = "pass the examined results that a pass takes, e.g. 100"
         least = None if min_examined is None else check_whole("min_examined", _typed(min_examined, int), 0, fewest)
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
-        return cls(
+        for name in only:
+            check_choice("only", name, EVERY_PROPERTY)
+        run = cls(
             subject=Subject.of(DEFAULT_SUBJECT if subject is None else subject),
             seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
             profile=settled,
@@ -103,7 +114,12 @@ class Run:
             record=record,
             draws=most,
             min_examined=least,
+            only=tuple(only),
         )
+        if resume is None:
+            return run
+        fields = {"seed": run.seed, "profile": profile, "false_alarm": chance, "subject": run.subject.name}
+        return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
     def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
         """Return the run with its planned units, which fix the level of a look, and statements of the theory."""
@@ -149,6 +165,8 @@ class Run:
         the plan, as not examined, and others stand in for them.
         """
         profile = self.profile
+        if self.only and name not in self.only:
+            return []
         if name in PROGRAM_PROPERTIES:
             drawn = draw_examples(strategy, profile.program_examples, self.seed, property_key(name))
             return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
@@ -192,13 +210,17 @@ class Run:
         """Examine a property on a layer; return its results as built-in types, and a message if violated."""
         unit = Unit(name, case)
         cost = Cost(self.affordable(case), self.level, self.profile.power)
-        with own_arithmetic():
-            results = run_unit(unit, self.subject, self.seed, cost)
-            if self.explains and violated(results):
-                results = self._explained(unit, results, cost)
+        results = self.earlier.units.get(unit.id, [])
+        if not results or (results[0].level, results[0].affordable) != (cost.level, cost.affordable):
+            results = self._examined(unit, cost)
         return [msgspec.to_builtins(result) for result in results], explain(
             results, self.record, subject=self.subject.name
         )
+
+    def _examined(self, unit: Unit, cost: Cost) -> list[Result]:
+        with own_arithmetic():
+            results = run_unit(unit, self.subject, self.seed, cost)
+            return self._explained(unit, results, cost) if self.explains and violated(results) else results
 
     def _explained(self, unit: Unit, results: Sequence[Result], cost: Cost) -> list[Result]:
         """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""

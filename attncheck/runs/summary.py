@@ -1,4 +1,4 @@
-"""What a terminal shows at the end of a run: the verdict first, a table of properties, and what it could have seen."""
+"""What a terminal shows at the end of a run: verdict, cause and number first, then a table of properties."""
 
 from __future__ import annotations
 
@@ -11,53 +11,44 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from attncheck._lib.words import chance, counted, gap_text, span
-from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
-from attncheck.diagnosis.causes import causes
+from attncheck._lib.words import chance, counted, span
+from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
+from attncheck.diagnosis.causes import causes, diagnosed
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
-from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
-from attncheck.layers.names import layer_call
-from attncheck.layers.program import features as program_features
-from attncheck.looks.pools import ALL
+from attncheck.layers.names import layer_call, layer_name
+from attncheck.looks.unit import violated
 from attncheck.records.gather import tallied
-from attncheck.records.schema import Result, Theory, case_key, of_pool, run_digest
+from attncheck.records.schema import Result, Theory, of_pool, run_digest
 from attncheck.records.scope import Scope
-from attncheck.records.words import reads, replay_command, telling
+from attncheck.records.words import replay_command
+from attncheck.runs import details
+from attncheck.runs.details import by_property, of_cases
 from attncheck.runs.run import Run
-
-#: The checks that a summary tells the detectable gaps of: of each claim the first one that was examined.
-MAIN_CHECKS = (
-    "scores.scale",
-    "exactness.score_energy",
-    "conditional.scale",
-    "outputs.law",
-    "exactness.output_energy",
-    "exactness.output_given_scores",
-    "non_gaussianity.output_energy",
-    "outputs.limit",
-    "program_scores.scale",
-    "theorem1.order",
-    "corollary2.output_size",
-)
 
 #: What ends the summary of a consistent run.
 NOT_PROVED = (
-    "Not ruled out: smaller errors than these, and what no check looks at; see `attncheck power`, and in the README "
-    "'What a green run proves, and what it does not'."
+    "Not ruled out: smaller errors than these, and what no check looks at: see 'What a green run proves, and what it "
+    "does not' in the README."
 )
-# Likely causes that a summary names.
-_CAUSES = 3
-# Violated pools that it shows.
-_POOLS = 8
+# Likely causes that a summary names, sentences of a diagnosis, and gaps.
+_CAUSES, _OBSERVED, _GAPS = 3, 3, 3
+# Violated pools and refuted statements that it shows.
+_POOLS = 3
 
 
 def summarize(
-    run: Run, results: Sequence[Result], conclusion: Conclusion, color: bool = False, theory: Sequence[Theory] = ()
+    run: Run,
+    results: Sequence[Result],
+    conclusion: Conclusion,
+    color: bool = False,
+    theory: Sequence[Theory] = (),
+    verbose: bool = False,
+    call: str = "",
 ) -> str:
-    """Return the verdict in a sentence, the table, and what was not examined.
+    """Return what a run comes to: verdict, cause, number and replay command first, then the table.
 
     Parameters
     ----------
@@ -68,25 +59,70 @@ def summarize(
         Whether the terminal understands escape codes.
     theory : sequence of Theory
         Statements of the theory that the run examined besides.
+    verbose : bool
+        Whether all is told that was skipped, visited and could have been seen.
+    call : str
+        The Python call that repeats a run without a record.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
-    parts = [verdict_sentence(run, results, conclusion), *all_refused(run, single), *usual_causes(single)]
-    if results:
-        parts += [render_table(_table(single), color), *together(pools), *skipped(single)]
-        parts += [*detectable(single, pools), *unseen(single)]
-    parts += [*visited_layers(single), *visited_programs(single), *of_theory(run, theory)]
-    if conclusion.uniformity is not None:
-        test = conclusion.uniformity
-        parts.append(
-            f"First-look p-values of {counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
-            f"p = {chance(test.p_value)}"
-        )
+    parts = [verdict_sentence(run, results, conclusion), *all_refused(run, single), *what_is_wrong(run, results, call)]
+    if any(each.p_values for each in single):
+        parts += [render_table(_table(single), color), *together(pools)]
+    parts += of_theory(run, theory)
+    if verbose:
+        parts += [*details.skipped(single), *details.detectable(single, pools), *details.unseen(single)]
+        parts += [*details.visited_layers(single), *details.visited_programs(single), *details.uniformity(conclusion)]
+    else:
+        parts += not_examined(single)
     if conclusion.verdict == "consistent":
-        parts.append(NOT_PROVED)
+        parts += [*([] if verbose else details.gaps(single, pools)[:_GAPS]), NOT_PROVED]
     parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
     return "\n".join(parts)
+
+
+def what_is_wrong(run: Run, results: Sequence[Result], call: str = "") -> list[str]:
+    """Return cause, numbers, the smallest layer that fails and how to repeat it; empty where nothing is violated."""
+    single = [result for result in results if not of_pool(result)]
+    tallies = tallied(single) if violated(single) else tallied(results)
+    found = causes(tallies)[:_CAUSES]
+    if not found:
+        return []
+    leading = found[0].leading
+    numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
+    again = replay_command(run.record, smallest.id, run.subject.name) if run.record else call
+    first = (
+        f"{leading.name} on {leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}"
+        f"{_only(single, leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
+    )
+    lines = [
+        *(f"{'or' if place else 'cause'}: {cause.hint or 'none that is known'}" for place, cause in enumerate(found)),
+        *(f"observed: {sentence}" for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
+        f"first: {first}",
+        f"layer: {layer_name(smallest.case)}, the smallest of them",
+        *([f"smaller: {smallest.illustration} (on fresh draws, no verdict)"] if smallest.illustration else []),
+        *([f"replay: {again}"] if again else []),
+    ]
+    return [f"  {word + ':':9} {text}" for word, _, text in (line.partition(": ") for line in lines)]
+
+
+def not_examined(results: Sequence[Result]) -> list[str]:
+    """Return in a line what was not examined, and in another what would be gained by exposing more, if there is any."""
+    left = [result.reason for result in results if not result.p_values and result.reason != NO_PROGRAMS]
+    programs = sum(result.reason == NO_PROGRAMS for result in results)
+    lines = []
+    if left:
+        exposing = [reason.removeprefix(NOT_EXPOSED).split(", ") for reason in left if reason.startswith(NOT_EXPOSED)]
+        others = Counter(reason for reason in left if not reason.startswith(NOT_EXPOSED))
+        if exposing:
+            fields = list(dict.fromkeys(field for fields in exposing for field in fields))
+            lines.append(f"Return {_and(sorted(fields))} too: up to {counted(len(exposing), 'more result')}.")
+        if others:
+            most, count = others.most_common(1)[0]
+            told = f"Not examined: {counted(others.total(), 'other result' if exposing else 'result')}"
+            lines.append(f"{told}; {'all' if count == others.total() else f'{count:,}'} of them: {most}")
+    return [*lines, *([f"No programs of Netsor were asked for: {NO_PROGRAMS}."] if programs else [])]
 
 
 def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
@@ -97,10 +133,22 @@ def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
     seconds = sum(each.seconds for each in theory)
     told = f"Theory, without the subject: {len(theory) - len(refuted)} of {counted(len(theory), 'statement')} hold"
     lines = [f"{told}, {seconds:.0f} seconds of all workers."]
-    for each in refuted:
+    for each in refuted[:_POOLS]:
         again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
         lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
     return lines
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return names as a person lists them.
+
+    Examples
+    --------
+    >>> _and(["key_gram", "scores", "value_gram"]), _and(["scores"])
+    ('key_gram, scores and value_gram', 'scores')
+    """
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def together(pools: Sequence[Result]) -> list[str]:
@@ -118,39 +166,24 @@ def together(pools: Sequence[Result]) -> list[str]:
     return lines + [f"  {each.id}: {each.text}" for each in examined if each.verdict == Verdict.VIOLATED][:_POOLS]
 
 
-def visited_layers(results: Iterable[Result]) -> list[str]:
-    """Return a line on how many of the examined layers have what a layer may have, if there are any."""
-    examined = [result.case for result in results if result.p_values and "program" not in result.case]
-    layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
-    counts = Counter(feature for layer in layers for feature in features_of(layer))
-    shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
-    return [f"Layers visited: {len(layers)}; {shares}"] if layers else []
-
-
-def visited_programs(results: Iterable[Result]) -> list[str]:
-    """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
-    examined = [result.case for result in results if result.p_values and "program" in result.case]
-    programs = {str(layer["program"]): layer["program"] for layer in examined}
-    counts = Counter(feature for program in programs.values() for feature in program_features.features_of(program))
-    if not programs:
-        return []
-    shares = ", ".join(f"{feature} {counts[feature]}" for feature in program_features.FEATURES)
-    return [f"Programs visited: {len(programs)}; {shares}"]
-
-
 def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion) -> str:
-    """Return the verdict with its false-alarm budget, and the reasons where it is not a pass."""
+    """Return the verdict with its false-alarm budget, and why it is no pass."""
     examined = [result for result in results if result.p_values and not of_pool(result)]
     pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
     cases = len({str(result.case) for result in examined})
+    planned = len(run.planned) - sum(result.reason == NO_PROGRAMS for result in results)
+    bad = sum(result.verdict == Verdict.VIOLATED for result in results)
     text = (
-        f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, {len(examined):,} of "
-        f"{counted(len(run.planned), 'planned result')} examined, on {counted(claims, 'claim')} and "
-        f"{counted(cases, 'configuration')}{f', and {pools:,} of them together' if pools else ''}; the chance of a "
-        f"false alarm was set to {run.budget.false_alarm:g} before the run."
+        f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, "
+        f"{f'{bad:,} violated, ' if bad else ''}{len(examined):,} of {counted(planned, 'planned result')} examined, on "
+        f"{counted(claims, 'claim')} and {counted(cases, 'configuration')}"
+        f"{f', and {pools:,} of them together' if pools else ''}; the chance of a false alarm was set to "
+        f"{run.budget.false_alarm:g} before the run."
     )
-    return "\n".join([text, *(f"  {reason}" for reason in conclusion.reasons)])
+    # What is violated comes with its cause; that its p-values are not uniform says nothing more.
+    told = [each.text for each in conclusion.findings if not (bad and each.verdict == Verdict.VIOLATED)]
+    return "\n".join([text, *(f"  {reason}" for reason in told)])
 
 
 def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
@@ -190,23 +223,6 @@ def _values(layers: Sequence[AttentionLayer]) -> str:
     return ", ".join(told)
 
 
-def usual_causes(results: Sequence[Result]) -> list[str]:
-    """Return what usually causes the violations, as the report has it; empty where nothing is violated."""
-    found = causes(tallied(results))[:_CAUSES]
-    lines = [
-        f"  {place}. {cause.hint or 'no cause is on file'} ({cause.leading.name} is violated on "
-        f"{cause.leading.verdicts[Verdict.VIOLATED]} of "
-        f"{_cases(cause.leading.examined, cause.leading.name)}{_only(results, cause.leading.claim)})"
-        for place, cause in enumerate(found, 1)
-    ]
-    return ["What usually causes this, the most telling first:", *lines] if lines else []
-
-
-def _cases(count: int, check: str) -> str:
-    """Return a count of what a check or property is about, layers or programs."""
-    return counted(count, "program" if check.partition(".")[0] in PROGRAM_PROPERTIES else "layer")
-
-
 def _only(results: Sequence[Result], claim: str) -> str:
     """Return the features that all layers have on which a claim is violated, and none has on which it is not."""
     examined = [each for each in results if each.claim == claim and each.p_values and "program" not in each.case]
@@ -227,11 +243,13 @@ def _table(results: Sequence[Result]) -> Table:
         table.add_column(column, no_wrap=True)
     for column in ("configurations", "examined", "draws", "smallest first p", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, group in _by_property(results):
+    for name, group in by_property(results):
         examined = [result for result in group if result.p_values]
+        if not examined:
+            continue
         layers = {str(result.case): result for result in group}
         draws = sum(max(r.size for r in group if str(r.case) == layer) for layer in layers)
-        smallest = chance(min(result.p_values[0] for result in examined)) if examined else "-"
+        smallest = chance(min(result.p_values[0] for result in examined))
         seconds = sum(max(r.seconds for r in group if str(r.case) == layer) for layer in layers)
         table.add_row(
             name,
@@ -245,24 +263,6 @@ def _table(results: Sequence[Result]) -> Table:
     return table
 
 
-def skipped(results: Sequence[Result]) -> list[str]:
-    """Return the layers and programs on which nothing of a property was examined, counted by reason, if there are any.
-
-    Where the checks of a property have several reasons on one layer, the most telling one counts.
-    """
-    told = []
-    for name, group in _by_property(results):
-        seen = {result.unit for result in group if result.p_values}
-        reasons: dict[str, Counter[str]] = {}
-        for result in group:
-            if result.unit not in seen:
-                reasons.setdefault(result.unit, Counter())[result.reason] += 1
-        counts = Counter(telling(of_unit) for of_unit in reasons.values()).most_common()
-        if counts:
-            told += [f"  {name} on {_cases(count, name)}: {reason}" for reason, count in counts]
-    return ["Skipped, nothing to examine:", *told] if told else []
-
-
 def _of(part: int, whole: int) -> str:
     return f"{part}/{whole}" if part < whole else str(whole)
 
@@ -274,76 +274,9 @@ def _verdict(group: Iterable[Result]) -> str:
     return next(str(verdict) for verdict in order if verdict in found)
 
 
-def _by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    names = sorted({result.property for result in results})
-    return [(name, [result for result in results if result.property == name]) for name in names]
-
-
-def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
-    """Return the detectable gaps of the main checks: of all cases together, of the median one and of the worst."""
-    groups: dict[str, list[Result]] = {}
-    for check in MAIN_CHECKS:
-        group = [r for r in results if r.check == check and r.p_values and r.gap is not None]
-        if group:
-            groups.setdefault(group[0].claim, group)
-    if not groups:
-        return []
-    power = min(result.power for result in results)
-    common = {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
-    lines = [
-        line
-        for claim, group in groups.items()
-        for line in (f"  {claim:16} {_gap_sentence(group)}", *_common_gap(common.get(group[0].check)))
-    ]
-    return [f"The smallest effect that this run had a chance of {power:.0%} to call violated:", *lines]
-
-
-def _common_gap(pool: Result | None) -> list[str]:
-    """Return the gap of all cases together, where they were pooled."""
-    if pool is None or pool.gap is None:
-        return []
-    return [f"  {'':16} {gap_text(pool.gap)} on all together, {expected(pool)}: {reads(pool)}"]
-
-
-def _gap_sentence(group: Sequence[Result]) -> str:
-    ranked = sorted(group, key=lambda result: result.gap or 0.0)
-    middle, worst = ranked[(len(ranked) - 1) // 2], ranked[-1]
-    gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
-    told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
-    return f"{told} {_cases(len(group), middle.check)}, {expected(middle)}: {reads(middle)}"
-
-
-def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return what no layer examined, grouped by the most telling reason, under a heading; whole properties in short."""
-    by_reason: dict[str, list[str]] = {}
-    for check in sorted({result.check for result in results}):
-        group = [result for result in results if result.check == check]
-        if any(result.p_values for result in group):
-            continue
-        by_reason.setdefault(telling(Counter(result.reason for result in group)), []).append(check)
-    lines = [f"  {reason}: {', '.join(_in_short(checks))}" for reason, checks in by_reason.items()]
-    return [heading, *lines] if lines else []
-
-
-def _in_short(checks: Sequence[str]) -> list[str]:
-    """Return names of checks, with those of a whole property as one.
-
-    Examples
-    --------
-    >>> _in_short(["fact1.order", "netsor.scale", "theorem1.order", "theorem1.scores"])
-    ['fact1.order', 'netsor.scale', 'theorem1 (2 checks)']
-    """
-    names: list[str] = []
-    for name in dict.fromkeys(check.partition(".")[0] for check in checks):
-        own = [check for check in checks if check.startswith(f"{name}.")]
-        whole = len(own) > 1 and len(own) == len(checks_of(name))
-        names += [f"{name} ({counted(len(own), 'check')})"] if whole else own
-    return names
-
-
 def render_table(table: Table, color: bool = False) -> str:
     """Return a table as text."""
     console = Console(file=io.StringIO(), width=180, force_terminal=color, legacy_windows=False)
     console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text.rstrip()
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

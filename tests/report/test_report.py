@@ -208,7 +208,7 @@ def test_duplicated_and_unplanned_results_are_told(tmp_path: Path) -> None:
     planned = [Planned(result.id, result.unit, result.check)]
     text = render(write_record(tmp_path / "odd.jsonl", [result, result, other], planned=planned)).text
     assert "1 result is reported more than once" in text
-    assert f"1 result is reported without a plan, {other.id}" in text
+    assert f"1 result is reported without a plan: {other.id}" in text
 
 
 def test_broken_and_edited_records_are_refused(tmp_path: Path, clean_record: Path) -> None:

@@ -15,19 +15,9 @@ from attncheck.diagnosis.causes import causes
 from attncheck.records.gather import gather
 from attncheck.records.schema import Result
 from attncheck.records.words import reads
+from attncheck.runs.details import MAIN_CHECKS, detectable, gaps, skipped, unseen, visited_layers
 from attncheck.runs.reporting import RunReport
-from attncheck.runs.summary import (
-    MAIN_CHECKS,
-    NOT_PROVED,
-    all_refused,
-    detectable,
-    skipped,
-    summarize,
-    unseen,
-    usual_causes,
-    verdict_sentence,
-    visited_layers,
-)
+from attncheck.runs.summary import NOT_PROVED, all_refused, not_examined, summarize, verdict_sentence, what_is_wrong
 from attncheck.subject import collapsed
 
 from .conftest import GROUPED, LAYER, planned, results_of
@@ -42,10 +32,13 @@ class TestSummary:
         first = causes(gather(record).tallies)[0]
         assert first.hint
         lines = report.summary().splitlines()
-        after = lines.index("What usually causes this, the most telling first:")
-        assert lines[after + 1] == f"  1. {first.hint} ({first.leading.name} is violated on 1 of 1 layer)"
-        assert after < next(number for number, line in enumerate(lines) if line.startswith(" property"))
+        assert lines[1] == f"  cause:    {first.hint}"
+        shown = {line.partition(":")[0].strip() for line in lines[:15]}
+        assert {"cause", "observed", "first", "layer", "replay"} <= shown
+        assert f"{first.leading.name} on 1 of 1 layer: " in next(line for line in lines if line.startswith("  first:"))
+        assert f"attncheck replay {record} {first.leading.name}@" in report.summary()
         assert NOT_PROVED not in lines
+        assert len(lines) <= 40
 
     def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", subject=collapsed, record=tmp_path / "record.jsonl"))
@@ -53,7 +46,8 @@ class TestSummary:
         assert report.finish()
         lines = report.summary().splitlines()
         assert NOT_PROVED in lines
-        assert not any("usually causes" in line for line in lines)
+        assert not any(line.startswith("  cause:") for line in lines)
+        assert len(lines) <= 25
         assert "what a green run proves, and what it does not" in NOT_PROVED.lower()
         readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
         assert "## What a green run proves, and what it does not\n" in readme
@@ -98,6 +92,9 @@ class TestSummary:
         assert skipped(idle) == ["Skipped, nothing to examine:", f"  netsor on {len(idle)} programs: too dear"]
 
     def test_what_only_layers_with_a_violation_have_is_said(self) -> None:
+        def wrong(results: list[Result]) -> str:
+            return "\n".join(what_is_wrong(planned("scores"), results))
+
         (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
         both = LAYER.replace(mask="causal", head_dim=2)
         bad = [
@@ -105,11 +102,12 @@ class TestSummary:
             for k, layer in enumerate([both, both.replace(head_dim=None)])
         ]
         good = msgspec.structs.replace(result, case=LAYER.replace(head_dim=2).to_dict(), unit="scores@9")
-        assert usual_causes([*bad, good])[1].endswith("(scores.scale is violated on 2 of 3 layers; only with causal)")
-        assert usual_causes([bad[0], good])[1].endswith("violated on 1 of 2 layers; only with causal)")
+        assert "scores.scale on 2 of 3 layers; only with causal: " in wrong([*bad, good])
+        assert "on 1 of 2 layers; only with causal: " in wrong([bad[0], good])
         masked = msgspec.structs.replace(good, case=LAYER.replace(mask="causal", width=4).to_dict())
-        assert usual_causes([*bad, good, masked])[1].endswith("violated on 2 of 4 layers)")
-        assert usual_causes(bad)[1].endswith("violated on 2 of 2 layers)")
+        assert "on 2 of 4 layers: " in wrong([*bad, good, masked])
+        assert "on 2 of 2 layers: " in wrong(bad)
+        assert wrong([good]) == ""
 
     def test_what_to_widen_is_said_where_no_layer_is_supported(self) -> None:
         subject: Any = functools.partial(collapsed)
@@ -156,7 +154,9 @@ class TestDetectable:
         report.take(report.run.examine("scores", LAYER)[0])
         report.finish()
         (heading, *_) = detectable(report.results)
-        assert heading in report.summary().splitlines()
+        assert heading in report.summary(verbose=True).splitlines()
+        assert heading not in report.summary().splitlines()
+        assert gaps(report.results, [])[0] in report.summary().splitlines()
 
 
 def test_the_summary_tells_what_layers_had() -> None:
@@ -169,3 +169,14 @@ def test_whole_properties_are_told_in_short() -> None:
     unable = [msgspec.structs.replace(r, p_values=[], reason="no programs") for r in results]
     assert unseen(unable) == ["Not examined on any layer:", f"  no programs: scores ({len(unable)} checks)"]
     assert unseen(unable[1:])[1].count("scores.") == len(unable) - 1
+
+
+def test_what_exposing_more_would_gain_is_counted() -> None:
+    results = results_of(planned("scores", subject=faults.exposing(collapsed, ["outputs", "scores"])), "scores")
+    first, *others = not_examined(results)
+    gained = sum(not result.p_values and "does not expose" in result.reason for result in results)
+    assert first == f"Return input_gram and key_gram too: up to {gained} more results."
+    whole = results_of(planned("scores"), "scores")
+    assert sum(bool(r.p_values) for r in whole) <= gained + sum(bool(r.p_values) for r in results)
+    assert all(line.startswith("Not examined: ") for line in others)
+    assert not_examined([result for result in whole if result.p_values]) == []

@@ -24,9 +24,10 @@ from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
+from attncheck.runs.details import unseen
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
-from attncheck.runs.summary import render_table, together, unseen
+from attncheck.runs.summary import render_table, together
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws that a description in numbers is made from.

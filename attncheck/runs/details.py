@@ -1,0 +1,177 @@
+"""What a summary tells of a run where all is asked for: what it could have seen, and what was skipped and visited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from attncheck._lib.words import chance, counted, gap_text
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
+from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.words import expected
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.features import FEATURES, features_of
+from attncheck.layers.program import features as program_features
+from attncheck.looks.pools import ALL
+from attncheck.records.schema import Result, case_key
+from attncheck.records.words import reads, telling
+
+#: The checks that a summary tells the detectable gaps of: of each claim the first one that was examined.
+MAIN_CHECKS = (
+    "scores.scale",
+    "exactness.score_energy",
+    "conditional.scale",
+    "outputs.law",
+    "exactness.output_energy",
+    "exactness.output_given_scores",
+    "non_gaussianity.output_energy",
+    "outputs.limit",
+    "program_scores.scale",
+    "theorem1.order",
+    "corollary2.output_size",
+)
+
+
+def of_cases(count: int, check: str) -> str:
+    """Return a count of what a check or property is about, layers or programs."""
+    return counted(count, "program" if check.partition(".")[0] in PROGRAM_PROPERTIES else "layer")
+
+
+def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """Return the results of each property, in the order of their names."""
+    names = sorted({result.property for result in results})
+    return [(name, [result for result in results if result.property == name]) for name in names]
+
+
+def skipped(results: Sequence[Result]) -> list[str]:
+    """Return the layers and programs on which nothing of a property was examined, counted by reason, if there are any.
+
+    Where the checks of a property have several reasons on one layer, the most telling one counts.
+    """
+    told = []
+    for name, group in by_property(results):
+        seen = {result.unit for result in group if result.p_values}
+        reasons: dict[str, Counter[str]] = {}
+        for result in group:
+            if result.unit not in seen:
+                reasons.setdefault(result.unit, Counter())[result.reason] += 1
+        counts = Counter(telling(of_unit) for of_unit in reasons.values()).most_common()
+        if counts:
+            told += [f"  {name} on {of_cases(count, name)}: {reason}" for reason, count in counts]
+    return ["Skipped, nothing to examine:", *told] if told else []
+
+
+def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
+    """Return the detectable gaps of the main checks: of all cases together, of the median one and of the worst."""
+    common = _of_all(pools)
+    lines = [
+        line
+        for claim, group in _main(results).items()
+        for line in (f"  {claim:16} {_gap_sentence(group)}", *_common_gap(common.get(group[0].check)))
+    ]
+    if not lines:
+        return []
+    power = min(result.power for result in results)
+    return [f"The smallest effect that this run had a chance of {power:.0%} to call violated:", *lines]
+
+
+def gaps(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
+    """Return in one line each the detectable gaps of the main checks, of all cases together and of the median one."""
+    common, lines = _of_all(pools), []
+    for claim, group in _main(results).items():
+        pool, middle = common.get(group[0].check), _middle(group)
+        of_all = f"{gap_text(pool.gap)} on all together, " if pool is not None else ""
+        told = f"{of_all}{gap_text(middle.gap)} on the median {of_cases(1, middle.check).partition(' ')[2]}"
+        lines.append(f"Would have seen in {claim}: {told}: {reads(middle)}")
+    return lines
+
+
+def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the examined results of the first of the main checks that each claim has."""
+    groups: dict[str, list[Result]] = {}
+    for check in MAIN_CHECKS:
+        group = [r for r in results if r.check == check and r.p_values and r.gap is not None]
+        if group:
+            groups.setdefault(group[0].claim, group)
+    return groups
+
+
+def _of_all(pools: Sequence[Result]) -> dict[str, Result]:
+    """Return the pools of all cases, by check."""
+    return {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
+
+
+def _common_gap(pool: Result | None) -> list[str]:
+    """Return the gap of all cases together, where they were pooled."""
+    if pool is None or pool.gap is None:
+        return []
+    return [f"  {'':16} {gap_text(pool.gap)} on all together, {expected(pool)}: {reads(pool)}"]
+
+
+def _middle(group: Sequence[Result]) -> Result:
+    """Return the result with the median gap."""
+    return sorted(group, key=lambda result: result.gap or 0.0)[(len(group) - 1) // 2]
+
+
+def _gap_sentence(group: Sequence[Result]) -> str:
+    middle, worst = _middle(group), max(group, key=lambda result: result.gap or 0.0)
+    gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
+    told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
+    return f"{told} {of_cases(len(group), middle.check)}, {expected(middle)}: {reads(middle)}"
+
+
+def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
+    """Return what no layer examined, grouped by the most telling reason, under a heading; whole properties in short."""
+    by_reason: dict[str, list[str]] = {}
+    for check in sorted({result.check for result in results}):
+        group = [result for result in results if result.check == check]
+        if any(result.p_values for result in group):
+            continue
+        by_reason.setdefault(telling(Counter(result.reason for result in group)), []).append(check)
+    lines = [f"  {reason}: {', '.join(_in_short(checks))}" for reason, checks in by_reason.items()]
+    return [heading, *lines] if lines else []
+
+
+def _in_short(checks: Sequence[str]) -> list[str]:
+    """Return names of checks, with those of a whole property as one.
+
+    Examples
+    --------
+    >>> _in_short(["fact1.order", "netsor.scale", "theorem1.order", "theorem1.scores"])
+    ['fact1.order', 'netsor.scale', 'theorem1 (2 checks)']
+    """
+    names: list[str] = []
+    for name in dict.fromkeys(check.partition(".")[0] for check in checks):
+        own = [check for check in checks if check.startswith(f"{name}.")]
+        whole = len(own) > 1 and len(own) == len(checks_of(name))
+        names += [f"{name} ({counted(len(own), 'check')})"] if whole else own
+    return names
+
+
+def visited_layers(results: Iterable[Result]) -> list[str]:
+    """Return a line on how many of the examined layers have what a layer may have, if there are any."""
+    examined = [result.case for result in results if result.p_values and "program" not in result.case]
+    layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
+    counts = Counter(feature for layer in layers for feature in features_of(layer))
+    shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
+    return [f"Layers visited: {len(layers)}; {shares}"] if layers else []
+
+
+def visited_programs(results: Iterable[Result]) -> list[str]:
+    """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
+    examined = [result.case for result in results if result.p_values and "program" in result.case]
+    programs = {str(layer["program"]): layer["program"] for layer in examined}
+    counts = Counter(feature for program in programs.values() for feature in program_features.features_of(program))
+    if not programs:
+        return []
+    shares = ", ".join(f"{feature} {counts[feature]}" for feature in program_features.FEATURES)
+    return [f"Programs visited: {len(programs)}; {shares}"]
+
+
+def uniformity(conclusion: Conclusion) -> list[str]:
+    """Return a line on the test of first-look p-values, if there is one."""
+    test = conclusion.uniformity
+    if test is None:
+        return []
+    told = f"First-look p-values of {counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
+    return [f"{told}p = {chance(test.p_value)}"]

@@ -1,0 +1,66 @@
+"""What a run that was interrupted has left: results that the same run need not examine again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from attncheck._lib.errors import refuse
+from attncheck.checks.registry import checks_of
+from attncheck.records.manifest import installed_versions
+from attncheck.records.schema import Manifest, Result, Theory, of_pool, read
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """The finished part of a run.
+
+    Attributes
+    ----------
+    units : mapping of str to list of Result
+        Results of the units of which all are there, by unit. Pools are made again: they rest on these.
+    theory : mapping of str to Theory
+        Statements of the theory, by id.
+    """
+
+    units: Mapping[str, list[Result]] = dataclasses.field(default_factory=dict)
+    theory: Mapping[str, Theory] = dataclasses.field(default_factory=dict)
+
+
+def earlier_of(path: Path, same: Mapping[str, object]) -> Earlier:
+    """Return what a record holds of the run that goes on with it.
+
+    Parameters
+    ----------
+    path : Path
+        The record of the interrupted run.
+    same : mapping of str to object
+        Fields of the manifest, and what they must be.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read, or is of another run: with the first field that differs.
+    """
+    lines = read(path)
+    manifest = next(lines)
+    assert isinstance(manifest, Manifest)
+    for field, value in {"versions": installed_versions(), **same}.items():
+        if getattr(manifest, field) != value:
+            problem = f"is of a run with {field.replace('_', ' ')} {getattr(manifest, field)}, and here it is {value}"
+            refuse("resume", str(path), problem, "run it as it was begun, or without --resume")
+    units: dict[str, list[Result]] = {}
+    theory: dict[str, Theory] = {}
+    for line in lines:
+        if isinstance(line, Theory):
+            theory[line.id] = line
+        elif isinstance(line, Result) and not of_pool(line):
+            units.setdefault(line.unit, []).append(line)
+    whole = {unit: results for unit, results in units.items() if len(results) == _owed(unit)}
+    return Earlier(whole, theory)
+
+
+def _owed(unit: str) -> int:
+    """Return how many results a unit has."""
+    return len(checks_of(unit.partition("@")[0]))
