@@ -66,11 +66,10 @@ def deselected(run: Sheet, base: Sheet) -> None:
 
 def fewer_stand_ins(run: Sheet, base: Sheet) -> None:
     """Another seed, for which the subject refuses one layer less: nothing stands in for it."""
-    layer = run.planned[-1].id.partition("@")[2]
     fewer_examples(run, base)
+    layer = base.planned[-1].id.partition("@")[2]
     idle = {"verdict": "not examined", "reason": "narrow only", "p_values": [], "summary": None}
     base.results = [msgspec.structs.replace(each, **idle) if layer in each.id else each for each in base.results]
-    print(layer, [r.id for r in base.results if r.verdict=="not examined"], [r.id for r in base.results][:40])
 
 
 def fewer_examples(run: Sheet, base: Sheet) -> None:
