@@ -18,6 +18,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import EXACT_WIDTHS, Case, ProgramCase
 from attncheck.layers.names import layer_call
 from attncheck.layers.program import Program
+from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import widths_of
 from attncheck.looks.unit import Unit, violated
 from attncheck.records.schema import Result
@@ -177,6 +178,8 @@ def check(
     """
     layers, names = _listed(layer), list(dict.fromkeys(_listed(properties)))
     for each in layers:
+        if isinstance(each, AttentionStack):
+            refuse("layer", each, "is a stack, whose limit is a conjecture", "examine its layers, e.g. stack.layer")
         if not isinstance(each, AttentionLayer | Program):
             remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
             refuse("layer", each, "is not an AttentionLayer or a Program", remedy)

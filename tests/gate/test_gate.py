@@ -68,7 +68,7 @@ def fewer_stand_ins(run: Sheet, base: Sheet) -> None:
     """Another seed, for which the subject refuses one layer less: nothing stands in for it."""
     fewer_examples(run, base)
     layer = base.planned[-1].id.partition("@")[2]
-    idle = {"verdict": "not examined", "reason": "narrow only", "p_values": [], "summary": None}
+    idle: dict[str, Any] = {"verdict": "not examined", "reason": "narrow only", "p_values": [], "summary": None}
     base.results = [msgspec.structs.replace(each, **idle) if layer in each.id else each for each in base.results]
 
 

@@ -476,3 +476,10 @@ def test_public_name_works_before_and_after_submodules_are_imported() -> None:
     importlib.import_module("attncheck.layers.kernel")
     for _ in range(2):
         assert ac.limit(layer()) == limit(layer())
+
+
+def test_a_law_is_told_in_a_line() -> None:
+    law = LimitLaw(AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map="linear"))
+    std = float(np.sqrt(law.variance()))
+    assert f"standard deviation {std:.4g}, excess kurtosis {float(law.excess_kurtosis()):.3g}" in str(law)
+    assert f"{2.0 * float(law.sf(3.0 * std)):.2g} (normal: 0.0027)" in str(law)

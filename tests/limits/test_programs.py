@@ -272,3 +272,15 @@ def test_many_lines_are_quick() -> None:
     law = limit_of_program(expand(layer).program)
     assert len(law.scores) == 32
     assert law.error < 1e-12
+
+
+def test_a_limit_is_printed_line_by_line() -> None:
+    program = Program()
+    W, Q, K = (program.weight(name) for name in "WQK")
+    one, other = (program.matmul(W, program.initial(name)) for name in ("h", "k"))
+    program.score(program.matmul(Q, one), program.matmul(K, one))
+    limit = limit_of_program(program)
+    told = str(limit).splitlines()
+    assert len([line for line in told if line.startswith("Z(")]) == len(limit.lines)
+    assert f"{limit.scores[0].name}: variance 1" in told
+    assert not any(line.startswith("corr(") and other.name in line for line in told)

@@ -17,6 +17,7 @@ from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
+from attncheck.theory.limits.words import told
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
@@ -67,6 +68,10 @@ class LimitLaw:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
+
+    def __str__(self) -> str:
+        """Return size, shape and tails in a line."""
+        return told(f"limit of {self.layer.describe()}", self)
 
     @functools.cached_property
     def kernel(self) -> Kernel:

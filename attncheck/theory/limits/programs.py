@@ -65,6 +65,15 @@ class ProgramLimit:
     error: float
     _moments: _Moments = dataclasses.field(repr=False)
 
+    def __str__(self) -> str:
+        """Return the limit of each line and score: means, variances, and what is correlated."""
+        lines, scores = [f"Z({line.name})" for line in self.lines], [score.name for score in self.scores]
+        variances = zip(lines, self.mean, np.diag(self.covariance), strict=True)
+        told = [f"{name}: mean {mean:.4g}, variance {variance:.4g}" for name, mean, variance in variances]
+        told += _correlations(lines, self.covariance, self.error)
+        told += [f"{name}: variance {v:.4g}" for name, v in zip(scores, np.diag(self.score_covariance), strict=True)]
+        return "\n".join([*told, *_correlations(scores, self.score_covariance, self.error)])
+
     def second(self, one: Node, other: Node) -> float:
         """Return E[Z^x Z^x'] of two vectors that no score enters: what (1/n) Σ x_α x'_α tends to (Fact 1)."""
         for node in (one, other):
@@ -177,6 +186,17 @@ class ProgramLimit:
     @functools.cached_property
     def _score_root(self) -> FloatArray:
         return psd_root(self.score_covariance)
+
+
+def _correlations(names: Sequence[str], covariance: FloatArray, error: float) -> list[str]:
+    """Return a line on each pair of Gaussian numbers whose covariance is more than an error."""
+    stds = np.sqrt(np.diag(covariance))
+    return [
+        f"corr({names[k]}, {one}): {covariance[i, k] / (stds[i] * stds[k]):.4g}"
+        for i, one in enumerate(names)
+        for k in range(i)
+        if abs(covariance[i, k]) > error
+    ]
 
 
 def limit_of_program(program: Program) -> ProgramLimit:

@@ -19,6 +19,7 @@ from attncheck.simulators.collapsed import input_entries
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
+from attncheck.theory.limits.words import told
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.gap import ERRORS, Gap, standard_error
 from attncheck.theory.rates.marginal import Marginal, OutputEntry
@@ -104,6 +105,10 @@ class FiniteWidthLaw:
             remedy = "pass a number of draws, e.g. size=1024"
             object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
+
+    def __str__(self) -> str:
+        """Return size, shape and tails in a line."""
+        return told(f"law of {self.layer.describe()} at its width", self)
 
     @property
     def limit(self) -> LimitLaw:

@@ -14,6 +14,7 @@ from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, condense
+from attncheck.theory.limits.words import told
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
@@ -55,6 +56,10 @@ class StackLaw:
     stack: AttentionStack
     draws: int = 2**16
     seed: int = 0
+
+    def __str__(self) -> str:
+        """Return size, shape and tails in a line."""
+        return told(f"conjectured limit of {self.stack.depth} layers of {self.stack.layer.describe()}", self)
 
     def __post_init__(self) -> None:
         if not isinstance(self.stack, AttentionStack):
