@@ -126,7 +126,7 @@ class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """How a run ended.
 
-    ``digest`` is of all digits, see `run_digest`. ``content`` is of all bytes before the closing line, filled in by
+    ``causes`` says what is most likely wrong, the first first. ``digest`` is of all digits, see `run_digest`. ``content`` is of all bytes before the closing line, filled in by
     `Writer`.
     """
 
@@ -136,6 +136,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     reported: int
     seconds: float
     content: str = ""
+    causes: list[str] = []
 
 
 Line = Manifest | Result | Theory | Closing

@@ -23,6 +23,7 @@ from attncheck.looks.examples import widths_of
 from attncheck.looks.unit import Unit, violated
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
+from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize, what_is_wrong
 
@@ -42,6 +43,8 @@ class CheckReport:
         In the order of layers and checks.
     pools : tuple of Result
         What several layers say together, check by check; empty for a single one.
+    causes : tuple of str
+        What is most likely wrong, the first first; empty where nothing is.
     conclusion : Conclusion
         Verdict over all results, with reasons.
     coverage : tuple of str
@@ -56,6 +59,7 @@ class CheckReport:
     coverage: tuple[str, ...] = ()
     call: str = ""
     pools: tuple[Result, ...] = ()
+    causes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -104,11 +108,11 @@ class CheckReport:
             fewest = check_whole("min_examined", min_examined, 0, "pass the examined results that a pass takes")
         conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
         if conclusion.verdict != "consistent":
-            wrong = what_is_wrong(self.run, [*self.results, *self.pools], self.call)
+            wrong = what_is_wrong(self.run, [*self.results, *self.pools], self.call, self.causes)
             raise AssertionError("\n".join([*conclusion.reasons, *wrong]))
 
     def __str__(self) -> str:
-        text = summarize(self.run, [*self.results, *self.pools], self.conclusion, call=self.call)
+        text = summarize(self.run, [*self.results, *self.pools], self.conclusion, call=self.call, causes=self.causes)
         notes = [f"  {line}" for line in self.coverage[:_NOTES]]
         notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
         uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
@@ -201,7 +205,8 @@ def check(
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
     call = "" if written else _call(subject, layers, names, run)
     conclusion = run.conclude([*single, *pools])
-    return CheckReport(run, tuple(single), conclusion, tuple(dict.fromkeys(notes)), call, tuple(pools))
+    causes = causes_of(run.subject, single, run.seed)
+    return CheckReport(run, tuple(single), conclusion, tuple(dict.fromkeys(notes)), call, tuple(pools), tuple(causes))
 
 
 def _call(subject: Any, layers: Sequence[AttentionLayer], names: Sequence[str], run: Run) -> str:

@@ -15,6 +15,7 @@ from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Closing, Result, Theory, Writer, run_digest
+from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 
@@ -28,6 +29,7 @@ class RunReport:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.failure = ""
+        self.causes: list[str] = []
         self.results: list[Result] = []
         self.theory: list[Theory] = []
         self.conclusion: Conclusion | None = None
@@ -77,12 +79,15 @@ class RunReport:
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run is consistent and written down."""
         self.conclusion = self.run.conclude(self.results, self.theory)
+        if self.run.explains:
+            self.causes = causes_of(self.run.subject, self.results, self.run.seed)
         closing = Closing(
             digest=run_digest([*self.results, *self.theory]),
             verdict=self.conclusion.verdict,
             reasons=list(self.conclusion.reasons),
             reported=len(self.results) + len(self.theory),
             seconds=time.perf_counter() - self._started,
+            causes=self.causes,
         )
         self._write(closing)
         self._writer.close()
@@ -92,7 +97,7 @@ class RunReport:
         """Return what the run comes to, for a terminal."""
         if self.conclusion is None:
             return ""
-        text = summarize(self.run, self.results, self.conclusion, color, self.theory, verbose)
+        text = summarize(self.run, self.results, self.conclusion, color, self.theory, verbose, causes=self.causes)
         return f"{text}\n{self.failure}" if self.failure else text
 
     def _write(self, line: Result | Theory | Closing) -> None:

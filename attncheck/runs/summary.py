@@ -13,7 +13,8 @@ from rich.table import Table
 
 from attncheck._lib.words import chance, counted, span
 from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
-from attncheck.diagnosis.causes import causes, diagnosed
+from attncheck.diagnosis.causes import Cause, causes, diagnosed
+from attncheck.diagnosis.fit import UNKNOWN
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -47,6 +48,7 @@ def summarize(
     theory: Sequence[Theory] = (),
     verbose: bool = False,
     call: str = "",
+    causes: Sequence[str] = (),
 ) -> str:
     """Return what a run comes to: verdict, cause, number and replay command first, then the table.
 
@@ -63,9 +65,15 @@ def summarize(
         Whether all is told that was skipped, visited and could have been seen.
     call : str
         The Python call that repeats a run without a record.
+    causes : sequence of str
+        What is most likely wrong, where it was fitted.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
-    parts = [verdict_sentence(run, results, conclusion), *all_refused(run, single), *what_is_wrong(run, results, call)]
+    parts = [
+        verdict_sentence(run, results, conclusion),
+        *all_refused(run, single),
+        *what_is_wrong(run, results, call, causes),
+    ]
     if any(each.p_values for each in single):
         parts += [render_table(_table(single), color), *together(pools)]
     parts += of_theory(run, theory)
@@ -82,7 +90,7 @@ def summarize(
     return "\n".join(parts)
 
 
-def what_is_wrong(run: Run, results: Sequence[Result], call: str = "") -> list[str]:
+def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", fitted: Sequence[str] = ()) -> list[str]:
     """Return cause, numbers, the smallest layer that fails and how to repeat it; empty where nothing is violated."""
     single = [result for result in results if not of_pool(result)]
     tallies = tallied(single) if violated(single) else tallied(results)
@@ -97,7 +105,7 @@ def what_is_wrong(run: Run, results: Sequence[Result], call: str = "") -> list[s
         f"{_only(single, leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
     )
     lines = [
-        *(f"{'or' if place else 'cause'}: {cause.hint or 'none that is known'}" for place, cause in enumerate(found)),
+        *(f"{'or' if place else 'cause'}: {words}" for place, words in enumerate(_likely(fitted, found))),
         *(f"observed: {sentence}" for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
         f"first: {first}",
         f"layer: {layer_name(smallest.case)}, the smallest of them",
@@ -105,6 +113,13 @@ def what_is_wrong(run: Run, results: Sequence[Result], call: str = "") -> list[s
         *([f"replay: {again}"] if again else []),
     ]
     return [f"  {word + ':':9} {text}" for word, _, text in (line.partition(": ") for line in lines)]
+
+
+def _likely(fitted: Sequence[str], found: Sequence[Cause]) -> list[str]:
+    """Return what was fitted, or where nothing was, or nothing fits, what the violated checks point at."""
+    hints = [cause.hint or "none that is known" for cause in found]
+    known = bool(fitted) and not fitted[0].startswith(UNKNOWN)
+    return list(fitted if known else [*fitted[:1], *hints])[:_CAUSES]
 
 
 def not_examined(results: Sequence[Result]) -> list[str]:

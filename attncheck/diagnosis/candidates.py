@@ -1,0 +1,212 @@
+"""What a wrong simulator may have done: each candidate is a simulator itself, with a sentence for a person."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import InputError
+from attncheck.faults import FAULTS
+from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
+from attncheck.subject import collapsed
+
+FloatArray = NDArray[np.float64]
+Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
+Change = Callable[[AttentionLayer], Mapping[str, Any]]
+
+# What a factor of a standard deviation may be, by layer.
+_FACTORS: Mapping[str, Callable[[AttentionLayer], float]] = {
+    "√n": lambda layer: layer.width**0.5,
+    "n": lambda layer: float(layer.width),
+    "√head_dim": lambda layer: layer.head_width**0.5,
+    "head_dim": lambda layer: float(layer.head_width),
+    "√(n/head_dim)": lambda layer: (layer.width / layer.head_width) ** 0.5,
+    "√H": lambda layer: layer.num_heads**0.5,
+    "H": lambda layer: float(layer.num_heads),
+    "√(H·head_dim)": lambda layer: (layer.num_heads * layer.head_width) ** 0.5,
+    "√(H·head_dim/n)": lambda layer: (layer.num_heads * layer.head_width / layer.width) ** 0.5,
+    "√(n + H·head_dim)/√(2n)": lambda layer: (0.5 + 0.5 * layer.num_heads * layer.head_width / layer.width) ** 0.5,
+    "√s": lambda layer: layer.seq_len**0.5,
+    "√2": lambda layer: 2.0**0.5,
+    "2": lambda layer: 2.0,
+    "√3": lambda layer: 3.0**0.5,
+    "√(4/3)": lambda layer: (4 / 3) ** 0.5,
+    "0.02·√n": lambda layer: 0.02 * layer.width**0.5,
+}
+# Which matrices may have it: how the layer has to change, and what is said of it where Gram matrices are seen or not.
+_SCORES, _KEYS, _VALUES, _OUTPUTS = "query_std", "key_std", "value_std", "output_std"
+_SETS: tuple[tuple[str, ...], ...] = (
+    (_SCORES,),
+    (_KEYS,),
+    (_VALUES,),
+    (_OUTPUTS,),
+    (_SCORES, _KEYS),
+    (_SCORES, _KEYS, _VALUES),
+    (_VALUES, _OUTPUTS),
+    (_SCORES, _KEYS, _VALUES, _OUTPUTS),
+)
+_MATRIX = {_SCORES: "W_Q", _KEYS: "W_K", _VALUES: "W_V", _OUTPUTS: "W_O"}
+_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    "score_scaling": SCORE_SCALINGS,
+    "attention_map": ATTENTION_MAPS,
+    "mask": MASKS,
+    "head_scaling": (True, False),
+    "head_dim": (None,),
+    "num_kv_heads": (None,),
+    "activation": ACTIVATIONS,
+    "position_std": (0.0,),
+    "tied_query_key": (True, False),
+}
+# What has to change with a field.
+_WITH: Mapping[str, Mapping[str, Any]] = {
+    "activation": {"clip": DEFAULT_CLIP},
+    "position_std": {"position_reach": 1.0},
+}
+# Faults that are told as scales: these ask what a person may have forgotten.
+_AS_SCALES = ("missing_head_scaling",)
+_USUAL = {
+    (_SCORES, _KEYS, _VALUES): {"1/√2": ": Xavier's for matrices packed in one, as in nn.MultiheadAttention?"},
+    (_SCORES, _KEYS, _VALUES, _OUTPUTS): {"1/√3": ": nn.Linear's default, within ±1/√fan_in?", "√2": ": He's?"},
+    (_SCORES,): {"√n": ": is the division by √n missing?", "1/√n": ": are they divided by √n twice?"},
+    (_OUTPUTS,): {"√H": ": is H^{-1/2} missing?", "1/√H": ": is H^{-1/2} there twice?"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Something that may be wrong.
+
+    Attributes
+    ----------
+    name : str
+        A fault's, or what it is in one word.
+    words : str
+        The sentence that a person reads.
+    draw : callable (layer, size, rng) -> mapping
+        A simulator in which it is wrong and nothing else.
+    free : int
+        How many of its numbers were fitted.
+    rank : int
+        Which of several sentences on one law is told: that of the smallest.
+    """
+
+    name: str
+    words: str
+    draw: Draw
+    free: int = 0
+    rank: int = 1
+
+
+def candidates(
+    layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: WeightLaws = GAUSSIAN_LAWS
+) -> Iterator[Candidate]:
+    """Yield what may be wrong on layers, each candidate once: those of one law there have one sentence.
+
+    Parameters
+    ----------
+    layers : sequence of AttentionLayer
+    exposed : frozenset of str
+        What the subject lets see: matrices that nothing tells apart are named together.
+    laws : WeightLaws
+        Of the weights, as they are declared.
+    """
+    yield from _scaled(layers, exposed, laws)
+    yield from _misread(layers, laws)
+    if laws == GAUSSIAN_LAWS:
+        yield from (
+            Candidate(fault.name, fault.what, fault.subject, rank=2 if fault.name in _AS_SCALES else 0)
+            for fault in FAULTS.values()
+            # Scales are candidates of their own, with any factor.
+            if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
+        )
+    for name in WEIGHT_LAWS:
+        if WeightLaws.of(name) != laws:
+            yield Candidate(f"weights {name}", f"all of it fits weights={name!r}", right(WeightLaws.of(name)))
+
+
+def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
+    """Return a right simulator of the layer that a change makes of the declared one."""
+
+    def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
+        read = layer if change is None else layer.replace(**change(layer))
+        if laws == GAUSSIAN_LAWS:
+            return collapsed(read, size, rng)
+        return draw_with_weights(read, size, min(2, read.width), rng, laws).as_dict()
+
+    return draw
+
+
+def scaled_by(factors: Mapping[str, float]) -> Change:
+    """Return the change of a layer that multiplies some of its standard deviations."""
+    return lambda layer: {field: getattr(layer, field) * factor for field, factor in factors.items()}
+
+
+def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
+    """Return the matrices whose scale may be another one, as far as what is exposed tells them apart."""
+    if tuple(matrices) == (_SCORES,):
+        return (
+            "W_Q, or the scaling of the scores," if "key_gram" in exposed else "W_Q, W_K or the scaling of the scores"
+        )
+    if tuple(matrices) == (_OUTPUTS,):
+        return (
+            "W_O, or the scaling of the heads," if "value_gram" in exposed else "W_V, W_O or the scaling of the heads"
+        )
+    return " and ".join(_MATRIX[field] for field in matrices)
+
+
+def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: WeightLaws) -> Iterator[Candidate]:
+    hidden = {field for field, gram in ((_KEYS, "key_gram"), (_VALUES, "value_gram")) if gram not in exposed}
+    for matrices in _SETS:
+        if len(matrices) == 1 and matrices[0] in hidden:
+            continue  # named with W_Q, or with W_O
+        by_value: dict[tuple[float, ...], list[str]] = {}
+        for text, factor in _FACTORS.items():
+            powers = [factor(layer) for layer in layers]
+            by_value.setdefault(tuple(round(power, 9) for power in powers), []).append(text)
+            by_value.setdefault(tuple(round(1.0 / power, 9) for power in powers), []).append(_inverse(text))
+        for values, texts in by_value.items():
+            if all(value == 1.0 for value in values):
+                continue
+            known = _USUAL.get(matrices, {})
+            ask = next((known[text] for text in texts if text in known), "")
+            told = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
+            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", told, right(laws, _by_layer(matrices, layers, values)))
+
+
+def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values: Sequence[float]) -> Change:
+    factors = dict(zip(layers, values, strict=True))
+    return lambda layer: {field: getattr(layer, field) * factors[layer] for field in matrices}
+
+
+def _inverse(text: str) -> str:
+    return f"1/({text})" if any(sign in text for sign in "·/") and not text.startswith("√(") else f"1/{text}"
+
+
+def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
+    """Yield what a simulator may have read in a field."""
+    for field, values in _FIELDS.items():
+        for value in values:
+            changes = {field: value, **_WITH.get(field, {})}
+            if any(_changes(layer, changes) for layer in layers):
+                words = f"all of it fits a layer with {field}={value!r}"
+                yield Candidate(
+                    f"{field}={value}", words, right(laws, functools.partial(_where_it_can, changes)), rank=3
+                )
+
+
+def _where_it_can(changes: Mapping[str, Any], layer: AttentionLayer) -> Mapping[str, Any]:
+    return changes if _changes(layer, changes) else {}
+
+
+def _changes(layer: AttentionLayer, changes: Mapping[str, Any]) -> bool:
+    """Return whether a layer can have other fields, and is another one then."""
+    try:
+        return layer.replace(**changes) != layer
+    except InputError:
+        return False

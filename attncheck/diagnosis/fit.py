@@ -1,0 +1,215 @@
+"""Which of what may be wrong makes a simulator what it is: candidates are simulated and held beside its draws.
+
+A sample and a candidate's are compared by features, one number per draw each. Numbers are placed among those of the
+sample, so that heavy tails do no harm: under equality the mean and the spread of the normal scores of these places
+differ by chance only. Their squared distance, whitened, is about a chi-square.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from attncheck._lib.errors import InputError
+from attncheck.checks.sample import FIELDS, Sample
+from attncheck.diagnosis.candidates import Candidate, Draw, candidates, named, right, scaled_by
+from attncheck.diagnosis.features import features_of
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
+
+FloatArray = NDArray[np.float64]
+
+#: How the first sentence begins where no candidate fits.
+UNKNOWN = "none that is known"
+#: Layers that are looked at together.
+LAYERS = 3
+# Draws of a sample that are looked at, more where outputs alone tell little each, and those of a first try.
+_DRAWS, _OF_OUTPUTS, _FIRST = 4_000, 16_000, 400
+# Entries of a sample's arrays, and of the weights that it stands for.
+_ENTRIES, _WEIGHTS = 2**21, 50_000_000
+# Chance that the true cause is refused, and that it is left out after the first try.
+_REFUSED, _LEFT_OUT = 1e-3, 1e-8
+# Candidates that are simulated as often as the sample, and those that are told.
+_TRIED, _TOLD = 20, 3
+# Directions of the features with less than this share of the variance of one say nothing.
+_SHARE = 1e-4
+# What a fitted number must gain, on the scale of squared distances.
+_COST = 8.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """What a candidate's fit comes to.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    distance : float
+        Squared, over all layers.
+    p_value : float
+        Chance of a distance as large if the candidate is what is wrong.
+    """
+
+    candidate: Candidate
+    distance: float
+    p_value: float
+
+
+def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
+    """Return how many draws of a layer tell causes apart, as far as they are cheap."""
+    wanted = _DRAWS if "scores" in exposed else _OF_OUTPUTS
+    return max(256, min(wanted, _ENTRIES // layer.stored_entries, _WEIGHTS // layer.weight_entries))
+
+
+class _Placed:
+    """A sample's features, among which others are placed."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        found = features_of(sample)
+        # A feature that is one number in all draws is kept: another number elsewhere tells the most.
+        self.names = list(found)
+        self._sorted = {name: np.sort(values) for name, values in found.items()}
+        own = self._scores(found)
+        self.size = len(sample)
+        self._center = own.mean(axis=0)
+        covariance = np.cov(own, rowvar=False) + 1e-6 * np.eye(own.shape[1])
+        values, vectors = np.linalg.eigh(covariance)
+        kept = values > _SHARE * values.mean()
+        self.dof = int(kept.sum())
+        self._whiten = vectors[:, kept] / np.sqrt(values[kept])
+
+    def _scores(self, found: Mapping[str, FloatArray]) -> FloatArray:
+        """Return normal scores of places and their squares, (draws, 2 · features)."""
+        columns = []
+        for name in self.names:
+            ordered = self._sorted[name]
+            below, upto = (np.searchsorted(ordered, found[name], side=side) for side in ("left", "right"))
+            columns.append(special.ndtri((below + upto + 1.0) / (2.0 * len(ordered) + 2.0)))
+        scores = np.stack(columns, axis=1)
+        return np.concatenate([scores, scores * scores - 1.0], axis=1)
+
+    def feature(self, name: str) -> FloatArray:
+        """Return the sample's own values of a feature, sorted."""
+        return self._sorted[name]
+
+    def distance(self, other: Sample) -> float:
+        """Return the squared distance of another sample: about a chi-square if it is of the same law."""
+        gap = (self._scores(features_of(other)).mean(axis=0) - self._center) @ self._whiten
+        return float(gap @ gap) * self.size * len(other) / (self.size + len(other))
+
+
+def fitted(
+    samples: Sequence[Sample], seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS
+) -> tuple[list[Cause], list[Cause]]:
+    """Return the causes that samples fit, the best first, and those that were tried and do not, the nearest first.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        Of violated layers, one of each.
+    seed : numpy.random.SeedSequence
+    laws : WeightLaws
+        Of the weights, as they are declared.
+    """
+    placed = [_Placed(sample) for sample in samples]
+    layers, exposed = [sample.layer for sample in samples], samples[0].exposed
+    first, whole, scales = seed.spawn(3)
+    tried = [
+        (_distance(placed[:1], candidate, first, _FIRST)[0], number, candidate)
+        for number, candidate in enumerate(candidates(layers, exposed, laws))
+    ]
+    near = [candidate for _, _, candidate in sorted(tried)[:_TRIED]]
+    near += [_own_scale(placed, exposed, laws, scales)]
+    causes = []
+    for candidate in near:
+        distance, dof = _distance(placed, candidate, whole, _OF_OUTPUTS)
+        causes.append(Cause(candidate, distance, float(stats.chi2.sf(distance, dof))))
+    causes.sort(key=lambda cause: (cause.distance + _COST * cause.candidate.free, cause.candidate.name))
+    fits = [cause for cause in causes if cause.p_value > _REFUSED]
+    return _distinct(fits), [cause for cause in causes if cause.p_value <= _REFUSED]
+
+
+def told(fits: Sequence[Cause], others: Sequence[Cause]) -> list[str]:
+    """Return what is most likely wrong, in sentences, the first first; empty where nothing was tried."""
+    if fits:
+        return [cause.candidate.words for cause in fits[:_TOLD]]
+    if not others:
+        return []
+    return [f"{UNKNOWN} fits", f"{others[0].candidate.words} (the nearest, and it does not fit)"]
+
+
+def _distinct(fits: Sequence[Cause]) -> list[Cause]:
+    """Return causes of different laws: of those that draw the same numbers the one that is told first."""
+    found: list[Cause] = []
+    for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
+        if not found or abs(cause.distance - found[-1].distance) > 1e-2:
+            found.append(cause)
+    return sorted(found, key=lambda each: (each.distance + _COST * each.candidate.free, each.candidate.name))
+
+
+def _distance(
+    placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence, size: int
+) -> tuple[float, int]:
+    """Return the squared distance of a candidate over all layers, and its degrees of freedom."""
+    total, dof = 0.0, 0
+    for number, each in enumerate(placed):
+        rng = np.random.default_rng([number, *seed.generate_state(4)])
+        try:
+            drawn = _alike(candidate.draw(each.sample.layer, min(size, each.size), rng), each.sample)
+        except InputError:
+            return np.inf, 1
+        total, dof = total + each.distance(drawn), dof + each.dof
+    return total, dof
+
+
+def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
+    """Return a candidate's draws with what the subject exposes, as it exposes it."""
+    kept: dict[str, Any] = {name: arrays[name] for name in FIELDS if name in sample.exposed and name in arrays}
+    for name in ("outputs", "inputs"):
+        if name in kept:
+            kept[name] = kept[name][..., : sample.coordinates]
+    if "scores" in kept and "masked scores" not in sample.exposed:
+        kept["scores"] = np.where(visible(sample.layer), kept["scores"], -np.inf)
+    return Sample(sample.layer, **kept)
+
+
+def _own_scale(
+    placed: Sequence[_Placed], exposed: frozenset[str], laws: WeightLaws, seed: np.random.SeedSequence
+) -> Candidate:
+    """Return the candidate whose scales are those that the sample has, whatever they are."""
+    steps = [("size of scores", "query_std"), ("size of outputs", "output_std")]
+    if "key_gram" in exposed:
+        steps.insert(0, ("size of key Gram of head 0", "key_std"))
+    if "value_gram" in exposed:
+        steps.insert(-1, ("size of value Gram of head 0", "value_std"))
+    factors: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for feature, field in steps:
+        if feature in placed[0].names:
+            factors[field], errors[field] = _ratio(placed, feature, right(laws, scaled_by(factors)), seed)
+    # What differs by chance is left as it is.
+    factors = {field: factor for field, factor in factors.items() if abs(np.log(factor)) > 4.0 * errors[field]}
+    parts = [f"{named((field,), exposed)}: {factor:.3g} times" for field, factor in factors.items()]
+    words = f"{'; '.join(parts)} the declared standard deviation" if parts else "nothing that shows here"
+    return Candidate("scale", words, right(laws, scaled_by(factors)), free=max(1, len(factors)))
+
+
+def _ratio(placed: Sequence[_Placed], feature: str, draw: Draw, seed: np.random.SeedSequence) -> tuple[float, float]:
+    """Return the factor by which a sample's size differs from a simulator's, and the error of its logarithm."""
+    gaps, variances = [], []
+    for number, each in enumerate(placed):
+        rng = np.random.default_rng([number, *seed.generate_state(4)])
+        theirs = features_of(_alike(draw(each.sample.layer, each.size, rng), each.sample))[feature]
+        ours = each.feature(feature)
+        gaps.append(0.5 * float(np.median(ours) - np.median(theirs)))
+        spread = 0.5 * float(np.subtract(*np.quantile(theirs, [0.84, 0.16]))) * 0.5
+        variances.append(max(spread, 1e-6) ** 2 * np.pi / each.size)
+    weights = 1.0 / np.array(variances)
+    return float(np.exp(weights @ gaps / weights.sum())), float(weights.sum() ** -0.5)
