@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
+from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
@@ -94,6 +95,8 @@ class Candidate:
         How many of its numbers were fitted.
     rank : int
         Which of several sentences on one law is told: that of the smallest.
+    scales : mapping of str to sequence of float
+        Factors of standard deviations, one for each layer, where it changes nothing else.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Candidate:
     draw: Draw
     free: int = 0
     rank: int = 1
+    scales: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
 
 def candidates(
@@ -125,6 +129,7 @@ def candidates(
             # Scales are candidates of their own, with any factor.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
+        yield from (Candidate(words.partition(":")[0], words, simulator) for words, simulator in MISTAKES.items())
     for name in WEIGHT_LAWS:
         if WeightLaws.of(name) != laws:
             yield Candidate(f"weights {name}", f"all of it fits weights={name!r}", right(WeightLaws.of(name)))
@@ -150,14 +155,12 @@ def scaled_by(factors: Mapping[str, float]) -> Change:
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
     """Return the matrices whose scale may be another one, as far as what is exposed tells them apart."""
     if tuple(matrices) == (_SCORES,):
-        return (
-            "W_Q, or the scaling of the scores," if "key_gram" in exposed else "W_Q, W_K or the scaling of the scores"
-        )
+        return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
-        return (
-            "W_O, or the scaling of the heads," if "value_gram" in exposed else "W_V, W_O or the scaling of the heads"
-        )
-    return " and ".join(_MATRIX[field] for field in matrices)
+        return f"{'W_O' if 'value_gram' in exposed else 'W_V, W_O'} or the scaling of the heads"
+    return (
+        f"{', '.join(_MATRIX[field] for field in matrices[:-1])}{' and ' * (len(matrices) > 1)}{_MATRIX[matrices[-1]]}"
+    )
 
 
 def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: WeightLaws) -> Iterator[Candidate]:
@@ -176,7 +179,9 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
             known = _USUAL.get(matrices, {})
             ask = next((known[text] for text in texts if text in known), "")
             told = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
-            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", told, right(laws, _by_layer(matrices, layers, values)))
+            draw = right(laws, _by_layer(matrices, layers, values))
+            scales = dict.fromkeys(matrices, values)
+            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", told, draw, scales=scales)
 
 
 def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values: Sequence[float]) -> Change:

@@ -36,9 +36,22 @@ _ENTRIES, _WEIGHTS = 2**21, 50_000_000
 # Chance that the true cause is refused, and that it is left out after the first try.
 _REFUSED, _LEFT_OUT = 1e-3, 1e-8
 # Candidates that are simulated as often as the sample, and those that are told.
-_TRIED, _TOLD = 20, 3
+_TRIED, _TOLD = 12, 3
 # Directions of the features with less than this share of the variance of one say nothing.
 _SHARE = 1e-4
+# Beginning and end of the features that tell the scale of a matrix best, those first that take more to be exposed.
+_SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
+    "query_std": (("size of scores given keys", ""), ("size of scores", "size of scores")),
+    "value_std": (("size of value Gram of head", "over inputs"), ("size of value Gram of head", "")),
+    "output_std": (
+        ("size of outputs at", "given values"),
+        ("size of outputs at", "over their attention"),
+        ("size of outputs", "size of outputs"),
+    ),
+}
+# How far the logarithm of a candidate's scale may be from the sample's.
+_NEAR = 0.25
 # What a fitted number must gain, on the scale of squared distances.
 _COST = 8.0
 
@@ -67,6 +80,15 @@ def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
     return max(256, min(wanted, _ENTRIES // layer.stored_entries, _WEIGHTS // layer.weight_entries))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Scale:
+    """A factor of a standard deviation, the error of its logarithm, and that logarithm layer by layer."""
+
+    factor: float
+    error: float
+    gaps: tuple[float, ...]
+
+
 class _Placed:
     """A sample's features, among which others are placed."""
 
@@ -76,6 +98,7 @@ class _Placed:
         # A feature that is one number in all draws is kept: another number elsewhere tells the most.
         self.names = list(found)
         self._sorted = {name: np.sort(values) for name, values in found.items()}
+        self._tied = {name: bool((np.diff(values) == 0.0).any()) for name, values in self._sorted.items()}
         own = self._scores(found)
         self.size = len(sample)
         self._center = own.mean(axis=0)
@@ -90,7 +113,8 @@ class _Placed:
         columns = []
         for name in self.names:
             ordered = self._sorted[name]
-            below, upto = (np.searchsorted(ordered, found[name], side=side) for side in ("left", "right"))
+            below = np.searchsorted(ordered, found[name], side="left")
+            upto = np.searchsorted(ordered, found[name], side="right") if self._tied[name] else below
             columns.append(special.ndtri((below + upto + 1.0) / (2.0 * len(ordered) + 2.0)))
         scores = np.stack(columns, axis=1)
         return np.concatenate([scores, scores * scores - 1.0], axis=1)
@@ -102,7 +126,8 @@ class _Placed:
     def distance(self, other: Sample) -> float:
         """Return the squared distance of another sample: about a chi-square if it is of the same law."""
         gap = (self._scores(features_of(other)).mean(axis=0) - self._center) @ self._whiten
-        return float(gap @ gap) * self.size * len(other) / (self.size + len(other))
+        known = max(1, self.size - self.dof - 2) / self.size  # the covariance is an estimate, as in Hotelling's test
+        return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
 
 
 def fitted(
@@ -120,13 +145,15 @@ def fitted(
     """
     placed = [_Placed(sample) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
-    first, whole, scales = seed.spawn(3)
+    first, whole, own = seed.spawn(3)
+    scales = _scales(placed, laws, own)
     tried = [
-        (_distance(placed[:1], candidate, first, _FIRST)[0], number, candidate)
+        (_distance(placed, candidate, first, _FIRST)[0], number, candidate)
         for number, candidate in enumerate(candidates(layers, exposed, laws))
+        if _may_be(candidate, scales)
     ]
     near = [candidate for _, _, candidate in sorted(tried)[:_TRIED]]
-    near += [_own_scale(placed, exposed, laws, scales)]
+    near += [_own_scale(scales, exposed, laws)]
     causes = []
     for candidate in near:
         distance, dof = _distance(placed, candidate, whole, _OF_OUTPUTS)
@@ -180,36 +207,57 @@ def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
     return Sample(sample.layer, **kept)
 
 
-def _own_scale(
-    placed: Sequence[_Placed], exposed: frozenset[str], laws: WeightLaws, seed: np.random.SeedSequence
-) -> Candidate:
+def _scales(placed: Sequence[_Placed], laws: WeightLaws, seed: np.random.SeedSequence) -> dict[str, _Scale]:
+    """Return by how much the standard deviations of a sample differ from the declared ones, as far as it shows them.
+
+    Matrices whose own numbers are not exposed are taken to be right: another one has their factor then.
+    """
+    found: dict[str, _Scale] = {}
+    for field in ("key_std", "query_std", "value_std", "output_std"):
+        sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)
+        if sizes is not None:
+            factors = {name: scale.factor for name, scale in found.items()}
+            found[field] = _scale(placed, sizes, right(laws, scaled_by(factors)), seed)
+    return found
+
+
+def _may_be(candidate: Candidate, scales: Mapping[str, _Scale]) -> bool:
+    """Return whether a candidate's scales are near those that a sample shows: it is not worth a try otherwise."""
+    if not candidate.scales or "query_std" not in scales:
+        return True
+    of_scores, of_keys = [
+        np.log(candidate.scales.get(field, np.ones(len(scales["query_std"].gaps))))
+        for field in ("query_std", "key_std")
+    ]
+    wanted = of_scores + of_keys
+    seen = np.array(scales["query_std"].gaps)
+    if "key_std" in scales:
+        seen = seen + np.array(scales["key_std"].gaps)
+    return bool((np.abs(wanted - seen) < _NEAR).all())
+
+
+def _own_scale(scales: Mapping[str, _Scale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
     """Return the candidate whose scales are those that the sample has, whatever they are."""
-    steps = [("size of scores", "query_std"), ("size of outputs", "output_std")]
-    if "key_gram" in exposed:
-        steps.insert(0, ("size of key Gram of head 0", "key_std"))
-    if "value_gram" in exposed:
-        steps.insert(-1, ("size of value Gram of head 0", "value_std"))
-    factors: dict[str, float] = {}
-    errors: dict[str, float] = {}
-    for feature, field in steps:
-        if feature in placed[0].names:
-            factors[field], errors[field] = _ratio(placed, feature, right(laws, scaled_by(factors)), seed)
     # What differs by chance is left as it is.
-    factors = {field: factor for field, factor in factors.items() if abs(np.log(factor)) > 4.0 * errors[field]}
-    parts = [f"{named((field,), exposed)}: {factor:.3g} times" for field, factor in factors.items()]
+    factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 4.0 * each.error}
+    parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
     words = f"{'; '.join(parts)} the declared standard deviation" if parts else "nothing that shows here"
     return Candidate("scale", words, right(laws, scaled_by(factors)), free=max(1, len(factors)))
 
 
-def _ratio(placed: Sequence[_Placed], feature: str, draw: Draw, seed: np.random.SeedSequence) -> tuple[float, float]:
-    """Return the factor by which a sample's size differs from a simulator's, and the error of its logarithm."""
-    gaps, variances = [], []
+def _is(name: str, sizes: tuple[str, str]) -> bool:
+    return name.startswith(sizes[0]) and name.endswith(sizes[1])
+
+
+def _scale(placed: Sequence[_Placed], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence) -> _Scale:
+    """Return the factor by which a sample's sizes differ from a simulator's."""
+    of_layers, variances = [], []
     for number, each in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
-        theirs = features_of(_alike(draw(each.sample.layer, each.size, rng), each.sample))[feature]
-        ours = each.feature(feature)
-        gaps.append(0.5 * float(np.median(ours) - np.median(theirs)))
-        spread = 0.5 * float(np.subtract(*np.quantile(theirs, [0.84, 0.16]))) * 0.5
-        variances.append(max(spread, 1e-6) ** 2 * np.pi / each.size)
+        theirs = features_of(_alike(draw(each.sample.layer, each.size, rng), each.sample))
+        pairs = [(each.feature(name), theirs[name]) for name in each.names if _is(name, sizes)]
+        of_layers.append(0.5 * float(np.mean([ours.mean() - others.mean() for ours, others in pairs])))
+        # Sizes of one layer are not independent: no more than the best one is known.
+        variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)
-    return float(np.exp(weights @ gaps / weights.sum())), float(weights.sum() ** -0.5)
+    return _Scale(float(np.exp(weights @ of_layers / weights.sum())), float(weights.sum() ** -0.5), tuple(of_layers))

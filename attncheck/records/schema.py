@@ -126,8 +126,8 @@ class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """How a run ended.
 
-    ``causes`` says what is most likely wrong, the first first. ``digest`` is of all digits, see `run_digest`. ``content`` is of all bytes before the closing line, filled in by
-    `Writer`.
+    ``causes`` says what is most likely wrong, the first first. ``digest`` is of all digits, see `run_digest`.
+    ``content`` is of all bytes before the closing line, filled in by `Writer`.
     """
 
     digest: str

@@ -1,0 +1,167 @@
+"""Mistakes that people make in attention layers, as simulators: candidates for what is wrong, beside the faults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, map_scores, visible
+
+FloatArray = NDArray[np.float64]
+Rng = np.random.Generator
+Finish = Callable[[AttentionLayer, FloatArray, int, Rng], FloatArray]
+
+_DROPPED = (0.1, 0.2, 0.5)
+
+
+def _sharing(*names: str) -> Literal:
+    """Give all heads what the first one has."""
+
+    def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+        made = independent(layer, inputs, rng)
+        first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :1], layer.num_heads, axis=1) for name in names}
+        return dataclasses.replace(made, **first)
+
+    return Literal(project=project)
+
+
+def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+    made = independent(layer, inputs, rng)
+
+    def viewed(vectors: FloatArray) -> FloatArray:
+        return vectors.swapaxes(1, 2).reshape(vectors.shape)
+
+    return Projections(inputs, viewed(made.queries), viewed(made.keys), viewed(made.values))
+
+
+def _activated(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+    made = independent(layer, inputs, rng)
+    return Projections(inputs, *(np.maximum(each, 0.0) for each in (made.queries, made.keys, made.values)))
+
+
+def _one_input(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+    """Make keys and values of the first position for all."""
+    made = independent(layer, inputs, rng)
+    s = layer.seq_len
+    first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :, :1], s, axis=2) for name in ("keys", "values")}
+    return dataclasses.replace(made, **first)
+
+
+def _over_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    joint = np.where(visible(layer), scores, -np.inf)
+    weights = np.exp(joint - joint.max(axis=(1, 3), keepdims=True))
+    return np.asarray(weights / weights.sum(axis=(1, 3), keepdims=True))
+
+
+def _among_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(np.where(visible(layer), weights / weights.sum(axis=1, keepdims=True), 0.0))
+
+
+def _seeing(see: Callable[[AttentionLayer], NDArray[np.bool_]]) -> Literal:
+    return Literal(weigh=lambda layer, scores: map_scores(layer, scores, see(layer)))
+
+
+def _filled_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return map_scores(layer, np.where(visible(layer), scores, 0.0), np.ones_like(visible(layer)))
+
+
+def _masked_after(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.where(visible(layer), map_scores(layer, scores, np.ones_like(visible(layer))), 0.0)
+
+
+def _unscaled(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
+    return np.asarray(dot_products(layer, made, rng) / (layer.score_factor * layer.head_width**-0.5))
+
+
+def _scaled_after(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.asarray(attention_weights(layer, scores) * layer.score_factor * layer.head_width**-0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dropping(Literal):
+    """A literal simulator that drops a share of the attention weights."""
+
+    share: float = 0.0
+
+    def after(self, layer: AttentionLayer, made: Projections, rng: Rng) -> dict[str, FloatArray]:
+        """Draw what the layer makes of projections."""
+
+        def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+            kept = rng.random(scores.shape) >= self.share
+            return attention_weights(layer, scores) * kept / (1.0 - self.share)
+
+        return Literal(weigh=weigh).after(layer, made, rng)
+
+
+def _concatenated(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    neurons = [(c // layer.head_width % layer.num_heads, c % layer.head_width) for c in range(coordinates)]
+    return np.stack([mixed[:, head, :, neuron] for head, neuron in neurons], axis=-1)
+
+
+def _added_up(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    neurons = [c % layer.head_width for c in range(coordinates)]
+    return np.asarray(layer.head_factor * mixed.sum(axis=1)[:, :, neurons])
+
+
+def _merged_by_view(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    viewed = mixed.reshape(len(mixed), layer.seq_len, layer.num_heads, layer.head_width).swapaxes(1, 2)
+    return project_out(layer, viewed, coordinates, rng)
+
+
+def _with_bias(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    bound = (layer.num_heads * layer.head_width) ** -0.5
+    bias = rng.uniform(-bound, bound, (len(mixed), 1, coordinates))
+    return project_out(layer, mixed, coordinates, rng) + bias
+
+
+def _shared_output(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    total = mixed.sum(axis=1, keepdims=True)
+    return project_out(layer.replace(num_heads=1, num_kv_heads=None), total, coordinates, rng) * layer.head_factor
+
+
+def _future(layer: AttentionLayer) -> NDArray[np.bool_]:
+    return np.triu(np.ones((layer.seq_len, layer.seq_len), dtype=bool))
+
+
+def _past(layer: AttentionLayer) -> NDArray[np.bool_]:
+    """Return a causal mask without the position itself, but for the first one, which has nothing else to see."""
+    seen = np.tril(np.ones((layer.seq_len, layer.seq_len), dtype=bool), k=-1)
+    seen[0, 0] = True
+    return seen
+
+
+def _only_itself(layer: AttentionLayer) -> NDArray[np.bool_]:
+    return np.eye(layer.seq_len, dtype=bool)
+
+
+#: By what a person reads.
+MISTAKES: Mapping[str, Literal] = {
+    "all heads share one W_Q": _sharing("queries"),
+    "all heads share one W_V": _sharing("values"),
+    "all heads share W_Q and W_K": _sharing("queries", "keys"),
+    "all heads are the same: they share W_Q, W_K and W_V": _sharing("queries", "keys", "values"),
+    "all heads share one W_O": Literal(finish=_shared_output),
+    "heads are split by a view without a transpose: positions and heads are mixed": Literal(project=_split_by_view),
+    "heads are merged by a view without a transpose: outputs mix positions": Literal(finish=_merged_by_view),
+    "queries, keys and values pass through relu": Literal(project=_activated),
+    "keys and values of the first position stand for those of all": Literal(project=_one_input),
+    "softmax normalises over heads and keys together": Literal(weigh=_over_heads),
+    "softmax normalises over heads and not over keys": Literal(weigh=_among_heads),
+    "the mask is inverted: a position sees itself and the later ones": _seeing(_future),
+    "the mask hides a position from itself": _seeing(_past),
+    "each position attends to itself only": _seeing(_only_itself),
+    "masked scores are 0 and not −∞: later positions are seen": Literal(weigh=_filled_with_zero),
+    "the mask is applied after softmax: rows of the attention do not sum to 1": Literal(weigh=_masked_after),
+    "the scale of the scores is applied after softmax": Literal(score=_unscaled, weigh=_scaled_after),
+    **{f"dropout of {share:.0%} of the attention weights is left on": _Dropping(share=share) for share in _DROPPED},
+    "W_O is missing: an output is a neuron of one head": Literal(finish=_concatenated),
+    "W_O is missing: heads are added up": Literal(finish=_added_up),
+    "a bias that all positions share is added to the outputs": Literal(finish=_with_bias),
+}
