@@ -72,6 +72,9 @@ class Setting:
         """The whitened entries of one head's scores: of all scores, or of those that the mask lets see."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
+        if layer.rotary_base is not None:  # each row has turned keys of its own
+            of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
+            return int(min(of_rows, self.input_rank * layer.head_width))
         return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
 
     @property

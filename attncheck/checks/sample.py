@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck.checks.turned import whiten_turned
 from attncheck.checks.whitening import (
     Residual,
     Spectrum,
@@ -28,7 +29,7 @@ from attncheck.simulators.draws import Batch
 FloatArray = NDArray[np.float64]
 
 #: What a subject may return; the outputs it must.
-FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
+FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram", "keys")
 #: What a file may hold as well.
 FILE_FIELDS = (*FIELDS, "score_entries")
 
@@ -40,6 +41,7 @@ _AXES = {
     "input_gram": "positions",
     "key_gram": "heads and positions",
     "value_gram": "heads and positions",
+    "keys": "heads, positions and neurons of a head,",
 }
 _GRAMS = ("input_gram", "key_gram", "value_gram")
 #: Beyond this squares of squares are no numbers any more.
@@ -67,6 +69,7 @@ class Sample:
     input_gram: FloatArray | None = None
     key_gram: FloatArray | None = None
     value_gram: FloatArray | None = None
+    keys: FloatArray | None = None
     score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
     @property
@@ -119,6 +122,7 @@ class Sample:
             "input_gram": (size, s, s),
             "key_gram": (size, heads, s, s),
             "value_gram": (size, heads, s, s),
+            "keys": (size, heads, s, layer.head_width),
         }
         for name, value in settled.items():
             if value.shape != shapes[name] or 0 in value.shape:
@@ -126,7 +130,7 @@ class Sample:
                 remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
                 refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
             _check_values(layer, name, value)
-        return cls(layer, **settled, score_entries=entries)
+        return cls(layer, **_with_keys(layer, settled), score_entries=entries)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -190,15 +194,26 @@ class Sample:
     def whitened_scores(self) -> Residual:
         """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
 
-        Where scores behind the mask are not exposed, what is kept are the visible entries of N.
+        Where scores behind the mask are not exposed, what is kept are the visible entries of N. With rotary positions
+        it is what `attncheck.checks.rotary` makes of the turned keys.
         """
+        if self.layer.rotary_base is not None:
+            return self._turned[0]
         scale = self.layer.query_std * self.layer.score_factor
         return self._whiten_scores(self.need("scores") / scale)
 
     @cached_property
     def tied_direction(self) -> Residual:
         """What the whitened scores would be if W_Q were W_K: a function of inputs and keys alone."""
+        if self.layer.rotary_base is not None:
+            return self._turned[1]
         return self._whiten_scores(self.need("key_gram"))
+
+    @cached_property
+    def _turned(self) -> tuple[Residual, Residual]:
+        seen = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
+        scores, gram, keys = (self.need(name) for name in ("scores", "input_gram", "keys"))
+        return whiten_turned(self.layer, scores, gram, keys, seen, self._precision)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices as if they were scores: all of them, or what the mask lets see where it is all there is."""
@@ -314,6 +329,19 @@ class Sample:
         mixed = grouped @ gram[:, None, None] @ grouped.swapaxes(-1, -2)
         values = mixed[..., 0] if layer.group_size == 1 else np.linalg.eigvalsh(mixed)
         return scale * np.maximum(values.reshape(size, s, layer.num_heads), 0.0)
+
+
+def _with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return arrays with the Gram matrices of keys among them, and the keys only where they are turned."""
+    if "keys" not in given:
+        return given
+    keys = given["keys"]
+    gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
+    told = given.get("key_gram", gram)
+    if np.abs(told - gram).max() > _ROUNDING * np.abs(gram).max():
+        refuse("subject['key_gram']", "...", "is not K Kᵀ/ν of the keys that come with it", "return keys alone")
+    kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
+    return {**kept, "key_gram": told}
 
 
 def _as_array(name: str, value: Any) -> FloatArray:

@@ -82,6 +82,8 @@ def test_theory_follows(found: Inspection) -> None:
     assert theory.score_variance == pytest.approx(found.layer().query_std ** 2 * found.layer().key_std ** 2)
     assert theory.temperature == pytest.approx(theory.score_variance**-0.5)
     assert 0 < theory.entropy < theory.most_entropy == pytest.approx(np.log(8))
+    assert theory.excess_kurtosis_here is not None
+    assert theory.distance is not None
     assert theory.excess_kurtosis < theory.excess_kurtosis_here
     assert 0 < theory.distance.value < 0.05
 
