@@ -17,7 +17,7 @@ from attncheck.frameworks.inspection import inspect
 def print_inspection(make: str, width: int, draws: int, seed: int, as_json: bool) -> int:
     """Inspect what a function makes and print it. The arguments are those of `attncheck inspect`."""
     found = inspect(found_by(make), width, draws=draws, seed=seed)
-    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else found)
+    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) if as_json else found)
     return ExitCode.VIOLATED if found.blamed else ExitCode.CONSISTENT
 
 

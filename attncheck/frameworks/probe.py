@@ -69,6 +69,10 @@ class Forward:
         What rounding explains of it.
     biased : bool
         Whether something that depends on positions only is added to scores.
+    positions : str
+        What queries and keys are by position: "none", "rotary" or "other".
+    rotary_base : float or None
+        With "rotary", the base of the angles.
     """
 
     map: str
@@ -78,6 +82,8 @@ class Forward:
     error: float
     bound: float
     biased: bool = False
+    positions: str = NONE
+    rotary_base: float | None = None
 
     @property
     def known(self) -> bool:
@@ -91,6 +97,8 @@ class Forward:
             explained = f"where rounding explains {self.bound:.1g}"
             return f"not those of a known formula: the nearest is off by {self.error:.2g}, {explained}"
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
+        if self.rotary_base is not None:
+            mask += f", rotary positions (base {self.rotary_base:g})"
         return f"{self.map}, {mask}, scores times {self.scale}; equal to the formula to {self.error:.1g}"
 
 

@@ -521,3 +521,39 @@ def test_by_hand_with_heads_on_an_axis_of_their_own() -> None:
 def test_zeros_are_not_drawn() -> None:
     found = ac.inspect(lambda: Heads(empty=True), width=64)
     assert "W_Q W_Kᵀ is the same in every draw: this initialiser does not draw it" in found.blamed
+
+
+def test_llama_is_examined_with_its_rotary_positions() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
+
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+        intermediate_size=64,
+        vocab_size=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        attn_implementation="sdpa",
+    )
+
+    def make() -> Any:
+        layer = LlamaAttention(config, 0)
+        for part in (layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj):
+            torch.nn.init.normal_(part.weight, std=32**-0.5)
+        return layer
+
+    def call(layer: Any, x: Any) -> Any:
+        rotations = LlamaRotaryEmbedding(config)(x, torch.arange(x.shape[1])[None])
+        return layer(x, position_embeddings=rotations, attention_mask=None)[0]
+
+    found = ac.inspect(make, width=32, call=call)
+    assert (found.forward.positions, found.forward.rotary_base) == ("rotary", 1000.0)
+    layer = found.layer(seq_len=6, input_correlation=0.5)
+    assert layer.rotary_base == 1000.0
+    right = ac.check(found.subject(weights="gaussian"), layer, properties=["scores", "conditional"], profile="smoke")
+    assert right.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in right.results) >= 24
+    wrong = layer.replace(rotary_base=None)
+    assert ac.check(found.subject(), wrong, properties=["scores"], profile="smoke").verdict == "violated"
