@@ -157,6 +157,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Name of the reference's functional that `measure` takes; empty where it takes none.
     literal : bool
         Whether weights of other laws are held to literal draws of these; see ``attncheck.checks.literal``.
+    of_weights : bool
+        Whether scores are taken by their attention weights alone, so that these will do.
     fewest_draws : int
         Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
     """
@@ -181,6 +183,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     fewest_draws: int = 1
     key: str = ""
     literal: bool = False
+    of_weights: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.name)
@@ -192,7 +195,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def reason_not_examined(self, setting: _Setting) -> str:
         """Return why the check cannot say anything in this setting, or an empty string."""
-        missing = sorted(self.needs - setting.exposed)
+        told = {"scores"} if self.of_weights and "attention" in setting.exposed else frozenset()
+        missing = sorted(self.needs - setting.exposed - told)
         if "scores" in missing and "masked scores" in missing:
             missing.remove("masked scores")
         if missing:
@@ -269,3 +273,9 @@ Departure = DepartureOf[Setting]
 Check = CheckOf[Setting, Sample, Reference]
 #: A check of layers, or of programs.
 AnyCheck = CheckOf[Any, Any, Any]
+
+
+def by_weights(check: Check) -> Check:
+    """Return a check that will do with attention weights where it takes scores to know the outputs' covariance."""
+    given = {"scores", "value_gram"} <= check.needs or check.needs == {"outputs", "scores", "input_gram"}
+    return dataclasses.replace(check, of_weights=True) if given and "key_gram" not in check.needs else check

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck.checks.exposure import weights_of, with_keys, with_scores
 from attncheck.checks.turned import whiten_turned
 from attncheck.checks.whitening import (
     Residual,
@@ -23,15 +24,17 @@ from attncheck.checks.whitening import (
     whiten_columns,
 )
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.attention_map import visible
 from attncheck.simulators.draws import Batch
 
 FloatArray = NDArray[np.float64]
 
 #: What a subject may return; the outputs it must.
-FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram", "keys")
+FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
+#: The same with what may take the place of key_gram and of scores.
+EVERY_FIELD = (*FIELDS, "keys", "attention")
 #: What a file may hold as well.
-FILE_FIELDS = (*FIELDS, "score_entries")
+FILE_FIELDS = (*EVERY_FIELD, "score_entries")
 
 # What the axes after the draws are.
 _AXES = {
@@ -42,6 +45,7 @@ _AXES = {
     "key_gram": "heads and positions",
     "value_gram": "heads and positions",
     "keys": "heads, positions and neurons of a head,",
+    "attention": "heads and positions",
 }
 _GRAMS = ("input_gram", "key_gram", "value_gram")
 #: Beyond this squares of squares are no numbers any more.
@@ -70,6 +74,7 @@ class Sample:
     key_gram: FloatArray | None = None
     value_gram: FloatArray | None = None
     keys: FloatArray | None = None
+    attention: FloatArray | None = None
     score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
     @property
@@ -79,7 +84,7 @@ class Sample:
 
     @classmethod
     def from_mapping(
-        cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = FIELDS
+        cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = EVERY_FIELD
     ) -> Sample:
         """Validate what a subject returned.
 
@@ -107,7 +112,7 @@ class Sample:
             refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
         for name in arrays:
             if name not in known:
-                refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(FIELDS))
+                refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(EVERY_FIELD))
         given = {name: value for name, value in arrays.items() if value is not None}
         if "outputs" not in given:
             refuse("subject", sorted(given), "returned no outputs", "return {'outputs': array of (N, s, k)}")
@@ -123,6 +128,7 @@ class Sample:
             "key_gram": (size, heads, s, s),
             "value_gram": (size, heads, s, s),
             "keys": (size, heads, s, layer.head_width),
+            "attention": (size, heads, s, s),
         }
         for name, value in settled.items():
             if value.shape != shapes[name] or 0 in value.shape:
@@ -130,7 +136,7 @@ class Sample:
                 remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
                 refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
             _check_values(layer, name, value)
-        return cls(layer, **_with_keys(layer, settled), score_entries=entries)
+        return cls(layer, **with_scores(layer, with_keys(layer, settled)), score_entries=entries)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -140,7 +146,7 @@ class Sample:
         return self._run(slice(size))
 
     def _run(self, part: slice) -> Sample:
-        arrays = {name: value[part] for name in FIELDS if (value := getattr(self, name)) is not None}
+        arrays = {name: value[part] for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
         return Sample(self.layer, **arrays)
 
     def blocks(self, size: int) -> Sequence[Sample]:
@@ -162,7 +168,7 @@ class Sample:
     @property
     def exposed(self) -> frozenset[str]:
         """The names that checks may need; "masked scores" where scores behind the mask are finite too."""
-        names = {name for name in FIELDS if getattr(self, name) is not None}
+        names = {name for name in EVERY_FIELD if getattr(self, name) is not None}
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
         if self.score_entries is not None:
@@ -179,12 +185,18 @@ class Sample:
     @cached_property
     def _precision(self) -> float:
         """The coarsest rounding among the exposed arrays: of float64, or of float32 where all digits are."""
-        return max(precision(getattr(self, name)) for name in self.exposed if name in FIELDS)
+        return max(precision(getattr(self, name)) for name in self.exposed if name in EVERY_FIELD)
 
     @cached_property
     def weights(self) -> FloatArray:
         """A, (draws, heads, s, s)."""
-        return attention_weights(self.layer, self.need("scores"))
+        return weights_of(self.layer, self)
+
+    @cached_property
+    def told_scores(self) -> FloatArray:
+        """P at visible entries and 0 elsewhere, (draws, heads, s, s); what A says of it where there is A alone."""
+        scores = self.need("attention") if self.scores is None else self.scores
+        return np.where(visible(self.layer), scores, 0.0)
 
     @cached_property
     def _inputs_spectrum(self) -> Spectrum:
@@ -329,19 +341,6 @@ class Sample:
         mixed = grouped @ gram[:, None, None] @ grouped.swapaxes(-1, -2)
         values = mixed[..., 0] if layer.group_size == 1 else np.linalg.eigvalsh(mixed)
         return scale * np.maximum(values.reshape(size, s, layer.num_heads), 0.0)
-
-
-def _with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return arrays with the Gram matrices of keys among them, and the keys only where they are turned."""
-    if "keys" not in given:
-        return given
-    keys = given["keys"]
-    gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
-    told = given.get("key_gram", gram)
-    if np.abs(told - gram).max() > _ROUNDING * np.abs(gram).max():
-        refuse("subject['key_gram']", "...", "is not K Kᵀ/ν of the keys that come with it", "return keys alone")
-    kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
-    return {**kept, "key_gram": told}
 
 
 def _as_array(name: str, value: Any) -> FloatArray:

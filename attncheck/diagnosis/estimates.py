@@ -210,7 +210,7 @@ def _whitened(sample: Sample) -> Iterator[tuple[str, FloatArray, FloatArray]]:
         yield KEYS, *sample.key_energy()
     if {"input_gram", "value_gram"} <= exposed:
         yield VALUES, *sample.value_energy()
-    if {"scores", "value_gram"} <= exposed:
+    if "value_gram" in exposed and exposed & {"scores", "attention"}:
         squares, dof = sample.output_residual.squares()
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
 
