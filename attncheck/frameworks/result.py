@@ -213,28 +213,43 @@ class Inspection:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
-        if self.kv_heads != self.num_heads:
-            heads += f", keys and values of {self.kv_heads}"
-        yield f"Attention of width {self.width}: {heads}; {self.draws} draws"
+        yield self.headline
         yield ""
-        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
-        for m in self.weights.values():
-            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
-            rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
+        rows = self.rows
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         yield ""
-        yield f"forward: {'outputs ' if self._unknown else ''}{self.forward}"
-        for note in self.notes:
-            yield f"{'wrong' if note.blames else 'note'}: {note}"
+        for what, text in self.told:
+            yield f"{what}: {text}"
+
+    @property
+    def headline(self) -> str:
+        """Width, heads and draws, in words."""
+        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
+        if self.kv_heads != self.num_heads:
+            heads += f", keys and values of {self.kv_heads}"
+        return f"Attention of width {self.width}: {heads}; {self.draws} draws"
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table of matrices as text, its heading first."""
+        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
+        for m in self.weights.values():
+            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
+            rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
+        return rows
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The lines below the table: "forward", "wrong", "note" or "theory", and what is said."""
+        notes = [("wrong" if note.blames else "note", str(note)) for note in self.notes]
         try:
             said = str(self.theory)
         except InputError as error:
             said = f"nothing: {error}"
-        for line in said.splitlines():
-            yield f"theory: {line}"
+        forward = f"{'outputs ' if self._unknown else ''}{self.forward}"
+        return [("forward", forward), *notes, *(("theory", line) for line in said.splitlines())]
 
 
 def _finite(value: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -557,3 +559,33 @@ def test_llama_is_examined_with_its_rotary_positions() -> None:
     assert sum(bool(result.p_values) for result in right.results) >= 24
     wrong = layer.replace(rotary_base=None)
     assert ac.check(found.subject(), wrong, properties=["scores"], profile="smoke").verdict == "violated"
+
+
+def test_the_shell_takes_a_call_and_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from attncheck.commands.cli import main
+
+    lines = [
+        "import torch",
+        "def build():",
+        "    return torch.nn.MultiheadAttention(16, 2, batch_first=True)",
+        "def causal(layer, x):",
+        "    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)",
+        "    return layer(x, x, x, attn_mask=hidden, need_weights=False)[0]",
+        "",
+    ]
+    (tmp_path / "called.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    inspect = ["inspect", "called:build", "--width", "16", "--call"]
+    assert main([*inspect, "called:causal", "--report", "page.html"]) == 0
+    printed = capsys.readouterr().out
+    assert "softmax, causal mask" in printed
+    page = (tmp_path / "page.html").read_text()
+    assert "called:build" in page
+    assert "softmax, causal mask" in page
+    assert page.count("<tr>") == 5
+    assert all(line.partition(": ")[2][:20] in html.unescape(page) for line in printed.splitlines()[8:])
+    assert main([*inspect, "causal"]) == 2
+    assert "call='causal'" in capsys.readouterr().err
