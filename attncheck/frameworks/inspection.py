@@ -16,6 +16,7 @@ from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import SYMBOLS, Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
+from attncheck.frameworks.lengths import beyond
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Forward, Probe
@@ -136,6 +137,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         return dataclasses.replace(made, positions=positions.name, rotary_base=base), told
 
     forward, notes = look(probe.y) if probe.steady else probe.unsteady
+    formula = probe.formula
     instrument = reader.instrument
     paths, differing = over_paths(
         instrument.paths,
@@ -146,6 +148,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         probe.differs,
         lambda path, y: look(y),
     )
+    probe.formula = formula
+    forward, paths, longer = beyond(probe, forward, paths)
     before, unclaimed = about_inputs(probe)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
@@ -160,6 +164,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         *before,
         *positions.notes,
         *notes,
+        *longer,
         *after,
         *repeated(read, roles, labels, precision),
         *about_heads(read, roles, labels, precision),

@@ -130,6 +130,8 @@ class Probe:
         self.reader, self.state, self.matrices = reader, state, matrices
         #: What queries and keys are multiplied by beforehand: a factor of the scores too.
         self.gain = 1.0
+        #: The nearest formula that was found last.
+        self.formula: Formula | None = None
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.instrument.precision, max(reader.width, self.num_heads * self.value_dim))
@@ -198,6 +200,7 @@ class Probe:
             found, left = self._read_off(y)
             if found is not None and left < error:
                 best, error = found, left
+        self.formula = best
         known = self._scales
         factor = best.factor * self.gain
         scale = named(factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER

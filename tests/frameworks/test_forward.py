@@ -112,6 +112,24 @@ def test_an_unknown_map_is_no_known_formula() -> None:
     assert "not those of a known formula" in found.blamed[0]
 
 
+@pytest.mark.parametrize(("window", "masked"), [(16, True), (40, True), (9, False)])
+def test_windows_beyond_a_few_positions_are_seen(window: int, masked: bool) -> None:
+    if masked:
+        mask, name = hidden(lambda behind: (behind >= 0) & (behind < window)), f"window of {window}"
+    else:
+        mask, name = hidden(lambda behind: np.abs(behind) < window), f"two-sided window of {window}"
+    found = inspected(masked=mask)
+    assert found.forward.mask == name
+    assert found.forward.known
+    assert f"the mask is neither none nor causal: {name}" in told(found)
+    found.require(mask=name)
+
+
+def test_a_longer_mask_without_a_name_is_told() -> None:
+    found = inspected(masked=hidden(lambda behind: (behind >= 0) & ((behind < 10) | (behind % 4 == 0))))
+    assert told(found) == ["with 65 positions the outputs leave the formula that they follow with a few"]
+
+
 # What attention gets ------------------------------------------------------------------------------
 
 
