@@ -96,8 +96,11 @@ class Watcher:
         The first softmax gives `weights`, (B, H, L, L), where there are any.
         """
         got: list[FloatArray] = []
+        crossed: list[int] = []
 
         def core(scores: FloatArray, axis: int = -1) -> FloatArray | None:
+            if scores.ndim > 3 and scores.shape[-2] == x.shape[1] != scores.shape[-1]:
+                crossed.append(scores.shape[-1])
             if got or scores.ndim < 2 or scores.shape[-2:] != (x.shape[1], x.shape[1]):
                 return None
             self.axis = axis
@@ -105,6 +108,9 @@ class Watcher:
             return None if weights is None else weights.reshape(scores.shape)
 
         y = self.instrument.softmax(state, x, core, self.path)
+        if not got and crossed:
+            what = f"is the number of keys for {x.shape[1]} positions: cross-attention, or keys beyond the positions"
+            refuse("softmax", crossed[0], what, "inspect self-attention")
         if not got:
             raise NotSeen
         self.heads = got[0].shape[1]

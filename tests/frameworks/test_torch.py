@@ -589,3 +589,32 @@ def test_the_shell_takes_a_call_and_writes_a_page(
     assert all(line.partition(": ")[2][:20] in html.unescape(page) for line in printed.splitlines()[8:])
     assert main([*inspect, "causal"]) == 2
     assert "call='causal'" in capsys.readouterr().err
+
+
+def test_cross_attention_by_hand_is_refused() -> None:
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(64, 64, bias=False) for _ in range(3))
+            self.register_buffer("memory", torch.randn(1, 5, 64))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.query(x), self.key(self.memory), self.value(self.memory)
+            q, k, v = (each.unflatten(-1, (4, -1)).transpose(1, 2) for each in (q, k, v))
+            return ((q @ k.mT / 4).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    with pytest.raises(ac.InputError, match="softmax=5: is the number of keys for 2 positions: cross-attention"):
+        ac.inspect(Crossed, width=64)
+
+
+def test_biases_that_are_zero_are_none() -> None:
+    found = ac.inspect(lambda: nn.MultiheadAttention(16, 2, batch_first=True), width=16)
+    assert found.subject(weights="own").weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
+
+    def biased() -> nn.Module:
+        layer = nn.MultiheadAttention(16, 2, batch_first=True)
+        nn.init.normal_(layer.in_proj_bias)
+        return layer
+
+    with pytest.raises(ac.InputError, match=r"bias=.*comes with W_Q.*pass weights='gaussian', which sets them to 0"):
+        ac.inspect(biased, width=16).subject(weights="own")
