@@ -109,8 +109,8 @@ class Inspection:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
-            what = "which no rotary_base gives"
-            refuse("positions", OTHER, f"says that queries or keys are turned in a way {what}", "pass rotary_base=None")
+            what = "as no rotary_base turns them"
+            refuse("positions", OTHER, f"says that queries or keys are turned {what}", "pass rotary_base=None")
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
