@@ -27,7 +27,12 @@ from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 
 #: The readings of a layer.
-READINGS: dict[str, LayerReading] = {**FINITE, "limit": LayerReading(draw_limit, head_entries)}
+READINGS: dict[str, LayerReading] = {
+    **FINITE,
+    "limit": LayerReading(
+        draw_limit, head_entries, lambda layer: 0 if layer.rotary_base is None else 4 * layer.seq_len**4
+    ),
+}
 
 
 @overload

@@ -21,7 +21,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.claims import NO_PROGRAMS
 from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.layers.program import Program
@@ -94,7 +94,7 @@ class Subject:
     form: Form
     supports: Callable[[AttentionLayer], bool | str] = lambda layer: True
     weights: WeightLaws = GAUSSIAN_LAWS
-    fields: Sequence[str] = FIELDS
+    fields: Sequence[str] = EVERY_FIELD
     programs: Callable[..., Mapping[str, Any]] | None = None
     layers: tuple[AttentionLayer, ...] = ()
 
@@ -232,7 +232,7 @@ class Subject:
         given = _decided(case, self.weights, inputs is not None)
         others = {"two different generators": second, "two calls with one generator, one after the other,": later}
         for which, sample in others.items():
-            for name in (*FIELDS, "vectors", "gram"):
+            for name in (*EVERY_FIELD, "vectors", "gram"):
                 drawn = name in first.exposed & sample.exposed and name not in given
                 if drawn and _same_digits(first.need(name), sample.need(name)):
                     self._refuse(case, f"{which} gave the same {name}; {remedy}")
@@ -262,7 +262,7 @@ class Subject:
     def _hold(self, sample: Sample | ProgramSample, exposed: frozenset[str], coordinates: int) -> None:
         """Refuse a sample that does not expose what another call did."""
         if missing := exposed - sample.exposed:
-            names = ", ".join(sorted(missing & {*FIELDS, *PROGRAM_FIELDS}) or sorted(missing))
+            names = ", ".join(sorted(missing & {*EVERY_FIELD, *PROGRAM_FIELDS}) or sorted(missing))
             self._refuse(sample.case, f"returned {names} in one call and not in another; return the same always")
         if sample.coordinates != coordinates:
             counts = f"{coordinates} neurons in one call and {sample.coordinates} in another"
@@ -432,7 +432,7 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     first = samples[0]
     if len(samples) == 1:
         return first
-    fields = [name for name in FIELDS if name in first.exposed]
+    fields = [name for name in EVERY_FIELD if name in first.exposed]
     joined: dict[str, Any] = {name: np.concatenate([part.need(name) for part in samples]) for name in fields}
     return dataclasses.replace(first, **joined)
 

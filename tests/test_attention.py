@@ -165,6 +165,7 @@ def test_numpy_numbers_become_built_in() -> None:
         "clip": np.int64(3),
         "input_correlation": np.float64(0.5),
         "mask": np.str_("causal"),
+        "rotary_base": np.int64(10_000),
     }
     layer = AttentionLayer(**fields)
     assert layer == AttentionLayer(
@@ -179,6 +180,7 @@ def test_numpy_numbers_become_built_in() -> None:
         clip=3.0,
         input_correlation=0.5,
         mask="causal",
+        rotary_base=10_000.0,
     )
     assert {type(value) for value in layer.to_dict().values()} == {int, float, str, bool}
     assert AttentionLayer.from_toml(layer.to_toml()) == layer

@@ -20,7 +20,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.found import Calibration
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.held import join
 from attncheck.subject import Subject, collapsed
@@ -123,7 +123,7 @@ def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterato
     ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
     for start in range(0, len(sample), size):
         part = slice(start, start + size)
-        arrays = {name: value[part] for name in FIELDS if (value := getattr(sample, name)) is not None}
+        arrays = {name: value[part] for name in EVERY_FIELD if (value := getattr(sample, name)) is not None}
         small = dataclasses.replace(sample, **arrays)
         vars(small).update({name: _cut(value, part) for name, value in ready.items()})
         yield small

@@ -72,6 +72,9 @@ class Setting:
         """The whitened entries of one head's scores: of all scores, or of those that the mask lets see."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
+        if layer.rotary_base is not None:  # each row has turned keys of its own
+            of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
+            return int(min(of_rows, self.input_rank * layer.head_width))
         return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
 
     @property
@@ -154,6 +157,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Name of the reference's functional that `measure` takes; empty where it takes none.
     literal : bool
         Whether weights of other laws are held to literal draws of these; see ``attncheck.checks.literal``.
+    of_weights : bool
+        Whether scores are taken by their attention weights alone, so that these will do.
     fewest_draws : int
         Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
     """
@@ -178,6 +183,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     fewest_draws: int = 1
     key: str = ""
     literal: bool = False
+    of_weights: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.name)
@@ -189,7 +195,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def reason_not_examined(self, setting: _Setting) -> str:
         """Return why the check cannot say anything in this setting, or an empty string."""
-        missing = sorted(self.needs - setting.exposed)
+        told = {"scores"} if self.of_weights and "attention" in setting.exposed else frozenset()
+        missing = sorted(self.needs - setting.exposed - told)
         if "scores" in missing and "masked scores" in missing:
             missing.remove("masked scores")
         if missing:
@@ -266,3 +273,9 @@ Departure = DepartureOf[Setting]
 Check = CheckOf[Setting, Sample, Reference]
 #: A check of layers, or of programs.
 AnyCheck = CheckOf[Any, Any, Any]
+
+
+def by_weights(check: Check) -> Check:
+    """Return a check that will do with attention weights where it takes scores to know the outputs' covariance."""
+    given = {"scores", "value_gram"} <= check.needs or check.needs == {"outputs", "scores", "input_gram"}
+    return dataclasses.replace(check, of_weights=True) if given and "key_gram" not in check.needs else check

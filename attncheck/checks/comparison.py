@@ -90,6 +90,7 @@ def _exactness(functional: Functional) -> Check:
         excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
+        of_weights=functional.of_weights,
     )
 
 

@@ -15,7 +15,6 @@ from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import copies, factor_entries, head_pairs, one_group, one_head, same_in_groups, ungrouped
 from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.layers.attention_map import attention_weights
 
 FloatArray = NDArray[np.float64]
 
@@ -47,7 +46,7 @@ def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatA
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     """Pair each draw's size of the residual with the heads' shares in Σ_y, mixed by a fixed vector."""
     layer, residual = sample.layer, sample.output_residual
-    weights = attention_weights(layer, sample.need("scores"))
+    weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)
     whole = np.linalg.pinv(parts.sum(axis=1), rcond=1e-9, hermitian=True)
     mixture = stream(0, "head shares", layer.num_heads).standard_normal(layer.num_heads)

@@ -44,6 +44,11 @@ class Arrays(Protocol):
         ...
 
     @property
+    def attention(self) -> FloatArray | None:
+        """A, (draws, heads, s, s)."""
+        ...
+
+    @property
     def inputs(self) -> FloatArray | None:
         """x, (draws, s, coordinates)."""
         ...
@@ -59,6 +64,7 @@ class Functional:
     """A number per draw: its name, what it is, the arrays it takes, how it is computed, and where it says nothing.
 
     `unit` is the size of the numbers whose rounding it has, where that is not its own: 1 for logarithms.
+    `of_weights` says that scores are taken by their attention weights alone.
     """
 
     name: str
@@ -67,11 +73,19 @@ class Functional:
     compute: Callable[[AttentionLayer, Arrays], FloatArray]
     excluded: Callable[[AttentionLayer, int], str] = lambda layer, coordinates: ""
     unit: float = 0.0
+    of_weights: bool = False
 
 
 def _scores(arrays: Arrays) -> FloatArray:
     assert arrays.scores is not None
     return arrays.scores
+
+
+def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) -> FloatArray:
+    if arrays.scores is not None:
+        return attention_weights(layer, arrays.scores[:, heads])
+    assert arrays.attention is not None
+    return arrays.attention[:, heads]
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
@@ -105,7 +119,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the entropy of the last row of the first head's weights."""
-    weights = attention_weights(layer, _scores(arrays)[:, 0])[:, -1]
+    weights = _weights(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
 
@@ -189,7 +203,7 @@ def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the log size of the outputs, whitened by what the weights make of uncorrelated equal values."""
-    weights = attention_weights(layer, _scores(arrays))
+    weights = _weights(layer, arrays)
     covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
     # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
@@ -277,6 +291,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _row_entropy,
         _softmax,
         unit=1.0,
+        of_weights=True,
     ),
     Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: first_neurons(a)[:, -1, 0]),
     Functional(
@@ -300,6 +315,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _OUTPUTS | _SCORES,
         _output_given_scores,
         unit=1.0,
+        of_weights=True,
     ),
     Functional(
         "score_shape",

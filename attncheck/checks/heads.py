@@ -52,6 +52,11 @@ def _each_head(
     )
 
 
+def _row_entries(setting: Setting) -> int:
+    whole = setting.input_rank * setting.head_rank
+    return whole if setting.layer.rotary_base is None else setting.score_entries
+
+
 def _per_group(setting: Setting) -> Alike:
     return Alike(setting.layer.kv_heads, setting.input_rank * setting.layer.head_width)
 
@@ -62,7 +67,7 @@ CHECKS = (
         "scores",
         "W_Q",
         frozenset({"scores", "input_gram", "key_gram"}),
-        lambda setting: Alike(setting.layer.num_heads, setting.input_rank * setting.head_rank),
+        lambda setting: Alike(setting.layer.num_heads, _row_entries(setting)),
         lambda sample: sample.whitened_scores.squares(2),
         lambda setting: tied(setting) or one_head(setting),
     ),

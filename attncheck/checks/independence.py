@@ -15,7 +15,6 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.scores import entries, factor_entries, tied
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
-from attncheck.layers.attention_map import visible
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
@@ -58,14 +57,13 @@ def _trace(sample: Sample) -> FloatArray:
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
     """Pair each residual entry with a score of its draw."""
     residual = sample.output_residual
-    scores = np.where(visible(sample.layer), sample.need("scores"), 0.0)[:, 0, -1]
+    scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
     return residual.flat(), weight[residual.kept]
 
 
 def _output_score_energy(sample: Sample, reference: Reference) -> Pair:
-    scores = np.where(visible(sample.layer), sample.need("scores"), 0.0)
-    return _sizes(sample.output_residual, _energy(scores))
+    return _sizes(sample.output_residual, _energy(sample.told_scores))
 
 
 def _output_inputs(sample: Sample, reference: Reference) -> Pair:

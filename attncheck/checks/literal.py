@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.functionals import FUNCTIONALS
+from attncheck.checks.functionals import FUNCTIONALS, Functional
 from attncheck.checks.reference import Reference
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.checks.whitening import precision
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Association, Count, Family, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.largest import Largest
-from attncheck.layers.attention_map import visible
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.blocks import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
 
@@ -60,15 +60,21 @@ class LiteralReference(Reference):
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
         """The values of every functional that is wanted, (RATIO · size,)."""
+        exposed = self.sample.exposed
+
+        def told(functional: Functional) -> frozenset[str]:
+            return exposed | {"scores"} if functional.of_weights and "attention" in exposed else exposed
+
         return {
             functional.name: functional.compute(self.layer, self.sample)
             for functional in FUNCTIONALS
-            if (self.wanted is None or functional.name in self.wanted) and functional.needs <= self.sample.exposed
+            if (self.wanted is None or functional.name in self.wanted) and functional.needs <= told(functional)
         }
 
     @property
     def _kept(self) -> frozenset[str]:
-        return self.like.exposed & frozenset(FIELDS)
+        kept = self.like.exposed & frozenset(EVERY_FIELD)
+        return kept if self.layer.rotary_base is not None else kept - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
         """Return the fields of `RATIO` · `size` draws, made in blocks that bound the memory of their matrices."""
@@ -78,6 +84,8 @@ class LiteralReference(Reference):
             draw_with_weights(self.layer, min(step, total - start), self.coordinates, rng, self.laws).as_dict()
             for start in range(0, total, step)
         ]
+        for part in parts if "attention" in self._kept else ():
+            part["attention"] = attention_weights(self.layer, part["scores"])
         return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
 
     def _seen(self, name: str, values: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attncheck.checks.sample import Sample
 from attncheck.evidence.pictures import covariances, histogram_of_residuals
 from attncheck.layers.attention_map import visible
+from attncheck.layers.rotary import score_alignment
 
 FloatArray = NDArray[np.float64]
 
@@ -29,13 +30,18 @@ def whitened_outputs(sample: Sample) -> dict[str, Any]:
 
 
 def score_covariances(sample: Sample) -> dict[str, Any]:
-    """Show E[P_ij P_kl], observed and as the inputs' Gram matrix predicts it: σ² G_ik G_jl, 0 between heads."""
+    """Show E[P_ij P_kl], observed and as the inputs' Gram matrix predicts it: σ² G_ik G_jl, 0 between heads.
+
+    With rotary positions it is c(d) times as large, see `attncheck.layers.rotary`.
+    """
     layer, gram, scores = sample.layer, sample.need("input_gram"), sample.need("scores")
     rows, columns = np.nonzero(visible(layer))
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ENTRIES).astype(int))
     first, second = (chosen[index] for index in np.triu_indices(len(chosen)))
     std = layer.query_std * layer.key_std * layer.score_factor
     predicted = std**2 * gram[:, rows[first], rows[second]] * gram[:, columns[first], columns[second]]
+    steps = columns - rows
+    predicted = predicted * score_alignment(layer)[np.abs(steps[first] - steps[second])]
     entries = scores[:, :, rows, columns]
     products = (entries[:, :, first] * entries[:, :, second]).mean(axis=1)
     if layer.num_heads > 1:

@@ -18,13 +18,14 @@ from attncheck.checks import (
     sharing,
     trends,
 )
-from attncheck.checks.check import AnyCheck, Check
+from attncheck.checks.check import AnyCheck, Check, by_weights
 from attncheck.checks.literal import for_any_law
 from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.rotary import for_rotary
 
 #: Every check of layers.
 CHECKS: tuple[Check, ...] = tuple(
-    for_any_law(check)
+    for_any_law(for_rotary(by_weights(check)))
     for module in (
         comparison,
         inputs,

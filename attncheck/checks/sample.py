@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck.checks.exposure import weights_of, with_keys, with_scores
+from attncheck.checks.turned import whiten_turned
 from attncheck.checks.whitening import (
     Residual,
     Spectrum,
@@ -22,15 +24,17 @@ from attncheck.checks.whitening import (
     whiten_columns,
 )
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.attention_map import visible
 from attncheck.simulators.draws import Batch
 
 FloatArray = NDArray[np.float64]
 
 #: What a subject may return; the outputs it must.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
+#: The same with what may take the place of key_gram and of scores.
+EVERY_FIELD = (*FIELDS, "keys", "attention")
 #: What a file may hold as well.
-FILE_FIELDS = (*FIELDS, "score_entries")
+FILE_FIELDS = (*EVERY_FIELD, "score_entries")
 
 # What the axes after the draws are.
 _AXES = {
@@ -40,6 +44,8 @@ _AXES = {
     "input_gram": "positions",
     "key_gram": "heads and positions",
     "value_gram": "heads and positions",
+    "keys": "heads, positions and neurons of a head,",
+    "attention": "heads and positions",
 }
 _GRAMS = ("input_gram", "key_gram", "value_gram")
 #: Beyond this squares of squares are no numbers any more.
@@ -67,6 +73,8 @@ class Sample:
     input_gram: FloatArray | None = None
     key_gram: FloatArray | None = None
     value_gram: FloatArray | None = None
+    keys: FloatArray | None = None
+    attention: FloatArray | None = None
     score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
     @property
@@ -76,7 +84,7 @@ class Sample:
 
     @classmethod
     def from_mapping(
-        cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = FIELDS
+        cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = EVERY_FIELD
     ) -> Sample:
         """Validate what a subject returned.
 
@@ -104,7 +112,7 @@ class Sample:
             refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
         for name in arrays:
             if name not in known:
-                refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(FIELDS))
+                refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(EVERY_FIELD))
         given = {name: value for name, value in arrays.items() if value is not None}
         if "outputs" not in given:
             refuse("subject", sorted(given), "returned no outputs", "return {'outputs': array of (N, s, k)}")
@@ -119,6 +127,8 @@ class Sample:
             "input_gram": (size, s, s),
             "key_gram": (size, heads, s, s),
             "value_gram": (size, heads, s, s),
+            "keys": (size, heads, s, layer.head_width),
+            "attention": (size, heads, s, s),
         }
         for name, value in settled.items():
             if value.shape != shapes[name] or 0 in value.shape:
@@ -126,7 +136,7 @@ class Sample:
                 remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
                 refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
             _check_values(layer, name, value)
-        return cls(layer, **settled, score_entries=entries)
+        return cls(layer, **with_scores(layer, with_keys(layer, settled)), score_entries=entries)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -136,7 +146,7 @@ class Sample:
         return self._run(slice(size))
 
     def _run(self, part: slice) -> Sample:
-        arrays = {name: value[part] for name in FIELDS if (value := getattr(self, name)) is not None}
+        arrays = {name: value[part] for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
         return Sample(self.layer, **arrays)
 
     def blocks(self, size: int) -> Sequence[Sample]:
@@ -158,7 +168,7 @@ class Sample:
     @property
     def exposed(self) -> frozenset[str]:
         """The names that checks may need; "masked scores" where scores behind the mask are finite too."""
-        names = {name for name in FIELDS if getattr(self, name) is not None}
+        names = {name for name in EVERY_FIELD if getattr(self, name) is not None}
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
         if self.score_entries is not None:
@@ -175,12 +185,18 @@ class Sample:
     @cached_property
     def _precision(self) -> float:
         """The coarsest rounding among the exposed arrays: of float64, or of float32 where all digits are."""
-        return max(precision(getattr(self, name)) for name in self.exposed if name in FIELDS)
+        return max(precision(getattr(self, name)) for name in self.exposed if name in EVERY_FIELD)
 
     @cached_property
     def weights(self) -> FloatArray:
         """A, (draws, heads, s, s)."""
-        return attention_weights(self.layer, self.need("scores"))
+        return weights_of(self.layer, self)
+
+    @cached_property
+    def told_scores(self) -> FloatArray:
+        """P at visible entries and 0 elsewhere, (draws, heads, s, s); what A says of it where there is A alone."""
+        scores = self.need("attention") if self.scores is None else self.scores
+        return np.where(visible(self.layer), scores, 0.0)
 
     @cached_property
     def _inputs_spectrum(self) -> Spectrum:
@@ -190,15 +206,26 @@ class Sample:
     def whitened_scores(self) -> Residual:
         """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
 
-        Where scores behind the mask are not exposed, what is kept are the visible entries of N.
+        Where scores behind the mask are not exposed, what is kept are the visible entries of N. With rotary positions
+        it is what `attncheck.checks.rotary` makes of the turned keys.
         """
+        if self.layer.rotary_base is not None:
+            return self._turned[0]
         scale = self.layer.query_std * self.layer.score_factor
         return self._whiten_scores(self.need("scores") / scale)
 
     @cached_property
     def tied_direction(self) -> Residual:
         """What the whitened scores would be if W_Q were W_K: a function of inputs and keys alone."""
+        if self.layer.rotary_base is not None:
+            return self._turned[1]
         return self._whiten_scores(self.need("key_gram"))
+
+    @cached_property
+    def _turned(self) -> tuple[Residual, Residual]:
+        seen = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
+        scores, gram, keys = (self.need(name) for name in ("scores", "input_gram", "keys"))
+        return whiten_turned(self.layer, scores, gram, keys, seen, self._precision)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices as if they were scores: all of them, or what the mask lets see where it is all there is."""

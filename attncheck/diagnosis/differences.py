@@ -57,6 +57,7 @@ _READINGS: dict[str, tuple[Any, ...]] = {
     "activation": ACTIVATIONS,
     "position_std": (0.0,),
     "tied_query_key": (True, False),
+    "rotary_base": (None,),
 }
 # What else the variance of a matrix' entries may be, over 1/fan-in, who makes it so, and in which matrices.
 _INITIALISATIONS = (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.rotary import MOST_POSITIONS
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention_map import visible
 from attncheck.readings import simulate
@@ -201,13 +202,15 @@ def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed
 def _whitened(sample: Sample) -> Iterator[tuple[str, FloatArray, FloatArray]]:
     """Yield sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
     exposed, layer = sample.exposed, sample.layer
-    if {"input_gram", "key_gram", "scores"} <= exposed and not layer.tied_query_key:
+    turned = layer.rotary_base is not None
+    given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
+    if given and not layer.tied_query_key and not (turned and layer.seq_len > MOST_POSITIONS):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed:
         yield KEYS, *sample.key_energy()
     if {"input_gram", "value_gram"} <= exposed:
         yield VALUES, *sample.value_energy()
-    if {"scores", "value_gram"} <= exposed:
+    if "value_gram" in exposed and exposed & {"scores", "attention"}:
         squares, dof = sample.output_residual.squares()
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.rotary import turned
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 
@@ -48,7 +49,8 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
     """Return the scores, (draws, heads, s, s); tied queries are the keys."""
     queries = made.keys if layer.tied_query_key else made.queries
-    return np.asarray(layer.score_factor * layer.head_width**-0.5 * (queries @ made.keys.swapaxes(-1, -2)))
+    queries, keys = turned(layer, queries), turned(layer, made.keys)
+    return np.asarray(layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2)))
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
@@ -94,6 +96,7 @@ class Literal:
             "input_gram": gram(made.inputs),
             "key_gram": gram(made.keys),
             "value_gram": gram(made.values),
+            **({} if layer.rotary_base is None else {"keys": made.keys}),
         }
 
 

@@ -15,7 +15,13 @@ from attncheck.frameworks.result import Inspection
 
 # Fields of an inspection, and of its forward, by the words for them.
 _SHAPE = {"num_heads": "heads", "kv_heads": "keys and values", "head_dim": "neurons of a head"}
-_FORWARD = {"map": "map", "mask": "mask", "scale": "scale of scores"}
+_FORWARD = {
+    "map": "map",
+    "mask": "mask",
+    "scale": "scale of scores",
+    "positions": "positions in queries and keys",
+    "rotary_base": "base of rotary positions",
+}
 
 
 @dataclasses.dataclass(frozen=True)

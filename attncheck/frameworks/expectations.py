@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
+from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, OTHER, RELU, SIGMOID, scales
 from attncheck.frameworks.initialiser import Matrix
+from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 from attncheck.frameworks.probe import UNTOLD, Forward
 
 _ROLES = ("query", "key", "value", "output", "query_key", "value_output")
-_OF_FORWARD = ("mask", "map", "scale")
+_OF_FORWARD = ("mask", "map", "scale", "positions", "rotary_base")
 _OF_SHAPE = ("num_heads", "kv_heads", "head_dim")
 _NAMES = (
     *(f"{role}_{what}" for what in ("std", "law", "bias") for role in _ROLES),
@@ -21,6 +24,16 @@ _NAMES = (
     "blamed",
 )
 _NEAR = 1e-3
+#: What the entries of matrices are called elsewhere, and here.
+_SYNONYMS = {"gaussian": "normal"}
+_CHOICES = {
+    "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
+    "mask": ("none", "causal", "anticausal", "strictly causal", OTHER),
+    "map": (*AXES, LINEAR, RELU, SIGMOID, AMONG_HEADS, OTHER),
+    "scale": (*scales(1, 1, 1, 1), UNTOLD, OTHER),
+    "positions": ("none", "rotary", OTHER),
+}
+_WINDOW = re.compile(r"(two-sided )?window of [1-9]\d*")
 
 
 def unmet(
@@ -37,6 +50,7 @@ def unmet(
             close = difflib.get_close_matches(name, _NAMES, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
             refuse(name, value, "is nothing to require", remedy)
+        value = _checked(name, value)
         if name == "blamed":
             said += blamed if not value else []
         elif name == "bias":
@@ -50,6 +64,20 @@ def unmet(
             unread = f"{name} cannot be held to {value}: the matrix was not read off"
             said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
     return [sentence for sentence in said if sentence]
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return what is expected, in the words of an inspection; refuse names that no inspection gives."""
+    what = name.rpartition("_")[2] if name.endswith("_law") else name
+    if what == "rotary_base":
+        return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
+    if what not in _CHOICES or (what == "scale" and not isinstance(value, str)):
+        return value
+    windowed = what == "mask" and isinstance(value, str) and _WINDOW.fullmatch(value)
+    if not windowed and value not in _CHOICES[what]:
+        more = {"mask": ", 'window of 4', 'two-sided window of 4'", "scale": ", or a number, e.g. 0.25"}.get(what, "")
+        refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[what])) + more)
+    return _SYNONYMS.get(value, value) if what == "law" else value
 
 
 def _of_biases(weights: Mapping[str, Matrix], wanted: bool) -> str:
@@ -68,6 +96,8 @@ def _of_forward(forward: Forward, name: str, value: Any) -> str:
     if name == "scale" and not isinstance(value, str):
         near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)
         return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"
+    if name == "rotary_base" and None not in (is_, value):
+        return "" if abs(is_ - value) <= _NEAR * value else f"rotary_base is {is_:g}, not {value:g}"
     return "" if is_ == value else f"{name} is {is_!r}, not {value!r}"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,15 +32,57 @@ def about_heads(
     own = [list(labels).index(label) for label in sorted(set(labels))]
     for role in roles:
         heads = own if role in ("key", "value") else list(range(draws[0].query.shape[1]))
-        blocks = [_blocks(each, role, len(draws[0].query[0]))[heads] for each in draws if _whole(each, draws[0], role)]
-        if len(heads) < 2 or not np.ptp(blocks[0]):
-            continue
-        kept = _kept(blocks, precision)
-        yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
-        if kept and len(kept) < len(heads):
-            which = listed([heads[h] for h in kept])
-            yield Note(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it", True)
-        yield from uneven(SYMBOLS[role], [] if kept else blocks, heads)
+        told = list(_of_heads(draws, role, heads, precision))
+        yield from told
+        yield from _of_lines(draws, role, heads, precision, bool(told))
+
+
+def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:
+    blocks = [_blocks(each, role, len(draws[0].query[0]))[heads] for each in draws if _whole(each, draws[0], role)]
+    if len(heads) < 2 or not np.ptp(blocks[0]):
+        return
+    kept = _kept(blocks, precision)
+    yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
+    if kept and len(kept) < len(heads):
+        which = listed([heads[h] for h in kept])
+        yield Note(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it", True)
+    yield from uneven(SYMBOLS[role], [] if kept else blocks, heads)
+
+
+def _of_lines(
+    draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, apart: bool
+) -> Iterator[Note]:
+    """Yield which row, or which column, is most clearly larger or smaller than the others, over all draws.
+
+    Where heads are `apart` already, against those of its own head.
+    """
+    if apart:
+        draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
+    parts = [each.output if role == "output" else each[role][:, heads] for each in draws]
+    rows = min(len(part) for part in parts)
+    flat = [part[:rows].reshape(rows, -1) for part in parts]
+    if len(flat) < 2 or min(flat[0].shape) < 2 or alike(flat[0], flat[1], precision):
+        return
+    for what, axis in (("row", 1), ("column", 0)):
+        squares = np.array([np.mean(each**2, axis=axis) for each in flat])
+        sizes = np.array([each.shape[axis] for each in flat])
+        found = laws.uneven(squares, sizes, np.concatenate([each.ravel() for each in flat]))
+        if found is not None:
+            mean = squares.mean(axis=0)
+            ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
+            text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
+            yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
+
+
+def _levelled(draw: Effective, role: str) -> Effective:
+    """Return a draw whose heads have one scale, by the median size of their neurons."""
+    heads = draw.query.shape[1]
+    blocks = _blocks(draw, role, heads)
+    size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)
+    level = np.where(size > 0.0, size, 1.0)
+    scale = (np.repeat(level, draw.output.shape[0] // heads) if role == "output" else level)[:, None]
+    changes: dict[str, Any] = {role: draw[role] / scale}
+    return dataclasses.replace(draw, **changes)
 
 
 def _whole(draw: Effective, first: Effective, role: str) -> bool:

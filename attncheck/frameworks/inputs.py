@@ -35,17 +35,17 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
         notes.append(Note("keys do not depend on the inputs: cross-attention, whose other inputs `call` keeps fixed"))
     kinds: dict[str, list[str]] = {}
     for role in ROLES:
-        if kind := _kind(probe, role):
-            kinds.setdefault(kind, []).append(role)
-    for kind, roles in kinds.items():
+        if found := kind(probe, role):
+            kinds.setdefault(found, []).append(role)
+    for what, roles in kinds.items():
         which = ", ".join(PLURALS[role] for role in roles[:-1])
         which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
-        notes.append(Note(f"{which} are {kind}", blames=kind in (_RANDOM, _SPLIT)))
-    unclaimed = {role for kind, roles in kinds.items() if kind in (NORMALISED, _UNKNOWN) for role in roles}
+        notes.append(Note(f"{which} are {what}", blames=what in (_RANDOM, _SPLIT)))
+    unclaimed = {role for what, roles in kinds.items() if what in (NORMALISED, _UNKNOWN) for role in roles}
     return notes, frozenset(unclaimed)
 
 
-def _kind(probe: Probe, role: str) -> str:
+def kind(probe: Probe, role: str) -> str:
     """Return what a role is beyond x W + b; empty if it is that."""
     seen, length = probe.seen[role], probe.x.shape[1]
     lin, seen = probe.lin(role), seen[:, :, :length]

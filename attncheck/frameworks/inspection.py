@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, parameters_of
+from attncheck.frameworks.binding import Binding, FloatArray, Instrument, NotSeen, bind, parameters_of
 from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
 from attncheck.frameworks.factors import gain_of
@@ -16,10 +16,12 @@ from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import SYMBOLS, Matrix, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs
 from attncheck.frameworks.laws import Z
+from attncheck.frameworks.lengths import beyond
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Forward, Probe
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.rotary import ROTARY, positions_of
 
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16
@@ -127,7 +129,15 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         return None
     gains = _gains(reader, state, first)
     probe.gain = math.prod(gains.values())
-    forward, notes = probe.forward(probe.y) if probe.steady else probe.unsteady
+    positions = positions_of(probe)
+    base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
+
+    def look(y: FloatArray) -> tuple[Forward, list[Note]]:
+        made, told = probe.forward(y)
+        return dataclasses.replace(made, positions=positions.name, rotary_base=base), told
+
+    forward, notes = look(probe.y) if probe.steady else probe.unsteady
+    formula = probe.formula
     instrument = reader.instrument
     paths, differing = over_paths(
         instrument.paths,
@@ -136,8 +146,10 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         forward,
         probe.output,
         probe.differs,
-        lambda path, y: probe.forward(y),
+        lambda path, y: look(y),
     )
+    probe.formula = formula
+    forward, paths, longer = beyond(probe, forward, paths)
     before, unclaimed = about_inputs(probe)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
@@ -150,7 +162,9 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
     said = [
         *before,
+        *positions.notes,
         *notes,
+        *longer,
         *after,
         *repeated(read, roles, labels, precision),
         *about_heads(read, roles, labels, precision),
@@ -163,7 +177,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         said.append(Note(f"attention runs {probe.seen.calls} times in a forward: the first is inspected"))
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
-    return Inspection(reader.width, number, kv, probe.head_dim, draws, weights, forward, paths, tuple(said), reader)
+    shape = (reader.width, number, kv, probe.head_dim)
+    return Inspection(*shape, draws, weights, forward, paths, tuple(said), reader, positions.rotation)
 
 
 def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

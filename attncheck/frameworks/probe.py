@@ -69,6 +69,10 @@ class Forward:
         What rounding explains of it.
     biased : bool
         Whether something that depends on positions only is added to scores.
+    positions : str
+        What queries and keys are by position: "none", "rotary" or "other".
+    rotary_base : float or None
+        With "rotary", the base of the angles.
     """
 
     map: str
@@ -78,6 +82,8 @@ class Forward:
     error: float
     bound: float
     biased: bool = False
+    positions: str = NONE
+    rotary_base: float | None = None
 
     @property
     def known(self) -> bool:
@@ -91,6 +97,8 @@ class Forward:
             explained = f"where rounding explains {self.bound:.1g}"
             return f"not those of a known formula: the nearest is off by {self.error:.2g}, {explained}"
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
+        if self.rotary_base is not None:
+            mask += f", rotary positions (base {self.rotary_base:g})"
         return f"{self.map}, {mask}, scores times {self.scale}; equal to the formula to {self.error:.1g}"
 
 
@@ -122,6 +130,8 @@ class Probe:
         self.reader, self.state, self.matrices = reader, state, matrices
         #: What queries and keys are multiplied by beforehand: a factor of the scores too.
         self.gain = 1.0
+        #: The nearest formula that was found last.
+        self.formula: Formula | None = None
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.instrument.precision, max(reader.width, self.num_heads * self.value_dim))
@@ -190,6 +200,7 @@ class Probe:
             found, left = self._read_off(y)
             if found is not None and left < error:
                 best, error = found, left
+        self.formula = best
         known = self._scales
         factor = best.factor * self.gain
         scale = named(factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER

@@ -11,9 +11,11 @@ from typing import Any
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.effective import Reader
 from attncheck.frameworks.expectations import unmet
+from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.initialiser import Matrix
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward
+from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import Theory, theory_of
 from attncheck.layers.attention import AttentionLayer
@@ -43,6 +45,8 @@ class Inspection:
     notes : tuple of Note
     reader : Reader or None
         The module as it is watched; None where only its softmax is.
+    rotation : Rotation or None
+        How queries and keys are turned; None where they are not, or not alike.
     """
 
     width: int
@@ -55,6 +59,7 @@ class Inspection:
     paths: Mapping[str, Forward]
     notes: tuple[Note, ...]
     reader: Reader | None = dataclasses.field(default=None, repr=False, compare=False)
+    rotation: Rotation | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -103,6 +108,9 @@ class Inspection:
         if self.forward.biased or (self.reader is not None and self.reader.layout.extra):
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
+        if self.forward.positions == OTHER and "rotary_base" not in changes:
+            what = "as no rotary_base turns them"
+            refuse("positions", OTHER, f"says that queries or keys are turned {what}", "pass rotary_base=None")
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
@@ -116,6 +124,7 @@ class Inspection:
             "score_scaling": scaling,
             "attention_map": self.forward.map,
             "mask": self.forward.mask,
+            "rotary_base": self.forward.rotary_base,
             "num_kv_heads": None if self.kv_heads == self.num_heads else self.kv_heads,
             **stds,
         }
@@ -145,7 +154,8 @@ class Inspection:
             )
             refuse("attention", "by hand", "shows its softmax alone, so that nothing can be drawn", remedy)
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
-        return subject_of(self.reader, self.layer(seq_len), self.forward.factor, weights, laws, self._stds)
+        layer, factor = self.layer(seq_len), self.forward.factor
+        return subject_of(self.reader, layer, factor, weights, laws, self._stds, self.rotation)
 
     @functools.cached_property
     def theory(self) -> Theory:
@@ -159,10 +169,11 @@ class Inspection:
         ----------
         **expected
             - ``query_std``, ``key_std``, ``value_std``, ``output_std``: the interval holds this number.
-            - ``query_law`` and so on: the entries may have this law, "normal", "uniform", "truncated normal",
-              "orthogonal" or "constant".
+            - ``query_law`` and so on: the entries may have this law, "normal" (or "gaussian"), "uniform",
+              "truncated normal", "orthogonal" or "constant".
             - ``bias``, ``query_bias`` and so on: whether there are biases other than 0.
             - ``mask``, ``map``, ``scale``: of the forward; a scale by its name or as a number.
+            - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
             - ``blamed=False``: no line begins with `wrong`.
 
@@ -171,7 +182,7 @@ class Inspection:
         AssertionError
             With the numbers that were read off.
         InputError
-            For a name that is none of these.
+            For a name that is none of these, or a word that is none of those for it.
         """
         __tracebackhide__ = True
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
@@ -179,7 +190,11 @@ class Inspection:
             raise AssertionError("\n".join(failures))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as built-in types."""
+        """Return all of it as built-in types, with None for numbers that are none."""
+        fields: dict[str, Any] = _finite(self._fields())
+        return fields
+
+    def _fields(self) -> dict[str, Any]:
         return {
             "width": self.width,
             "num_heads": self.num_heads,
@@ -198,25 +213,49 @@ class Inspection:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
-        if self.kv_heads != self.num_heads:
-            heads += f", keys and values of {self.kv_heads}"
-        yield f"Attention of width {self.width}: {heads}; {self.draws} draws"
+        yield self.headline
         yield ""
-        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
-        for m in self.weights.values():
-            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
-            rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
+        rows = self.rows
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         yield ""
-        yield f"forward: {'outputs ' if self._unknown else ''}{self.forward}"
-        for note in self.notes:
-            yield f"{'wrong' if note.blames else 'note'}: {note}"
+        for what, text in self.told:
+            yield f"{what}: {text}"
+
+    @property
+    def headline(self) -> str:
+        """Width, heads and draws, in words."""
+        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
+        if self.kv_heads != self.num_heads:
+            heads += f", keys and values of {self.kv_heads}"
+        return f"Attention of width {self.width}: {heads}; {self.draws} draws"
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table of matrices as text, its heading first."""
+        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
+        for m in self.weights.values():
+            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
+            rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
+        return rows
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The lines below the table: "forward", "wrong", "note" or "theory", and what is said."""
+        notes = [("wrong" if note.blames else "note", str(note)) for note in self.notes]
         try:
             said = str(self.theory)
         except InputError as error:
             said = f"nothing: {error}"
-        for line in said.splitlines():
-            yield f"theory: {line}"
+        forward = f"{'outputs ' if self._unknown else ''}{self.forward}"
+        return [("forward", forward), *notes, *(("theory", line) for line in said.splitlines())]
+
+
+def _finite(value: Any) -> Any:
+    """Return built-in types without NaN and infinities, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

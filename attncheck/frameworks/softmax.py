@@ -24,6 +24,7 @@ _BEYOND = 8.0
 # Scores that change by less are the same but for what a norm adds to a variance.
 _STEADY = 0.02
 _RANK = 1e-4
+_BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
 #: Of a path on which nothing shows.
 UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
 
@@ -95,8 +96,11 @@ class Watcher:
         The first softmax gives `weights`, (B, H, L, L), where there are any.
         """
         got: list[FloatArray] = []
+        crossed: list[int] = []
 
         def core(scores: FloatArray, axis: int = -1) -> FloatArray | None:
+            if scores.ndim > 3 and scores.shape[-2] == x.shape[1] != scores.shape[-1]:
+                crossed.append(scores.shape[-1])
             if got or scores.ndim < 2 or scores.shape[-2:] != (x.shape[1], x.shape[1]):
                 return None
             self.axis = axis
@@ -104,6 +108,9 @@ class Watcher:
             return None if weights is None else weights.reshape(scores.shape)
 
         y = self.instrument.softmax(state, x, core, self.path)
+        if not got and crossed:
+            what = f"is the number of keys for {x.shape[1]} positions: cross-attention, or keys beyond the positions"
+            refuse("softmax", crossed[0], what, "inspect self-attention")
         if not got:
             raise NotSeen
         self.heads = got[0].shape[1]
@@ -184,7 +191,10 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     error = float(np.abs(out - y).max()) / added
     name = next((name for name, axis in AXES.items() if axis == watcher.axis), OTHER)
     found = Forward(name, mask, OTHER, math.nan, error, bound * max(1.0, float(np.abs(y).max()) / added))
-    notes = [] if bilinear else [Note(_scores_are(watcher, state, x, scores, bound))]
+    what = "" if bilinear else _scores_are(watcher, state, x, scores, bound)
+    notes = [Note(what)] if what else []
+    if what == _BY_POSITION:
+        found = dataclasses.replace(found, positions=OTHER)
     if not found.known:
         notes.append(Note(f"the outputs are {found}", blames=True))
     elif name != "softmax":
@@ -213,7 +223,7 @@ def _scores_are(watcher: Watcher, state: Any, x: FloatArray, scores: FloatArray,
     equal = np.where(equal > _HIDDEN, equal, equal[:, :1, :1])
     small = bound * max(1.0, float(np.abs(equal).max()))
     if np.abs(equal - equal[:, :1, :1]).max() > small:
-        return "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
+        return _BY_POSITION
     # Beside inputs so long biases vanish.
     once, twice = (watcher.watch(state, length * x)[1][0] for length in (_LENGTH, 2 * _LENGTH))
     if np.abs(np.where(scores > _HIDDEN, twice - once, 0.0)).max() <= _STEADY * np.abs(equal).max():

@@ -12,6 +12,7 @@ from attncheck._lib.errors import check_choice, refuse
 from attncheck.frameworks.binding import FloatArray, Instrument
 from attncheck.frameworks.effective import ROLES, Reader, Seen
 from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.frameworks.rotary import Rotation
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
@@ -48,6 +49,8 @@ class ModuleSubject:
         The law of its matrices, by role where they differ, of `attncheck.simulators.weights.WEIGHT_LAWS`.
     arrays : callable
         Draws the arrays of a module.
+    rotation : Rotation, optional
+        How queries and keys are turned.
 
     Attributes
     ----------
@@ -61,6 +64,7 @@ class ModuleSubject:
     factor: float
     weights: str | Mapping[str, str]
     arrays: Arrays
+    rotation: Rotation | None = None
 
     @property
     def layers(self) -> list[AttentionLayer]:
@@ -85,7 +89,7 @@ class ModuleSubject:
         return {
             "outputs": seen.y[:, :, :_NEURONS],
             "scores": self.factor * (seen.query @ k.swapaxes(-1, -2)),
-            "key_gram": k @ k.swapaxes(-1, -2) / size,
+            **({"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}),
             "value_gram": v @ v.swapaxes(-1, -2) / size,
         }
 
@@ -97,6 +101,7 @@ def subject_of(
     weights: str,
     laws: Mapping[str, Any],
     stds: Mapping[str, float],
+    rotation: Rotation | None = None,
 ) -> ModuleSubject:
     """Return a module as a subject.
 
@@ -113,6 +118,8 @@ def subject_of(
         By role, the laws that are not refused.
     stds : mapping of str to float
         By role, the standard deviation times √fan-in of what is put in.
+    rotation : Rotation, optional
+        How queries and keys are turned.
 
     Raises
     ------
@@ -125,11 +132,11 @@ def subject_of(
         refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
     state = instrument.init(0)
     if weights == OWN:
-        return _checked(ModuleSubject(reader, state, layer, factor, _laws(laws), _initialised(instrument)))
+        return _checked(ModuleSubject(reader, state, layer, factor, _laws(laws), _initialised(instrument), rotation))
     fans = dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
     arrays = _gaussian(instrument, state, _by_array(reader, state, own))
-    return _checked(ModuleSubject(reader, state, layer, factor, GAUSSIAN, arrays))
+    return _checked(ModuleSubject(reader, state, layer, factor, GAUSSIAN, arrays, rotation))
 
 
 def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, str]:

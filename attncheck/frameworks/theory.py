@@ -35,10 +35,10 @@ class Theory:
         Of the attention weights of the last position in the limit, in nats, and of equal weights.
     excess_kurtosis : float
         Of an output of the last position in the limit.
-    excess_kurtosis_here, excess_kurtosis_error : float
-        The same at this width.
-    distance : Distance
-        Of the law of this output from its limit.
+    excess_kurtosis_here, excess_kurtosis_error : float or None
+        The same at this width; None with rotary positions, of which no law at a width is computed.
+    distance : Distance or None
+        Of the law of this output from its limit; None likewise.
     """
 
     layer: AttentionLayer
@@ -47,20 +47,23 @@ class Theory:
     entropy: float
     most_entropy: float
     excess_kurtosis: float
-    excess_kurtosis_here: float
-    excess_kurtosis_error: float
-    distance: Distance
+    excess_kurtosis_here: float | None = None
+    excess_kurtosis_error: float | None = None
+    distance: Distance | None = None
 
     def __str__(self) -> str:
         seen = "attends to" if self.layer.mask == "none" else "at the end attends to"
+        kurtosis = f"excess kurtosis of an output {self.excess_kurtosis:.3g} in the limit"
+        here = [f"{kurtosis}; rotary positions: nothing is computed at width {self.layer.width}"]
+        if self.distance is not None:
+            error = f"{self.excess_kurtosis_here:.3g} ± {self.excess_kurtosis_error:.1g} at width {self.layer.width}"
+            here = [f"{kurtosis}, {error}", f"distance from the limit: {self.distance}"]
         return "\n".join(
             [
                 f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}",
                 f"a position {seen} {math.exp(self.entropy):.2f} of {math.exp(self.most_entropy):.0f} positions "
                 f"(entropy {self.entropy:.3f} nats)",
-                f"excess kurtosis of an output {self.excess_kurtosis:.3g} in the limit, "
-                f"{self.excess_kurtosis_here:.3g} ± {self.excess_kurtosis_error:.1g} at width {self.layer.width}",
-                f"distance from the limit: {self.distance}",
+                *here,
             ]
         )
 
@@ -76,17 +79,22 @@ def theory_of(layer: AttentionLayer) -> Theory:
     """
     last = layer.seq_len - 1
     spread = score_std(layer)
-    here = finite_width_law(layer, size=_DRAWS)
-    return Theory(
+    in_limit = Theory(
         layer,
         spread**2,
         1 / spread if spread else math.inf,
         _entropy(layer),
         math.log(int(visible(layer)[-1].sum())),
         limit(layer).excess_kurtosis(last),
-        here.excess_kurtosis(last),
-        here.excess_kurtosis_error(last),
-        distance(layer, position=last, size=_DRAWS),
+    )
+    if layer.rotary_base is not None:
+        return in_limit
+    here = finite_width_law(layer, size=_DRAWS)
+    return dataclasses.replace(
+        in_limit,
+        excess_kurtosis_here=here.excess_kurtosis(last),
+        excess_kurtosis_error=here.excess_kurtosis_error(last),
+        distance=distance(layer, position=last, size=_DRAWS),
     )
 
 

@@ -28,6 +28,7 @@ DEFAULT_CLIP = 100.0
 _STDS = (1e-6, 1e6)
 _CLIPS = (1e-12, 1e30)
 _REACHES = (0.01, 100.0)
+_BASES = (1.5, 1e12)
 # Beyond it the covariance of a dozen positions is singular but for rounding.
 _FARTHEST_ALONE = 2.0
 
@@ -86,6 +87,11 @@ class AttentionLayer:
     tied_query_key : bool
         W^Q = W^K in each head, which Assumption 1 excludes; only with ``score_scaling="1/n"``, equal standard
         deviations and no groups.
+    rotary_base : float or None
+        b of rotary positions, as in Llama: before they are multiplied, queries and keys at position j are turned in
+        `head_dim`/2 planes, in plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12, commonly 10,000; None: they
+        are not turned. Only with an even `head_dim`, and not with `tied_query_key`. Which neurons make a plane, halves
+        (Llama) or neighbours (GPT-J), changes no law. Inputs are as they are: `position_std` is of these.
 
     Raises
     ------
@@ -121,6 +127,7 @@ class AttentionLayer:
     position_std: float = 0.0
     position_reach: float = 1.0
     tied_query_key: bool = False
+    rotary_base: float | None = None
 
     def __post_init__(self) -> None:
         def settle(field: str, value: object) -> None:
@@ -168,6 +175,8 @@ class AttentionLayer:
             refuse("tied_query_key", self.tied_query_key, "must be a boolean", "pass True for W^Q = W^K, or False")
         if self.tied_query_key:
             self._check_tied()
+        if self.rotary_base is not None:
+            settle("rotary_base", self._checked_rotary(self.rotary_base))
 
     def _check_positions(self, settle: Callable[[str, object], None]) -> None:
         remedy = f"pass 0 for none, or a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}"
@@ -193,6 +202,16 @@ class AttentionLayer:
         if self.num_kv_heads is not None:
             remedy = "leave num_kv_heads out"
             refuse("num_kv_heads", self.num_kv_heads, "would share the queries too with tied_query_key", remedy)
+
+    def _checked_rotary(self, base: float) -> float:
+        remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
+        base = check_number("rotary_base", base, remedy, minimum=_BASES[0], maximum=_BASES[1])
+        if self.head_dim is None or self.head_dim % 2:
+            problem = "turns pairs of the neurons of a head: head_dim must be given, and even"
+            refuse("rotary_base", base, problem, f"pass head_dim, e.g. {2 * ((self.head_dim or self.width) // 2 + 1)}")
+        if self.tied_query_key:
+            refuse("rotary_base", base, "is not known of tied queries and keys", "leave out one of them")
+        return base
 
     @property
     def head_width(self) -> int:

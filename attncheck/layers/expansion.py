@@ -44,6 +44,8 @@ class AttentionProgram:
 def expand(layer: AttentionLayer) -> AttentionProgram:
     """Return the Netsor program of Example 1 for `layer`, with one matrix per W of the paper.
 
+    A program says nothing of rotary positions: whoever draws it turns queries and keys before they are multiplied.
+
     Examples
     --------
     >>> print(expand(AttentionLayer(width=8, seq_len=1, num_heads=1)).program)

@@ -15,6 +15,7 @@ from attncheck.simulators.draws import Batch, Draws
 from attncheck.simulators.layers import (
     draw_direct,
     draw_matrix_free,
+    key_entries,
     matrix_entries,
     program_entries,
     vector_entries,
@@ -60,7 +61,7 @@ class LayerReading:
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
     """Bound the entries per draw of the readings whose heads hold no vectors of neurons."""
     s, heads = layer.seq_len, layer.num_heads
-    return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates
+    return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 
 
 #: The readings of a layer at finite width: one law, at different costs.

@@ -9,6 +9,9 @@ came before:
 
 with N_a, N'_a of independent standard normals; with tied queries P_a = B_K B_Kᵀ. This holds
 jointly with the inputs' coordinates.
+
+With rotary positions queries and keys are turned plane by plane, so that the Gram matrix of the keys is not all of them
+that scores see: Q = σ_Q F N and K = σ_K F N' are drawn with all neurons of a head, still without n × ν matrices.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.kernel import position_covariance, psd_root
+from attncheck.layers.rotary import turned
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
 
@@ -170,7 +174,10 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
     root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
-    scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
+    if layer.rotary_base is None:
+        scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
+    else:
+        scores, keys, values = _draw_turned(layer, root, rng)
     return Draws(
         outputs=_outputs(layer, scores, values, coordinates, rng),
         scores=scores,
@@ -178,7 +185,22 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
         input_gram=gram,
         key_gram=keys @ keys.swapaxes(-1, -2),
         value_gram=values @ values.swapaxes(-1, -2),
+        keys=None if layer.rotary_base is None else keys * layer.head_width**0.5,
     )
+
+
+def _draw_turned(
+    layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return scores, K/√ν before it is turned, and B_V of every head, for F of shape (size, seq_len, r)."""
+    (size, _, rank), nu = root.shape, layer.head_width
+    spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
+    normals = rng.standard_normal((size, layer.num_heads + layer.kv_heads, rank, nu))
+    projected = root[:, None] @ normals
+    queries = layer.query_std * layer.score_factor * projected[:, : layer.num_heads]
+    keys = spread(layer.key_std * nu**-0.5 * projected[:, layer.num_heads :])
+    values = spread(layer.value_std * nu**-0.5 * (root[:, None] @ bartlett(rng, (size, layer.kv_heads), rank, nu)))
+    return turned(layer, queries) @ turned(layer, keys).swapaxes(-1, -2), keys, values
 
 
 def _outputs(

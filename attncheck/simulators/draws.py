@@ -56,6 +56,11 @@ class Draws(Batch):
         K Kᵀ/ν, σ_K included, ν = n or head_dim; repeated within a group of heads.
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         V Vᵀ/ν, likewise.
+    keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None
+        K = X W^K before it is turned, likewise, neuron f of a head in one plane with neuron f + head_dim/2; only with
+        rotary positions, where scores given the keys need more than their Gram matrix.
+    attention : ndarray, shape (size, num_heads, seq_len, seq_len), or None
+        A, 0 where the mask hides: what a subject may return that has no scores. No reading does.
     """
 
     scores: FloatArray
@@ -63,6 +68,8 @@ class Draws(Batch):
     input_gram: FloatArray | None = None
     key_gram: FloatArray | None = None
     value_gram: FloatArray | None = None
+    keys: FloatArray | None = None
+    attention: FloatArray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

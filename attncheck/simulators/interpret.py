@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -90,6 +90,7 @@ def interpret(
     keep: Iterable[Node],
     multiply: Multiplier,
     rng: np.random.Generator,
+    turn: Callable[[FloatArray], FloatArray] | None = None,
 ) -> Values:
     """Draw every line of a program.
 
@@ -109,6 +110,8 @@ def interpret(
         Draws W h.
     rng : numpy.random.Generator
         For the initial vectors.
+    turn : callable, optional
+        What becomes of the vectors of each side of scores, (draws, m, length), before they are multiplied.
 
     Returns
     -------
@@ -119,7 +122,7 @@ def interpret(
     for step in steps:
         first = step.nodes[0]
         if isinstance(first, Score):
-            _compute_scores(step, width, values)
+            _compute_scores(step, width, values, turn)
             continue
         if isinstance(first, Initial):
             array = _draw_initial(step, width, size, rng)
@@ -153,12 +156,15 @@ def _draw_initial(step: Step, width: int, size: int, rng: np.random.Generator) -
     return mean + root @ rng.standard_normal((size, len(nodes), width))
 
 
-def _compute_scores(step: Step, width: int, values: Values) -> None:
+def _compute_scores(step: Step, width: int, values: Values, turn: Callable[[FloatArray], FloatArray] | None) -> None:
     """Compute all scores between the vectors of two steps as one matrix product per draw."""
     lefts = list(dict.fromkeys(node.parents[0] for node in step.nodes))
     rights = list(dict.fromkeys(node.parents[1] for node in step.nodes))
     factor = step.nodes[0].factor if isinstance(step.nodes[0], Score) else 1.0
-    products = values.stack(lefts) @ values.stack(rights).swapaxes(-1, -2)
+    left, right = values.stack(lefts), values.stack(rights)
+    if turn is not None:
+        left, right = turn(left), turn(right)
+    products = left @ right.swapaxes(-1, -2)
     products *= factor * lefts[0].length(width) ** -0.5
     row = {node: i for i, node in enumerate(lefts)}
     column = {node: j for j, node in enumerate(rights)}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.program import Step
+from attncheck.layers.rotary import turned
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.interpret import Multiplier, interpret
@@ -44,17 +45,21 @@ def draw_program(
 ) -> Draws:
     """Draw `layer` by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
     expansion, steps = _plan(layer)
-    values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiplier(layer.width, rng), rng)
+    multiply, turn = multiplier(layer.width, rng), None
+    if layer.rotary_base is not None:
+        turn = functools.partial(turned, layer)  # the positions of a head are the lines of a step, in their order
+    values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiply, rng, turn)
     inputs = values.stack(expansion.inputs)
-    grams = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
+    spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
     score_shape = (size, layer.num_heads, layer.seq_len, layer.seq_len)
     return Draws(
         outputs=values.stack(expansion.outputs),
         scores=values.stack(expansion.scores).reshape(score_shape),
         inputs=inputs[:, :, :coordinates].copy(),
         input_gram=_gram(inputs),
-        key_gram=grams(np.stack([_gram(values.stack(group)) for group in expansion.keys], axis=1)),
-        value_gram=grams(np.stack([_gram(values.stack(group)) for group in expansion.values], axis=1)),
+        key_gram=spread(np.stack([_gram(values.stack(group)) for group in expansion.keys], axis=1)),
+        value_gram=spread(np.stack([_gram(values.stack(group)) for group in expansion.values], axis=1)),
+        keys=spread(np.stack([values.stack(group) for group in expansion.keys], axis=1)) if turn else None,
     )
 
 
@@ -83,7 +88,12 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = 5 if layer.position_std else 3
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
-    return 2 * vectors + 8 * heads * s**2
+    return 2 * vectors + 8 * heads * s**2 + key_entries(layer)
+
+
+def key_entries(layer: AttentionLayer) -> int:
+    """Bound the entries of turned queries and keys, and of keys that are returned: rotary positions alone need them."""
+    return 0 if layer.rotary_base is None else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 
 def matrix_entries(layer: AttentionLayer) -> int:

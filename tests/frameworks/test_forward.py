@@ -112,16 +112,35 @@ def test_an_unknown_map_is_no_known_formula() -> None:
     assert "not those of a known formula" in found.blamed[0]
 
 
+@pytest.mark.parametrize(("window", "masked"), [(16, True), (40, True), (9, False)])
+def test_windows_beyond_a_few_positions_are_seen(window: int, masked: bool) -> None:
+    if masked:
+        mask, name = hidden(lambda behind: (behind >= 0) & (behind < window)), f"window of {window}"
+    else:
+        mask, name = hidden(lambda behind: np.abs(behind) < window), f"two-sided window of {window}"
+    found = inspected(masked=mask)
+    assert found.forward.mask == name
+    assert found.forward.known
+    assert f"the mask is neither none nor causal: {name}" in told(found)
+    found.require(mask=name)
+
+
+def test_a_longer_mask_without_a_name_is_told() -> None:
+    found = inspected(masked=hidden(lambda behind: (behind >= 0) & ((behind < 10) | (behind % 4 == 0))))
+    assert told(found) == ["with 65 positions the outputs leave the formula that they follow with a few"]
+
+
 # What attention gets ------------------------------------------------------------------------------
 
 
-def rotated(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    def turn(a: Array) -> Array:
-        angle = np.arange(a.shape[2])[:, None] * 100.0 ** (-np.arange(0, a.shape[3], 2) / a.shape[3])
-        even, odd = a[..., ::2], a[..., 1::2]
-        turned = even * np.cos(angle) - odd * np.sin(angle), even * np.sin(angle) + odd * np.cos(angle)
-        return np.stack(turned, axis=-1).reshape(a.shape)
+def turn(a: Array, base: float = 100.0, steps: float = 1.0, halves: bool = False) -> Array:
+    angle = steps * np.arange(a.shape[2])[:, None] * base ** (-np.arange(0, a.shape[3], 2) / a.shape[3])
+    even, odd = np.split(a, 2, axis=-1) if halves else (a[..., ::2], a[..., 1::2])
+    turned = even * np.cos(angle) - odd * np.sin(angle), even * np.sin(angle) + odd * np.cos(angle)
+    return np.concatenate(turned, axis=-1) if halves else np.stack(turned, axis=-1).reshape(a.shape)
 
+
+def rotated(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     return turn(q), turn(k), v
 
 
@@ -145,6 +164,44 @@ def test_rotary_positions() -> None:
     assert told(found) == ["queries and keys are rotated by position: rotary positions"]
     assert set(found.weights) == {"query", "key", "value", "output"}
     assert found.forward.known
+    assert (found.forward.positions, found.forward.rotary_base) == ("rotary", 100.0)
+    assert "rotary positions (base 100)" in str(found)
+    found.require(positions="rotary", rotary_base=100)
+    with pytest.raises(AssertionError, match="positions is 'none', not 'rotary'"):
+        inspected().require(positions="rotary")
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize(("dtype", "base"), [(np.float32, 1e4), (np.float64, 5e5), (np.float64, 123.25)])
+@pytest.mark.parametrize("steps", [1.0, -1.0])
+def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, base: float, steps: float) -> None:
+    def before(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        return turn(q, base, steps, halves), turn(k, base, steps, halves), v
+
+    found = inspected(before=before, dtype=dtype)
+    assert found.forward.rotary_base == pytest.approx(base, rel=1e-9)
+    assert found.layer().rotary_base == found.forward.rotary_base
+    assert found.rotation is not None
+    assert (found.rotation.halves, found.rotation.sign) == (halves, steps)
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "blames"),
+    [
+        (lambda q, k, v: (turn(q), turn(k, steps=-1.0), v), "opposite ways: scores depend on sums of positions", True),
+        (lambda q, k, v: (turn(q), turn(k, base=50.0), v), "turned by different angles", True),
+        (lambda q, k, v: (turn(q), k, v), "only one of queries and keys is rotated", True),
+        (lambda q, k, v: (turn(q, steps=2.0), turn(k, steps=2.0), v), "other angles than powers of one base", False),
+    ],
+)
+def test_wrong_rotations_are_told_and_described_by_no_layer(before: Any, said: str, blames: bool) -> None:
+    found = inspected(before=before)
+    assert said in str(found)
+    assert bool(found.blamed) == blames
+    assert (found.forward.positions, found.forward.rotary_base) == ("other", None)
+    with pytest.raises(ac.InputError, match="positions='other'"):
+        found.layer()
+    assert found.layer(rotary_base=None).rotary_base is None
 
 
 def test_normalised_queries_and_keys_are_not_claimed() -> None:

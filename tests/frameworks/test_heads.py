@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import attncheck as ac  # noqa: E402
 from attncheck.frameworks.laws import uneven  # noqa: E402
 
+from .plain import Plain  # noqa: E402
 from .test_torch import Own, by_hand  # noqa: E402
 
 F = torch.nn.functional
@@ -176,3 +177,44 @@ def test_what_cannot_be_used_is_one_sentence(make: Any, width: int, said: str) -
     with pytest.raises(ac.InputError, match=said) as caught:
         ac.inspect(make, width)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("role", "index", "factor", "said"),
+    [
+        ("output", (3,), 0.0, "W_O: row 3 is 0 in every draw"),
+        ("output", (slice(None), 5), 0.0, "W_O: column 5 is 0 in every draw"),
+        ("key", (slice(None), 20), 3.0, "W_K: column 20 has "),
+        ("query", (9,), 0.25, "W_Q: row 9 has 0.2"),
+    ],
+)
+def test_a_line_that_is_not_drawn_like_the_others_is_blamed(role: str, index: Any, factor: float, said: str) -> None:
+    def change(state: dict[str, Any]) -> None:
+        state[role][index] *= factor
+
+    blamed = ac.inspect(Plain(changed=change), width=64).blamed
+    (line,) = (each for each in blamed if "column" in each or "row" in each)
+    assert line.startswith(said)
+    # One odd column makes its head odd, too.
+    assert all(f"{said[:3]} has in head " in each for each in blamed if each != line)
+
+
+def test_an_odd_head_is_no_odd_line() -> None:
+    def change(state: dict[str, Any]) -> None:
+        state["query"][:, :16] *= 1.5
+        state["output"][48:] *= 0.5
+
+    blamed = ac.inspect(Plain(changed=change), width=64).blamed
+    assert [each[:17] for each in blamed] == ["W_Q has in head 0", "W_O has in head 3"]
+
+
+@pytest.mark.parametrize("draw", ["normal", "uniform", "orthogonal"])
+def test_lines_of_right_layers_are_alike(draw: str) -> None:
+    laws: dict[str, Any] = {
+        "normal": lambda rng, shape: rng.standard_normal(shape),
+        "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
+        "orthogonal": lambda rng, shape: np.linalg.qr(rng.standard_normal(shape))[0] * shape[0] ** 0.5,
+    }
+    for seed in range(8):
+        found = ac.inspect(Plain(draw=laws[draw]), width=64, seed=1000 * seed)
+        assert found.blamed == ()

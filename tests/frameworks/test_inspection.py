@@ -82,6 +82,8 @@ def test_theory_follows(found: Inspection) -> None:
     assert theory.score_variance == pytest.approx(found.layer().query_std ** 2 * found.layer().key_std ** 2)
     assert theory.temperature == pytest.approx(theory.score_variance**-0.5)
     assert 0 < theory.entropy < theory.most_entropy == pytest.approx(np.log(8))
+    assert theory.excess_kurtosis_here is not None
+    assert theory.distance is not None
     assert theory.excess_kurtosis < theory.excess_kurtosis_here
     assert 0 < theory.distance.value < 0.05
 
@@ -140,6 +142,39 @@ def test_a_note_that_blames_may_be_forbidden() -> None:
 def test_an_unknown_requirement_is_refused(found: Inspection) -> None:
     with pytest.raises(ac.InputError, match="did you mean 'query_std'"):
         found.require(qeury_std=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "listed"),
+    [
+        ("query_law", "gausian", "'gaussian'"),
+        ("output_law", "student5", "'truncated normal'"),
+        ("mask", "triangular", "'window of 4'"),
+        ("mask", None, "'causal'"),
+        ("scale", "1/sqrt(n)", "'1/sqrt.head_dim.'"),
+        ("map", "softmax1", "'softmax over the heads'"),
+        ("positions", "rope", "'rotary'"),
+        ("rotary_base", "10000", "pass the base"),
+    ],
+)
+def test_words_that_no_inspection_says_are_refused(found: Inspection, name: str, value: Any, listed: str) -> None:
+    with pytest.raises(ac.InputError, match=f"{name}=.*{listed}"):
+        found.require(**{name: value})
+
+
+def test_laws_have_the_names_that_subjects_give_them(found: Inspection) -> None:
+    found.require(query_law="gaussian", positions="none", rotary_base=None)
+    with pytest.raises(AssertionError, match="the law is normal, not uniform"):
+        found.require(query_law="uniform")
+    with pytest.raises(AssertionError, match="mask is 'causal', not 'window of 3'"):
+        found.require(mask="window of 3")
+
+
+def test_what_is_kept_of_an_unknown_formula_is_json() -> None:
+    unknown = ac.inspect(Plain(mapped=lambda p: np.full_like(p, np.nan)), width=64, draws=2)
+    assert not np.isfinite(unknown.forward.factor)
+    text = json.dumps(unknown.to_dict(), allow_nan=False)
+    assert json.loads(text)["forward"]["factor"] is None
 
 
 # Comparisons --------------------------------------------------------------------------------------

@@ -20,8 +20,19 @@ WIDTH, HEADS, SIZE = 16, 2, 8
 CHECKED = ["scores", "conditional"]
 
 
+def turned(a: FloatArray, base: float | None) -> FloatArray:
+    """Turn planes of neighbours the other way round: as no layer of attncheck is written, of the same law."""
+    if base is None:
+        return a
+    angles = np.arange(a.shape[2])[:, None] * base ** (-np.arange(0, SIZE, 2) / SIZE)
+    planes = (a[..., ::2] + 1j * a[..., 1::2]) * np.exp(-1j * angles)
+    return np.stack([planes.real, planes.imag], axis=-1).reshape(a.shape)
+
+
 class Plain:
     """Attention in NumPy, its queries, keys and values packed into one array."""
+
+    base: float | None = None
 
     def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0, gain: float = 1.0) -> None:
         self.residual, self.bias, self.value_scale, self.gain = residual, bias, value_scale, gain
@@ -38,6 +49,7 @@ class Plain:
             each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
             for each in np.split(x @ state["packed"] + np.tile(state["bias"], 3), 3, axis=-1)
         )
+        q, k = turned(q, self.base), turned(k, self.base)
         heads = core(q, k, v)
         if heads is None:
             weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
@@ -57,6 +69,25 @@ class Unfilled:
 
     init, run = Plain.init, Plain.run
     residual, bias, value_scale, gain = False, 0.0, 1.0, 1.0
+    base = None
+
+
+class Turned(Plain):
+    """The same with rotary positions."""
+
+    base = 10.0
+
+
+def test_rotary_positions_are_examined_given_the_keys() -> None:
+    found = ac.inspect(Turned(), width=WIDTH)
+    layer = found.layer(seq_len=5)
+    assert layer.rotary_base == 10.0
+    right = ac.check(found.subject(), layer, properties=["scores", "exactness"], profile="smoke")
+    assert right.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in right.results if result.check.startswith("scores.")) >= 12
+    for base in (None, 1000.0):
+        wrong = ac.check(found.subject(), layer.replace(rotary_base=base), properties=["scores"], profile="smoke")
+        assert wrong.verdict == "violated"
 
 
 def test_gaussian_weights_are_put_in_at_the_scales_that_are_declared() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -521,3 +523,98 @@ def test_by_hand_with_heads_on_an_axis_of_their_own() -> None:
 def test_zeros_are_not_drawn() -> None:
     found = ac.inspect(lambda: Heads(empty=True), width=64)
     assert "W_Q W_Kᵀ is the same in every draw: this initialiser does not draw it" in found.blamed
+
+
+def test_llama_is_examined_with_its_rotary_positions() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
+
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+        intermediate_size=64,
+        vocab_size=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        attn_implementation="sdpa",
+    )
+
+    def make() -> Any:
+        layer = LlamaAttention(config, 0)
+        for part in (layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj):
+            torch.nn.init.normal_(part.weight, std=32**-0.5)
+        return layer
+
+    def call(layer: Any, x: Any) -> Any:
+        rotations = LlamaRotaryEmbedding(config)(x, torch.arange(x.shape[1])[None])
+        return layer(x, position_embeddings=rotations, attention_mask=None)[0]
+
+    found = ac.inspect(make, width=32, call=call)
+    assert (found.forward.positions, found.forward.rotary_base) == ("rotary", 1000.0)
+    layer = found.layer(seq_len=6, input_correlation=0.5)
+    assert layer.rotary_base == 1000.0
+    right = ac.check(found.subject(weights="gaussian"), layer, properties=["scores", "conditional"], profile="smoke")
+    assert right.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in right.results) >= 24
+    wrong = layer.replace(rotary_base=None)
+    assert ac.check(found.subject(), wrong, properties=["scores"], profile="smoke").verdict == "violated"
+
+
+def test_the_shell_takes_a_call_and_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from attncheck.commands.cli import main
+
+    lines = [
+        "import torch",
+        "def build():",
+        "    return torch.nn.MultiheadAttention(16, 2, batch_first=True)",
+        "def causal(layer, x):",
+        "    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)",
+        "    return layer(x, x, x, attn_mask=hidden, need_weights=False)[0]",
+        "",
+    ]
+    (tmp_path / "called.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    inspect = ["inspect", "called:build", "--width", "16", "--call"]
+    assert main([*inspect, "called:causal", "--report", "page.html"]) == 0
+    printed = capsys.readouterr().out
+    assert "softmax, causal mask" in printed
+    page = (tmp_path / "page.html").read_text()
+    assert "called:build" in page
+    assert "softmax, causal mask" in page
+    assert page.count("<tr>") == 5
+    assert all(line.partition(": ")[2][:20] in html.unescape(page) for line in printed.splitlines()[8:])
+    assert main([*inspect, "causal"]) == 2
+    assert "call='causal'" in capsys.readouterr().err
+
+
+def test_cross_attention_by_hand_is_refused() -> None:
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(64, 64, bias=False) for _ in range(3))
+            self.register_buffer("memory", torch.randn(1, 5, 64))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.query(x), self.key(self.memory), self.value(self.memory)
+            q, k, v = (each.unflatten(-1, (4, -1)).transpose(1, 2) for each in (q, k, v))
+            return ((q @ k.mT / 4).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    with pytest.raises(ac.InputError, match="softmax=5: is the number of keys for 2 positions: cross-attention"):
+        ac.inspect(Crossed, width=64)
+
+
+def test_biases_that_are_zero_are_none() -> None:
+    found = ac.inspect(lambda: nn.MultiheadAttention(16, 2, batch_first=True), width=16)
+    assert found.subject(weights="own").weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
+
+    def biased() -> nn.Module:
+        layer = nn.MultiheadAttention(16, 2, batch_first=True)
+        nn.init.normal_(layer.in_proj_bias)
+        return layer
+
+    with pytest.raises(ac.InputError, match=r"bias=.*comes with W_Q.*pass weights='gaussian', which sets them to 0"):
+        ac.inspect(biased, width=16).subject(weights="own")

@@ -24,7 +24,7 @@ from attncheck._lib.words import gap_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS, PROPERTIES
-from attncheck.checks.sample import FIELDS, FILE_FIELDS, Sample
+from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, Sample
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.exchange import Repeats
 from attncheck.evidence.extremes import Extremes
@@ -215,7 +215,7 @@ class _Reader:
         self._next += size
         sample: Sample = self._samples.sample
         arrays: dict[str, Any] = {
-            name: getattr(sample, name)[part] for name in FIELDS if getattr(sample, name) is not None
+            name: getattr(sample, name)[part] for name in EVERY_FIELD if getattr(sample, name) is not None
         }
         if sample.score_entries:
             arrays["score_entries"] = {entry: column[part] for entry, column in sample.score_entries.items()}

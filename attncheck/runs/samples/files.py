@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.checks.sample import FIELDS, FILE_FIELDS, LARGEST, Sample
+from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, LARGEST, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 
@@ -119,10 +119,10 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
     with np.load(path, allow_pickle=False) as archive:
         if not hasattr(archive, "files"):
             refuse("samples", str(path), "is one array, not an archive", "rename it to end in .npy")
-        unknown = [name for name in archive.files if name not in FIELDS]
+        unknown = [name for name in archive.files if name not in EVERY_FIELD]
         if unknown:
-            close = difflib.get_close_matches(unknown[0], FIELDS, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(FIELDS)
+            close = difflib.get_close_matches(unknown[0], EVERY_FIELD, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
             refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
         return {name: archive[name] for name in archive.files}, {}
 

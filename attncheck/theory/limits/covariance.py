@@ -12,9 +12,17 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.rotary import pair_alignment
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
-from attncheck.theory.limits.rows import REPLICATES, mean_scores, score_std, scrambled_normals
+from attncheck.theory.limits.rows import (
+    REPLICATES,
+    mean_scores,
+    root_of_scores,
+    score_std,
+    scrambled_normals,
+    turns,
+)
 
 # Score entries of one scrambling, and of a block of it.
 _ENTRIES = 2**20
@@ -156,16 +164,20 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         weights = attention_weights(layer, mean_scores(layer, kernel))
         mean = weights @ kernel @ weights.T
         return mean, _ROUNDING * np.abs(mean)
-    if layer.attention_map == "softmax":
+    turned = turns(layer, kernel)
+    if layer.attention_map == "softmax" and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
-    if layer.attention_map == "sigmoid":
+    if layer.attention_map in ("softmax", "sigmoid"):
         replicates = _by_points(layer, kernel, seed)
         return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
     seen = visible(layer)
     own = std**2 * np.diagonal(kernel)
     mean = np.empty((s, s))
+    aligned = pair_alignment(layer, limit=True).reshape((s,) * 4) if turned else None
     for i, k in itertools.combinations_with_replacement(range(s), 2):
         shown, covariances = np.outer(seen[i], seen[k]), std**2 * kernel[i, k] * kernel
+        if aligned is not None:
+            covariances = covariances * aligned[i, :, k]
         if layer.attention_map == "relu":
             variances = own[i] * np.diagonal(kernel)[:, None], own[k] * np.diagonal(kernel)[None, :]
             covariances = nonlinearity.relu().dual(*variances, covariances)[0] / s**2
@@ -188,17 +200,26 @@ def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArr
         flat = projected.swapaxes(0, 1).reshape(s, -1)
         return np.asarray(flat @ flat.T / len(scores))
 
+    rank = root.shape[1]
+    whole = root_of_scores(layer, kernel) if turns(layer, kernel) else None
+
+    def scores_of(normals: FloatArray) -> FloatArray:
+        if whole is not None:
+            return (normals @ whole.T).reshape(-1, s, s)
+        return np.asarray(std * (root @ normals.reshape(-1, rank, rank) @ root.T))
+
     def replicate(stream: np.random.SeedSequence) -> FloatArray:
-        rng, rank = np.random.default_rng(stream), root.shape[1]
-        normals = scrambled_normals(rank * rank, _count(s), rng).reshape(-1, rank, rank)
+        dimension = rank * rank if whole is None else whole.shape[1]
+        normals = scrambled_normals(dimension, _count(s), np.random.default_rng(stream))
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
-        return np.asarray(sum(len(block) * mean_of(std * (root @ block @ root.T)) for block in blocks) / len(normals))
+        return np.asarray(sum(len(block) * mean_of(scores_of(block)) for block in blocks) / len(normals))
 
     # A key of its own, so that these points are not those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
     means = np.stack([replicate(stream) for stream in streams])
-    return _symmetrised(means) if layer.mask == "none" and _exchangeable(kernel) else means
+    alike = layer.mask == "none" and whole is None and _exchangeable(kernel)
+    return _symmetrised(means) if alike else means
 
 
 def _exchangeable(kernel: FloatArray) -> bool:

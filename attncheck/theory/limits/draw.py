@@ -16,7 +16,8 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     """Draw from the limit: scores p°, values ṽ, outputs Σ_a A_a ṽ^a/√H, and inputs Z^{x^i}.
 
     Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl and Cov(ṽ^{a,j}, ṽ^{b,k}) =
-    δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores.
+    δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores. Of rotary
+    positions see `rows.score_covariance`.
 
     Parameters
     ----------
@@ -33,13 +34,17 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
         (size, num_heads, seq_len, seq_len); no Gram matrices.
     """
-    root = psd_root(input_kernel(layer).matrix)
+    std, kernel = rows.score_std(layer), input_kernel(layer).matrix
+    root = psd_root(kernel)
     rank, per_head = root.shape[1], (size, layer.num_heads)
-    std = rows.score_std(layer)
-    if std > 0:
+    if std > 0 and rows.turns(layer, kernel):
+        whole = rows.root_of_scores(layer, kernel)
+        shape = (*per_head, layer.seq_len, layer.seq_len)
+        scores = (rng.standard_normal((*per_head, whole.shape[1])) @ whole.T).reshape(shape)
+    elif std > 0:
         scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
     else:
-        scores = np.tile(rows.mean_scores(layer, input_kernel(layer).matrix), (*per_head, 1, 1))
+        scores = np.tile(rows.mean_scores(layer, kernel), (*per_head, 1, 1))
     if coordinates == 0:
         nothing = np.zeros((size, layer.seq_len, 0))
         return Draws(outputs=nothing, scores=scores, inputs=nothing)

@@ -189,6 +189,9 @@ class LimitLaw:
     def score_covariance(self) -> FloatArray:
         """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
 
+        With rotary positions Cov(p_ij, p_kl) is c(d) times as large, d the difference of j - i and l - k, and
+        c(d) = (Ci(d) - Ci(d/b)) / log b the mean of cos(d θ) over the angles θ.
+
         Returns
         -------
         ndarray, shape (seq_len², seq_len²)
@@ -201,8 +204,7 @@ class LimitLaw:
         """
         s = self.layer.seq_len
         check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
-        kernel = self.kernel.matrix
-        return np.asarray(rows.score_std(self.layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
+        return rows.score_covariance(self.layer, self.kernel.matrix)
 
     def conditional_covariance(self, scores: ArrayLike) -> FloatArray:
         """Return S(p), the covariance of (y^1, …, y^s) given the scores.

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.stats import qmc
 
+from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck.layers.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
@@ -49,13 +51,40 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
     direction is taken out: one dimension less to integrate over.
     """
     seen = visible(layer)[position]
-    root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(kernel[np.ix_(seen, seen)])
+    between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
+    root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
     if layer.attention_map != "softmax":
         return np.asarray(root if score_std(layer) > 0 else root[:, :0])
     centred = root - root.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     kept = sizes > 1e-9 * np.linalg.norm(root)
     return np.asarray(left[:, kept] * sizes[kept])
+
+
+def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return Cov(p_ij, p_kl) = σ_Q²σ_K² K_ik K_jl c(j - i, l - k) of one head, rows one after the other, (s², s²)."""
+    covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
+    if layer.rotary_base is not None:
+        covariance *= pair_alignment(layer, limit=True)
+    return covariance
+
+
+def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return a root of `score_covariance`, (s², r), where rotary positions leave no product of roots.
+
+    Raises
+    ------
+    InputError
+        For sequences of which it takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+    """
+    s = layer.seq_len
+    check_memory("seq_len", s, "a covariance of all turned scores", 4 * s**4, "pass a shorter sequence")
+    return psd_root(score_covariance(layer, kernel))
+
+
+def turns(layer: AttentionLayer, kernel: FloatArray) -> bool:
+    """Return whether rotary positions change the law of the scores: not where positions are uncorrelated."""
+    return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
 
 def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> FloatArray:

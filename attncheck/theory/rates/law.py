@@ -344,4 +344,7 @@ def check_separate(layer: Any) -> AttentionLayer:
     if layer.tied_query_key:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
+    if layer.rotary_base is not None:
+        remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
+        refuse("rotary_base", layer.rotary_base, "makes scores whose law at a width is not computed", remedy)
     return layer

@@ -1,0 +1,102 @@
+"""What may be exposed in place of something else: attention weights of scores, and keys of their Gram matrices."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
+
+FloatArray = NDArray[np.float64]
+
+# What half precision leaves of rows that add up to 1, and of weights that are computed once more.
+_ROUNDING = 1e-2
+
+
+class Exposed(Protocol):
+    """What `Draws` and `Sample` have in common."""
+
+    @property
+    def scores(self) -> FloatArray | None:
+        """P, (draws, heads, s, s)."""
+        ...
+
+    @property
+    def attention(self) -> FloatArray | None:
+        """A, (draws, heads, s, s)."""
+        ...
+
+
+def weights_of(layer: AttentionLayer, arrays: Exposed) -> FloatArray:
+    """Return A, (draws, heads, s, s): what the map makes of the scores, or what is exposed where these are not."""
+    if arrays.scores is not None:
+        return attention_weights(layer, arrays.scores)
+    assert arrays.attention is not None
+    return arrays.attention
+
+
+def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return arrays with the scores that weights determine: those of linear and sigmoid attention, but for the mask.
+
+    Softmax leaves scores open up to a constant for each row, and relu those below 0: there weights stay what they are.
+
+    Raises
+    ------
+    InputError
+        For weights that are none of the layer: not 0 behind the mask, rows of softmax that do not add up to 1, or not
+        those of the scores that come with them.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=4, seq_len=2, num_heads=1, attention_map="sigmoid", mask="causal")
+    >>> with_scores(layer, {"attention": np.array([[[[0.5, 0.0], [0.2, 0.5]]]])})["scores"].round(3)
+    array([[[[ 0.693,   -inf],
+             [-0.693,  0.693]]]])
+    """
+    if "attention" not in given:
+        return given
+    weights, seen = given["attention"], visible(layer)
+    remedy = f"return the weights of attention_map={layer.attention_map!r} and mask={layer.mask!r}, before any dropout"
+    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 where the mask hides", remedy)
+    if "scores" in given:
+        off = np.abs(attention_weights(layer, given["scores"]) - weights).max()
+        close = off <= _ROUNDING * max(1.0, float(np.abs(weights).max()))
+        _refuse_unless(bool(close), off, "is so far from what the map makes of the scores that come with it", remedy)
+        return {name: value for name, value in given.items() if name != "attention"}
+    if layer.attention_map in ("linear", "sigmoid"):
+        scores = weights
+        if layer.attention_map == "sigmoid":
+            _refuse_unless(
+                bool(((weights[..., seen] > 0) & (weights[..., seen] < 1)).all()), weights, "is beyond 0 and 1", remedy
+            )
+            with np.errstate(divide="ignore"):
+                scores = np.log(weights) - np.log1p(-weights) + np.log(layer.seq_len)
+        kept = {name: value for name, value in given.items() if name != "attention"}
+        return {**kept, "scores": np.where(seen, scores, -np.inf)}
+    _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
+    if layer.attention_map == "softmax":
+        off = np.abs(weights.sum(axis=-1) - 1.0).max()
+        _refuse_unless(bool(off <= _ROUNDING), off, "is what rows are off that should add up to 1", remedy)
+    return given
+
+
+def with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return arrays with the Gram matrices of keys among them, and the keys only where they are turned."""
+    if "keys" not in given:
+        return given
+    keys = given["keys"]
+    gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
+    told = given.get("key_gram", gram)
+    if np.abs(told - gram).max() > _ROUNDING * np.abs(gram).max():
+        refuse("subject['key_gram']", "...", "is not K Kᵀ/ν of the keys that come with it", "return keys alone")
+    kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
+    return {**kept, "key_gram": told}
+
+
+def _refuse_unless(right: bool, value: object, problem: str, remedy: str) -> None:
+    if not right:
+        refuse("subject['attention']", value, problem, remedy)

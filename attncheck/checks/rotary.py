@@ -1,0 +1,44 @@
+"""Rotary positions: which checks hold on layers that have them, and what these need.
+
+A single score has the law that it has without rotation, given inputs, and so have keys and values. What is conditioned
+on the keys needs the keys themselves, see `attncheck.checks.turned`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.claims import NOT_EXPOSED
+
+#: Positions up to which all scores of a head are whitened together, which takes s⁶ operations.
+MOST_POSITIONS = 16
+# Checks that are of scores as a matrix, with rows and columns that are whitened apart.
+_OF_MATRICES = {
+    "scores.size": "rotary positions: the inputs alone do not whiten the scores",
+    "scores.head_pairs": "rotary positions: whitened scores have no axes of the inputs that one W_Q would share",
+}
+
+
+def for_rotary(check: Check) -> Check:
+    """Return a check that is not examined on layers with rotary positions where it could not hold, or see."""
+
+    def excluded(setting: Setting) -> str:
+        return check.excluded(setting) or _reason(check, setting)
+
+    return dataclasses.replace(check, excluded=excluded) if _concerned(check) else check
+
+
+def _concerned(check: Check) -> bool:
+    return check.name in _OF_MATRICES or {"scores", "key_gram"} <= check.needs
+
+
+def _reason(check: Check, setting: Setting) -> str:
+    if setting.layer.rotary_base is None:
+        return ""
+    if check.name in _OF_MATRICES:
+        return _OF_MATRICES[check.name]
+    if "keys" not in setting.exposed:
+        return NOT_EXPOSED + "keys"
+    too_many = setting.layer.seq_len > MOST_POSITIONS
+    return f"rotary positions: scores of more than {MOST_POSITIONS} positions are not whitened" if too_many else ""

@@ -1,0 +1,135 @@
+"""Rotary positions: how queries and keys are turned, read off what attention gets of inputs at several positions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.forward import OTHER
+from attncheck.frameworks.inputs import ROTATED, kind
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.probe import Probe
+
+NONE, ROTARY = "none", "rotary"
+#: The base of one plane, which turns by a radian whatever it is.
+_ANY_BASE = 1e4
+# Angles are read off one step and taken that often: so much farther off may the last position be.
+_STEPS = 16.0
+_MOST_DIGITS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotation:
+    """How vectors of a role are turned.
+
+    Attributes
+    ----------
+    base : float or None
+        b of the angles j b^{-2f/d}; None where they are others.
+    halves : bool
+        Whether planes are of neurons f and f + d/2, as in Llama; else of neighbours, as in GPT-J.
+    sign : int
+        1, or -1 where they turn the other way.
+    """
+
+    base: float | None
+    halves: bool
+    sign: int
+
+    def undone(self, vectors: FloatArray) -> FloatArray:
+        """Return keys, (..., L, d), before they were turned, as `attncheck.Draws` has them: in halves, sign 1."""
+        planes = _planes(vectors, self.halves)
+        places, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
+        planes = planes * np.exp(-1j * self.sign * places * _frequencies(self.base or _ANY_BASE, pairs))
+        return np.concatenate([planes.real, self.sign * planes.imag], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """What positions are to a layer's scores.
+
+    Attributes
+    ----------
+    name : {"none", "rotary", "other"}
+    rotation : Rotation or None
+        With "rotary", of queries and keys both.
+    notes : tuple of Note
+    """
+
+    name: str
+    rotation: Rotation | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def positions_of(probe: Probe) -> Positions:
+    """Return how queries and keys are turned."""
+    kinds = {role: kind(probe, role) == ROTATED for role in ("query", "key", "value")}
+    if not any(kinds.values()):
+        return Positions(NONE)
+    if not (kinds["query"] and kinds["key"]):
+        wrong = [Note("only one of queries and keys is rotated", blames=True)] * (kinds["query"] != kinds["key"])
+        return Positions(OTHER, notes=tuple(wrong))
+    found = [_rotation(probe.lin(role), probe.seen[role][:, :, : probe.x.shape[1]], probe.bound) for role in _TURNED]
+    query, key = found
+    if query is None or key is None:
+        return Positions(OTHER, notes=(Note("queries and keys are turned by angles of no rotary positions"),))
+    if query != key:
+        opposite = dataclasses.replace(query, sign=-query.sign) == key
+        text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
+        return Positions(OTHER, notes=(Note(f"queries and keys are turned {text}", blames=True),))
+    if query.base is None:
+        return Positions(OTHER, notes=(Note("rotary positions have other angles than powers of one base"),))
+    return Positions(OTHER if kinds["value"] else ROTARY, query)
+
+
+_TURNED = ("query", "key")
+
+
+def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:
+    """Return vectors, (..., d), as complex numbers, (..., d/2)."""
+    half = vectors.shape[-1] // 2
+    one, other = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
+    return np.asarray(one + 1j * other)
+
+
+def _frequencies(base: float, pairs: int) -> FloatArray:
+    return np.asarray(base ** -(np.arange(pairs) / pairs))
+
+
+def _rotation(before: FloatArray, after: FloatArray, bound: float) -> Rotation | None:
+    """Return what turns vectors, (B, H, L, d), None where it is no turn by angles that grow with positions."""
+    if before.shape[-1] % 2 or before.shape[2] < 2:
+        return None
+    small = _STEPS * bound * float(np.abs(before).max())
+    for halves in (True, False):
+        planes, turned = _planes(before, halves), _planes(after, halves)
+        angles = np.angle((planes.conj() * turned)[:, :, 1].sum(axis=(0, 1)))
+        if _off(planes, turned, angles) <= small:
+            sign = -1 if angles[0] < 0 else 1
+            told = ((b, sign * _frequencies(b, len(angles))) for b in _bases(np.abs(angles)))
+            bases = (b for b, each in told if _off(planes, turned, each) <= small)
+            return Rotation(next(bases, None), halves, sign)
+    return None
+
+
+def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:
+    """Return by how much planes, (B, H, L, d/2), turned by these angles a position, are not those that are seen."""
+    places = np.arange(planes.shape[2])[:, None]
+    return float(np.abs(planes * np.exp(1j * places * angles) - turned).max())
+
+
+def _bases(angles: FloatArray) -> Iterator[float]:
+    """Yield bases that angles may be of, those of few digits first."""
+    pairs = len(angles)
+    if pairs == 1:
+        yield _ANY_BASE
+        return
+    best = 1 + int(np.argmax(np.arange(1, pairs) * angles[1:]))
+    log = -pairs / best * math.log(max(float(angles[best]), 1e-300))
+    if 0.0 < log < math.log(1e12):
+        yield from (float(f"{math.exp(log):.{digits}g}") for digits in range(1, _MOST_DIGITS))

@@ -1,0 +1,94 @@
+"""Rotary positions: queries and keys are turned by angles that grow with their position.
+
+Neurons of a head go in ν/2 pairs. At position j pair f is turned by the angle j b^{-2f/ν}, b the layer's
+`rotary_base`. So scores know of positions by their distance alone: P_ij = ν^{-1/2} q^i · R_{j-i} k^j. Which neurons
+make a pair is no part of the law, as W^Q and W^K have independent entries of one law; here pair f is neurons f and
+f + ν/2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+
+
+def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+    """Return queries or keys as scores take them; as they are where the layer has no rotary positions.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    vectors : ndarray, shape (..., seq_len, head_dim)
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=4, seq_len=2, head_dim=2, rotary_base=10_000.0)
+    >>> turned(layer, np.array([[1.0, 0.0], [1.0, 0.0]])).round(4)
+    array([[1.    , 0.    ],
+           [0.5403, 0.8415]])
+    """
+    return vectors if layer.rotary_base is None else turned_by(layer, vectors, np.arange(layer.seq_len))
+
+
+def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int64]) -> FloatArray:
+    """Return R_d v for vectors (..., head_dim) and whole numbers d, broadcast against what comes before the neurons."""
+    angles = steps[..., None] * frequencies(layer)
+    cos, sin = np.cos(angles), np.sin(angles)
+    first, second = np.split(vectors, 2, axis=-1)
+    return np.concatenate([cos * first - sin * second, sin * first + cos * second], axis=-1)
+
+
+def frequencies(layer: AttentionLayer) -> FloatArray:
+    """Return the angle between neighbouring positions of each pair of neurons, (head_dim / 2,)."""
+    base, pairs = layer.rotary_base or 1.0, layer.head_width // 2
+    return np.asarray(base ** -(np.arange(pairs) / pairs))
+
+
+def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
+    """Return c_jl = tr(R_{j-l})/ν, by which rotation lessens the covariance of scores that are as far apart.
+
+    Given the inputs Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k); of one row of scores the entries have c(j, l).
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    limit : bool
+        Whether for head_dim to infinity: (Ci(d) - Ci(d/b)) / log b at distance d = |j - l|.
+
+    Returns
+    -------
+    ndarray, shape (2 seq_len - 1,)
+        By distance, from 0 on; 1 without rotary positions.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=4, seq_len=2, head_dim=2, rotary_base=10_000.0)
+    >>> score_alignment(layer).round(4)
+    array([ 1.    ,  0.5403, -0.4161])
+    """
+    distances = np.arange(2 * layer.seq_len - 1)
+    if layer.rotary_base is None:
+        return np.ones(len(distances))
+    if not limit:
+        return np.asarray(np.cos(np.multiply.outer(distances, frequencies(layer))).mean(axis=1))
+    apart = np.maximum(distances, 1)
+    cosines = special.sici(apart)[1] - special.sici(apart / layer.rotary_base)[1]
+    return np.where(distances > 0, cosines / np.log(layer.rotary_base), 1.0)
+
+
+def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
+    """Return c of the entries of one row of scores, shape (seq_len, seq_len)."""
+    places = np.arange(layer.seq_len)
+    return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(places, places))]
+
+
+def pair_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
+    """Return c of all entries of the scores, rows one after the other, shape (seq_len², seq_len²)."""
+    places = np.arange(layer.seq_len)
+    steps = np.subtract.outer(places, places).ravel()
+    return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(steps, steps))]

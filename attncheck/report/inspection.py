@@ -1,0 +1,31 @@
+"""The page of an inspection: what is printed of a layer, as one file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from attncheck._lib.files import write_whole
+from attncheck.frameworks.result import Inspection
+from attncheck.report import DEFAULT_RECIPE
+from attncheck.report.page import encoded, fill
+from attncheck.report.recipe import load
+
+
+def render_inspection(found: Inspection, name: str, out: Path) -> Path:
+    """Write a page that needs nothing else.
+
+    Parameters
+    ----------
+    found : Inspection
+    name : str
+        What makes the layer.
+    out : Path
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
+    return write_whole(out, encoded(fill(recipe, found=found, name=name)))

@@ -1,0 +1,109 @@
+"""Attention weights in place of scores: what they determine, which checks do with them, and what they must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck.checks.sample import Sample
+from attncheck.faults.literal import Literal
+from attncheck.layers.attention_map import attention_weights, visible
+
+FloatArray = NDArray[np.float64]
+LAYER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
+
+
+def subject_of(literal: Literal, *fields: str, law: str | None = None) -> Any:
+    """Return a simulator that shows its weights in place of its scores."""
+
+    class Shown:
+        def __call__(self, layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+            drawn = literal(layer, size, rng)
+            drawn["attention"] = literal.weigh(layer, drawn["scores"])
+            return {name: drawn[name] for name in ("outputs", "attention", *fields)}
+
+    return Shown()
+
+
+@pytest.mark.parametrize("attention_map", ["linear", "sigmoid"])
+def test_weights_of_some_maps_are_scores(attention_map: Any) -> None:
+    layer = LAYER.replace(attention_map=attention_map)
+    arrays = ac.simulate(layer, 10, seed=0).as_dict()
+    scores = arrays.pop("scores")
+    arrays["attention"] = attention_weights(layer, scores)
+    sample = Sample.from_mapping(layer, arrays, 10)
+    assert sample.attention is None
+    assert np.allclose(sample.need("scores")[..., visible(layer)], scores[..., visible(layer)])
+    assert np.isneginf(sample.need("scores")[..., ~visible(layer)]).all()
+
+
+@pytest.mark.parametrize("attention_map", ["softmax", "relu"])
+def test_the_same_is_made_of_weights_as_of_scores(attention_map: Any) -> None:
+    layer = LAYER.replace(attention_map=attention_map)
+    arrays = ac.simulate(layer, 50, seed=0, coordinates=2).as_dict()
+    whole = Sample.from_mapping(layer, arrays, 50)
+    weights = attention_weights(layer, arrays.pop("scores"))
+    shown = Sample.from_mapping(layer, {**arrays, "attention": weights}, 50)
+    assert "scores" not in shown.exposed
+    assert np.array_equal(shown.output_residual.values, whole.output_residual.values)
+    assert np.array_equal(shown.variance_weights, whole.variance_weights)
+
+
+def test_both_are_one() -> None:
+    arrays = ac.simulate(LAYER, 10, seed=0).as_dict()
+    weights = attention_weights(LAYER, arrays["scores"])
+    assert Sample.from_mapping(LAYER, {**arrays, "attention": weights}, 10).attention is None
+    with pytest.raises(ac.InputError, match="the map makes of the scores"):
+        Sample.from_mapping(LAYER, {**arrays, "attention": attention_weights(LAYER, 2.0 * arrays["scores"])}, 10)
+
+
+WRONG = {
+    "hides": lambda weights: weights + 0.01,
+    "add up to 1": lambda weights: 0.9 * weights,
+    "below 0": lambda weights: -weights,
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_is_no_attention_is_refused(said: str) -> None:
+    arrays = ac.simulate(LAYER, 10, seed=0).as_dict()
+    weights = WRONG[said](attention_weights(LAYER, arrays.pop("scores")))
+    with pytest.raises(ac.InputError, match=rf"subject\['attention'\].*{said}"):
+        Sample.from_mapping(LAYER, {**arrays, "attention": weights}, 10)
+
+
+GRAMS = ("input_gram", "value_gram", "inputs")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("layer", [LAYER, LAYER.replace(attention_map="relu", mask="none")], ids=["softmax", "relu"])
+def test_a_right_subject_is_consistent(layer: ac.AttentionLayer, seed: int) -> None:
+    report = ac.check(subject_of(Literal(), *GRAMS), layer, profile="smoke", seed=seed)
+    assert report.verdict == "consistent"
+    examined = {result.check for result in report.results if result.p_values}
+    assert {"conditional.law", "outputs.given_scores", "exactness.output_given_scores"} <= examined
+    assert ("exactness.row_entropy" in examined) == (layer.attention_map == "softmax")
+    assert not {name for name in examined if name.startswith("scores.") and "key" not in name}
+
+
+def test_wrong_ones_are_violated() -> None:
+    def hotter(layer: ac.AttentionLayer, scores: FloatArray) -> FloatArray:
+        return attention_weights(layer, 1.5 * scores)
+
+    def twice(layer: ac.AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+        return 1.2 * Literal().finish(layer, mixed, coordinates, rng)
+
+    for literal, name in ((Literal(weigh=hotter), "exactness"), (Literal(finish=twice), "conditional")):
+        report = ac.check(subject_of(literal, *GRAMS), LAYER, properties=[name], profile="smoke")
+        assert report.verdict == "violated"
+
+
+def test_weights_of_another_law_are_compared_with_literal_draws() -> None:
+    subject = subject_of(Literal(), *GRAMS)
+    subject.weights = "uniform"  # a lie
+    report = ac.check(subject, LAYER.replace(width=2), properties=["conditional", "exactness"], profile="smoke")
+    assert any(result.p_values for result in report.results if result.check == "conditional.scale")
