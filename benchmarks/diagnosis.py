@@ -1,0 +1,182 @@
+"""Is the first cause that is named the right one? Known-wrong simulators, and bugs that others reported.
+
+``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure, a quarter of an hour of one
+core, and puts the tables into benchmarks/diagnosis.md. With ``--resume FILE`` nothing that was done is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from scipy import stats
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.sample import Sample
+from attncheck.diagnosis.candidates import Candidate, right
+from attncheck.diagnosis.fit import _OF_OUTPUTS, Cause, _distance, _Placed, draws_of, fitted, told
+from attncheck.faults import EXPOSURES, FAULTS
+from attncheck.faults.named import NAMED_BY
+from attncheck.layers.attention import AttentionLayer
+from attncheck.simulators.weights import GAUSSIAN_LAWS
+from attncheck.subject import Subject
+from benchmarks.diagnosis_bugs import BUGS
+
+#: Layers that a bug is tried on: the first three that it supports.
+LAYERS = (
+    AttentionLayer(width=16),
+    AttentionLayer(width=8, seq_len=3, num_heads=4),
+    AttentionLayer(width=16, head_dim=8),
+    AttentionLayer(width=8, num_heads=4, head_dim=2),
+    AttentionLayer(width=16, mask="causal"),
+    AttentionLayer(width=8, seq_len=3, mask="causal"),
+    AttentionLayer(width=16, num_heads=4, num_kv_heads=2),
+    AttentionLayer(width=4, num_heads=4, num_kv_heads=2),
+    AttentionLayer(width=4, num_heads=1),
+)
+_MOST = 3
+# A sample that the right simulator fits better than this shows nothing.
+_SEEN = 1e-6
+# What sees a scale, by the beginning of the names of faults of scale.
+_MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """What was told of one fault or bug at one exposure.
+
+    ``named`` is the place at which it was named, from 1 on, and 0 where it was not; ``alone`` says whether nothing else
+    fits, so that without it the answer would be that none is known.
+    """
+
+    kind: str
+    name: str
+    exposure: str
+    seen: bool
+    named: int
+    alone: bool
+    first: str
+
+
+def cells(names: Iterable[str], resume: Path | None) -> Iterator[Cell]:
+    """Yield what was told of every fault and bug, those that are kept first."""
+    kept = [] if resume is None or not resume.exists() else resume.read_bytes().splitlines()
+    done = {
+        (cell.kind, cell.name, cell.exposure): cell for cell in (msgspec.json.decode(line, type=Cell) for line in kept)
+    }
+    for kind, name in [*(("fault", name) for name in FAULTS), *(("bug", bug.name) for bug in BUGS)]:
+        for exposure in EXPOSURES if name in set(names) else ():
+            cell = done.get((kind, name, exposure)) or _cell(kind, name, exposure)
+            if resume is not None and (kind, name, exposure) not in done:
+                with resume.open("ab") as file:
+                    file.write(msgspec.json.encode(cell) + b"\n")
+            yield cell
+
+
+def _cell(kind: str, name: str, exposure: str) -> Cell:
+    samples = list(_samples(kind, name, exposure))
+    placed = [_Placed(sample) for sample in samples]
+    right_one = Candidate("right", "", right(GAUSSIAN_LAWS))
+    distance, dof = _distance(placed, right_one, seed_sequence(0, "diagnosis", role="right"), _OF_OUTPUTS)
+    seen = bool(stats.chi2.sf(distance, dof) < _SEEN)
+    fits, others = fitted(samples, seed_sequence(0, "diagnosis", role="candidates"))
+    words = told(fits, others)
+    if kind == "fault":
+        places = [place for place, cause in enumerate(fits[:3], 1) if _names(name, cause)]
+    else:
+        (bug,) = (bug for bug in BUGS if bug.name == name)
+        places = [place for place, said in enumerate(words, 1) if fits and _says(bug.words, said)]
+    return Cell(kind, name, exposure, seen, places[0] if places else 0, len(fits) <= 1, words[0] if words else "")
+
+
+def _samples(kind: str, name: str, exposure: str) -> Iterator[Sample]:
+    """Yield samples of layers on which something shows."""
+    if kind == "fault":
+        subject = Subject.of(FAULTS[name].subject)
+        layers = [NAMED_BY[name][0], *(layer for layer in LAYERS if not FAULTS[name].reason_hidden(layer))]
+    else:
+        (bug,) = (bug for bug in BUGS if bug.name == name)
+        subject, layers = Subject.of(bug.subject), list(LAYERS)
+    found = 0
+    for layer in dict.fromkeys(layers):
+        if found == _MOST or subject.reason_unsupported(layer):
+            continue
+        try:
+            drawn = subject.draw(
+                layer, draws_of(layer, frozenset(EXPOSURES[exposure])), stream(0, "diagnosis", layer.key)
+            )
+        except InputError:
+            continue
+        found += 1
+        arrays = {field: drawn.need(field) for field in EXPOSURES[exposure] if field in drawn.exposed}
+        yield Sample.from_mapping(layer, arrays, len(drawn))
+
+
+def _names(fault: str, cause: Cause) -> bool:
+    """Return whether a cause is a fault, or the scale that it changes."""
+    if cause.candidate.name == fault or (fault, cause.candidate.name) == ("missing_head_scaling", "output_std √H"):
+        return True
+    matrix = _MATRICES.get(fault.partition("_std_")[0], "none") if "_std_" in fault else "none"
+    return matrix in cause.candidate.words and "times the declared" in cause.candidate.words
+
+
+def _says(words: Iterable[Iterable[str]], said: str) -> bool:
+    return any(all(re.search(part, said, re.IGNORECASE) for part in parts) for parts in words)
+
+
+def page(found: Sequence[Cell]) -> str:
+    """Return the tables in Markdown."""
+    lines = ["# The first cause", "", "`python benchmarks/diagnosis.py --write` makes this page.", ""]
+    lines += [
+        "Samples of up to three layers, as a violated run takes them: how often the first cause that is told is what "
+        "is wrong. *Alone* is how often nothing else fits: without that candidate the answer would be *none that is "
+        "known*. A cell in which the right simulator fits too shows nothing, and is left out.",
+        "",
+    ]
+    for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported")):
+        of_kind = [cell for cell in found if cell.kind == kind]
+        if not of_kind:
+            continue
+        lines += [
+            f"## {title}",
+            "",
+            "| exposed | seen | named first | among three | alone |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for exposure in EXPOSURES:
+            seen = [cell for cell in of_kind if cell.exposure == exposure and cell.seen]
+            first, three = sum(cell.named == 1 for cell in seen), sum(cell.named > 0 for cell in seen)
+            alone = sum(cell.alone for cell in seen)
+            all_of = sum(cell.exposure == exposure for cell in of_kind)
+            lines.append(f"| {exposure} | {len(seen)} of {all_of} | {first} | {three} | {alone} |")
+        lines += ["", "| name | exposed | named | told first |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {cell.name} | {cell.exposure} | {cell.named or 'no'} | {cell.first} |"
+            for cell in of_kind
+            if cell.seen and (cell.named != 1 or kind == "bug")
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="Measure how often the first cause is the right one.")
+    names = [*FAULTS, *(bug.name for bug in BUGS)]
+    parser.add_argument("--only", action="append", choices=names, help="only these")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/diagnosis.md")
+    options = parser.parse_args(arguments)
+    with own_arithmetic():
+        text = page(list(cells(options.only or names, options.resume)))
+    print(text, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
