@@ -207,7 +207,7 @@ class Sample:
         """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
 
         Where scores behind the mask are not exposed, what is kept are the visible entries of N. With rotary positions
-        it is what `attncheck.checks.rotary` makes of the turned keys.
+        it is what ``attncheck.checks.rotary`` makes of the turned keys.
         """
         if self.layer.rotary_base is not None:
             return self._turned[0]

@@ -52,8 +52,8 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 # How far the logarithm of a candidate's scale may be from the sample's.
 _NEAR = 0.25
-# What a fitted number must gain, on the scale of squared distances.
-_COST = 8.0
+# What fitted numbers must gain, in standard deviations that the distance of a right candidate has by chance.
+_COST = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Cause:
         Squared, over all layers.
     p_value : float
         Chance of a distance as large if the candidate is what is wrong.
+    cost : float
+        What is added to the distance of a candidate with fitted numbers before candidates are ranked.
     """
 
     candidate: Candidate
@@ -157,8 +159,9 @@ def fitted(
     causes = []
     for candidate in near:
         distance, dof = _distance(placed, candidate, whole, _OF_OUTPUTS)
-        causes.append(Cause(candidate, distance, float(stats.chi2.sf(distance, dof))))
-    causes.sort(key=lambda cause: (cause.distance + _COST * cause.candidate.free, cause.candidate.name))
+        cost = _COST * (2.0 * dof) ** 0.5 if candidate.free else 0.0
+        causes.append(Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost))
+    causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
     fits = [cause for cause in causes if cause.p_value > _REFUSED]
     return _distinct(fits), [cause for cause in causes if cause.p_value <= _REFUSED]
 
@@ -178,7 +181,7 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
-    return sorted(found, key=lambda each: (each.distance + _COST * each.candidate.free, each.candidate.name))
+    return sorted(found, key=lambda each: (each.distance + each.cost, each.candidate.name))
 
 
 def _distance(

@@ -17,7 +17,7 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
 
     Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl and Cov(ṽ^{a,j}, ṽ^{b,k}) =
     δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores. Of rotary
-    positions see `rows.score_covariance`.
+    positions see ``rows.score_covariance``.
 
     Parameters
     ----------
