@@ -52,6 +52,8 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 # How far the logarithm of a candidate's scale may be from the sample's.
 _NEAR = 0.25
+# Steps to which features are rounded: in roundings of the sample's numbers, and against the feature's own size.
+_ROUNDING, _STEP = 100.0, 1e-5
 # What fitted numbers must gain, in standard deviations that the distance of a right candidate has by chance.
 _COST = 3.0
 
@@ -74,6 +76,7 @@ class Cause:
     candidate: Candidate
     distance: float
     p_value: float
+    cost: float = 0.0
 
 
 def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
@@ -99,6 +102,12 @@ class _Placed:
         found = features_of(sample)
         # A feature that is one number in all draws is kept: another number elsewhere tells the most.
         self.names = list(found)
+        # What is the same but for rounding counts as the same: its order would be that of the rounding.
+        self._steps = {
+            name: max(_ROUNDING * sample._precision, _STEP * float(np.quantile(np.abs(values), 0.9)))
+            for name, values in found.items()
+        }
+        found = {name: self._rounded(name, values) for name, values in found.items()}
         self._sorted = {name: np.sort(values) for name, values in found.items()}
         self._tied = {name: bool((np.diff(values) == 0.0).any()) for name, values in self._sorted.items()}
         own = self._scores(found)
@@ -110,13 +119,16 @@ class _Placed:
         self.dof = int(kept.sum())
         self._whiten = vectors[:, kept] / np.sqrt(values[kept])
 
+    def _rounded(self, name: str, values: FloatArray) -> FloatArray:
+        return np.asarray(np.round(values / self._steps[name]) * self._steps[name])
+
     def _scores(self, found: Mapping[str, FloatArray]) -> FloatArray:
         """Return normal scores of places and their squares, (draws, 2 · features)."""
         columns = []
         for name in self.names:
-            ordered = self._sorted[name]
-            below = np.searchsorted(ordered, found[name], side="left")
-            upto = np.searchsorted(ordered, found[name], side="right") if self._tied[name] else below
+            ordered, values = self._sorted[name], self._rounded(name, found[name])
+            below = np.searchsorted(ordered, values, side="left")
+            upto = np.searchsorted(ordered, values, side="right") if self._tied[name] else below
             columns.append(special.ndtri((below + upto + 1.0) / (2.0 * len(ordered) + 2.0)))
         scores = np.stack(columns, axis=1)
         return np.concatenate([scores, scores * scores - 1.0], axis=1)
@@ -145,7 +157,7 @@ def fitted(
     laws : WeightLaws
         Of the weights, as they are declared.
     """
-    placed = [_Placed(sample) for sample in samples]
+    placed = [_Placed(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     first, whole, own = seed.spawn(3)
     scales = _scales(placed, laws, own)
@@ -164,6 +176,13 @@ def fitted(
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
     fits = [cause for cause in causes if cause.p_value > _REFUSED]
     return _distinct(fits), [cause for cause in causes if cause.p_value <= _REFUSED]
+
+
+def _two_neurons(sample: Sample) -> Sample:
+    """Return a sample with two neurons at most: candidates have no more."""
+    few = {name: values[..., :2] for name in ("outputs", "inputs") if (values := getattr(sample, name)) is not None}
+    arrays = {name: values for name in FIELDS if (values := getattr(sample, name)) is not None}
+    return Sample(sample.layer, **{**arrays, **few})
 
 
 def told(fits: Sequence[Cause], others: Sequence[Cause]) -> list[str]:

@@ -43,11 +43,15 @@ def causes_of(subject: Subject, results: Iterable[Result], seed: int) -> list[st
 def causes_of_samples(samples: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]:
     """Return what is most likely wrong with samples of violated layers."""
     exposed = samples[0].exposed if samples else frozenset()
-    alike = [sample for sample in samples if sample.exposed == exposed][:LAYERS]
+    alike = [_cut(each) for each in samples if each.exposed == exposed and each.score_entries is None][:LAYERS]
     if not alike:
         return []
     with own_arithmetic():
         return told(*fitted(alike, seed_sequence(seed, "fit", role="diagnosis/candidates"), laws))
+
+
+def _cut(sample: Sample) -> Sample:
+    return sample.first(draws_of(sample.layer, sample.exposed))
 
 
 def _telling(results: Iterable[Result]) -> list[AttentionLayer]:

@@ -48,10 +48,10 @@ def test_fault_is_named_first(tmp_path: Path, fault: str, properties: list[str],
     # On one layer: each violated layer is diagnosed and made smaller, which is what costs time.
     record = record_of(tmp_path / "record.jsonl", f"attncheck.faults:{fault}", *properties, layers=LAYERS[:1])
     page = render_report(record, recipe="gate", out=tmp_path / "page.html").read_text(encoding="utf-8")
-    first = page.partition("What usually causes this")[2].partition("</li>")[0]
+    first = page.partition("What the violated checks point at")[2].partition("</li>")[0]
     assert words[0] in first
     for word in words[1:]:
-        assert word in page.partition("What usually causes this")[0]
+        assert word in page.partition("What the violated checks point at")[0]
 
 
 def test_right_simulator_gets_pictures_of_its_draws(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder:
     code, text = check_files([folder / "layer.toml"], [tmp_path / "samples.npy"])
     assert code == 1
     assert "observed: output variance 0." in text
-    assert "\n  likely:   " in text
+    assert "\n  cause:    " in text
+    assert "W_V, W_O or the scaling of the heads: " in text
 
 
 def test_too_few_draws_are_inconclusive_and_say_how_many_it_takes(tmp_path: Path, folder: Path) -> None:

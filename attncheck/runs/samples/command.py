@@ -13,6 +13,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.words import chance, counted, gap_text
 from attncheck.diagnosis.differences import differences
+from attncheck.diagnosis.fit import UNKNOWN
 from attncheck.diagnosis.messages import likely
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
@@ -24,6 +25,7 @@ from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
+from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.details import unseen
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
@@ -75,7 +77,9 @@ def check_files(
     if record is not None:
         _write(record, files, [*results, *pools], conclusion, budget, seed)
     observed = _observed(files, results, seed, laws)
-    return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed)
+    bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
+    causes = causes_of_samples([file.sample for file in files if file.sample.layer.key in bad], seed, laws)
+    return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed, causes)
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
@@ -127,16 +131,19 @@ def _summary(
     conclusion: Conclusion,
     budget: Budget,
     observed: Sequence[str],
+    causes: Sequence[str],
 ) -> str:
     examined = [result for result in results if result.p_values]
     bad = [result for result in (*violated(results), *pools) if result.verdict == Verdict.VIOLATED]
+    unknown = not causes or causes[0].startswith(UNKNOWN)
     lines = [
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {_sources(files)}, {_drawn(files)}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
+        *(f"  {'or:      ' if place else 'cause:   '} {words}" for place, words in enumerate(causes)),
         *(f"  observed: {sentence}" for sentence in observed),
-        *(f"  likely:   {hint}" for hint in likely(bad, observed)),
+        *(f"  likely:   {hint}" for hint in (likely(bad, observed) if unknown else [])),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
         "are too small.",
         *together(pools),
