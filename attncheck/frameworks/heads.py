@@ -60,8 +60,8 @@ def _of_lines(
         draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
     parts = [each.output if role == "output" else each[role][:, heads] for each in draws]
     rows = min(len(part) for part in parts)
-    flat = [part[:rows].reshape(rows, -1) for part in parts]
-    if len(flat) < 2 or min(flat[0].shape) < 2 or alike(flat[0], flat[1], precision):
+    flat = _distinct([part[:rows].reshape(rows, -1) for part in parts], precision)
+    if len(flat) < 2 or min(flat[0].shape) < 2:
         return
     for what, axis in (("row", 1), ("column", 0)):
         squares = np.array([np.mean(each**2, axis=axis) for each in flat])
@@ -72,6 +72,15 @@ def _of_lines(
             ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
+
+
+def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]:
+    """Return the draws that are no earlier one again: that they come again is told elsewhere."""
+    found: list[FloatArray] = []
+    for each in drawn:
+        if not any(alike(other[:1], each[:1], precision) for other in found):
+            found.append(each)
+    return found
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
