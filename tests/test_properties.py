@@ -77,11 +77,13 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-def held(place: pytest.Pytester, subject: str, *files: str, only: str) -> tuple[pytest.RunResult, list[Result], str]:
+def held(
+    place: pytest.Pytester, subject: str, *files: str, only: str, more: str = "--color=no"
+) -> tuple[pytest.RunResult, list[Result], str]:
     """Hold a subject to properties at the smoke profile; return the run, its results and its verdict."""
     paths = [str(FOLDER / file) for file in files]
     options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", f"--attncheck-subject={subject}"]
-    result = place.runpytest_inprocess(*paths, *options, "-k", only, "-p", "no:cacheprovider", "--tb=short")
+    result = place.runpytest_inprocess(*paths, *options, more, "-k", only, "-p", "no:cacheprovider", "--tb=short")
     manifest, *results, closing = read(place.path / "record.jsonl")
     assert isinstance(manifest, Manifest)
     assert isinstance(closing, Closing)
@@ -124,7 +126,7 @@ def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
     ],
 )
 def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, file: str, said: list[str]) -> None:
-    result, results, verdict = held(place, f"attncheck.faults:{fault}", file, only=PLAIN)
+    result, results, verdict = held(place, f"attncheck.faults:{fault}", file, only=PLAIN, more="-rf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdict == "violated"
     text = "\n".join(result.outlines)

@@ -149,7 +149,15 @@ def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Dra
 
 def scaled_by(factors: Mapping[str, float]) -> Change:
     """Return the change of a layer that multiplies some of its standard deviations."""
-    return lambda layer: {field: getattr(layer, field) * factor for field, factor in factors.items()}
+    return lambda layer: _times(layer, factors)
+
+
+def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, float]:
+    """Return standard deviations times factors; one matrix for queries and keys has what gives scores the same size."""
+    if layer.tied_query_key:
+        both = (factors.get(_SCORES, 1.0) * factors.get(_KEYS, 1.0)) ** 0.5
+        factors = {**factors, _SCORES: both, _KEYS: both}
+    return {field: getattr(layer, field) * factor for field, factor in factors.items()}
 
 
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
@@ -186,7 +194,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
 
 def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values: Sequence[float]) -> Change:
     factors = dict(zip(layers, values, strict=True))
-    return lambda layer: {field: getattr(layer, field) * factors[layer] for field in matrices}
+    return lambda layer: _times(layer, dict.fromkeys(matrices, factors[layer]))
 
 
 def _inverse(text: str) -> str:

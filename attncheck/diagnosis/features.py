@@ -29,7 +29,7 @@ def features_of(sample: Sample) -> dict[str, FloatArray]:
     >>> from attncheck.layers.attention import AttentionLayer
     >>> sample = Sample(AttentionLayer(width=2, seq_len=1, num_heads=1), np.ones((5, 1, 1)))
     >>> sorted(features_of(sample))[:2]
-    ['output', 'size of outputs']
+    ['output', 'outputs at the extreme']
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found = dict(_of_outputs(sample))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from attncheck._lib.arithmetic import own_arithmetic
@@ -46,8 +47,9 @@ def causes_of_samples(samples: Sequence[Sample], seed: int, laws: WeightLaws) ->
     alike = [_cut(each) for each in samples if each.exposed == exposed and each.score_entries is None][:LAYERS]
     if not alike:
         return []
-    with own_arithmetic():
+    with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that cannot be drawn there
         return told(*fitted(alike, seed_sequence(seed, "fit", role="diagnosis/candidates"), laws))
+    return []
 
 
 def _cut(sample: Sample) -> Sample:
