@@ -15,7 +15,8 @@ from attncheck.layers.program import Program
 from attncheck.layers.program.extent import entries_of, results_of
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators import stacks
-from attncheck.simulators.blocks import FINITE, LayerReading, Work, chunks, head_entries, root_of
+from attncheck.simulators.blocks import FINITE, LayerReading, Work, blocks, chunks, head_entries, root_of
+from attncheck.simulators.collapsed import GRAMS, draw_collapsed
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
@@ -204,21 +205,46 @@ def simulate_chunks(
     return _iterate(layer, size, chunk_size, seed, reading, coordinates, memory, width)
 
 
-def without_outputs(
-    layer: AttentionLayer, size: int, chunk_size: int, seed: int, reading: Literal["collapsed", "limit"]
+def drawn_blocks(
+    layer: AttentionLayer,
+    size: int,
+    seed: int | np.random.SeedSequence,
+    reading: Literal["collapsed", "limit"] = "collapsed",
+    coordinates: int = 1,
+    grams: frozenset[str] = GRAMS,
+    outputs: bool = True,
+    first: int = 0,
 ) -> Iterator[Draws]:
-    """Iterate over the draws of `simulate_chunks` without outputs and inputs, which take a quarter of the time.
+    """Iterate over the draws of `simulate` as they are drawn, block by block: nothing is copied, nor leaves the cache.
 
-    Outputs are drawn last in each block, so that all else has the same digits.
+    What is drawn has the same digits whatever is wanted of it: outputs are drawn last in each block.
+
+    Parameters
+    ----------
+    layer, size, seed, reading, coordinates
+        As for `simulate`.
+    grams : frozenset of str
+        Gram matrices of the heads that are wanted, of "key_gram" and "value_gram".
+    outputs : bool
+        Whether outputs and inputs are wanted, which take a quarter of the time.
+    first : int
+        Number of the block to begin with: full blocks before it are the same for any size.
 
     Examples
     --------
-    >>> draws = next(without_outputs(AttentionLayer(width=16), 100, 50, 0, "collapsed"))
+    >>> draws = next(drawn_blocks(AttentionLayer(width=16), 100, 0, outputs=False))
     >>> draws.outputs.shape, draws.scores.shape
-    ((50, 4, 0), (50, 2, 4, 4))
+    ((100, 4, 0), (100, 2, 4, 4))
     """
-    whole, rest = (READINGS[reading].work(layer, coordinates) for coordinates in (1, 0))
-    return chunks(dataclasses.replace(whole, draw=rest.draw), size, chunk_size, root_of(seed))
+    work = READINGS[reading].work(layer, coordinates)
+    shown = coordinates if outputs else 0
+
+    def draw(count: int, rng: np.random.Generator) -> Draws:
+        if reading == "limit":
+            return draw_limit(layer, count, shown, rng)
+        return draw_collapsed(layer, count, shown, rng, grams)
+
+    return blocks(dataclasses.replace(work, draw=draw), size, root_of(seed), first)
 
 
 def _iterate(

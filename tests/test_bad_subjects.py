@@ -258,8 +258,8 @@ class TestLargeLayers:
         def unexpected(*arguments: Any, **options: Any) -> Any:
             raise AssertionError("a law was computed")
 
-        monkeypatch.setattr("attncheck.checks.laws.without_outputs", unexpected)
-        monkeypatch.setattr("attncheck.checks.comparison.simulate_chunks", unexpected)
+        monkeypatch.setattr("attncheck.checks.laws.drawn_blocks", unexpected)
+        monkeypatch.setattr("attncheck.checks.comparison.drawn_blocks", unexpected)
         found = results(collapsed, name, self.LESS_WIDE, Cost(1, 1e-5, 0.9))
         assert {result.verdict for result in found} == {"not examined"}
         assert all("the one draw that a look on this layer may take" in r.reason for r in found)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
 from attncheck.checks.functionals import FUNCTIONALS, Functional
-from attncheck.checks.laws import affordable_draws, held_draws
+from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
 from attncheck.layers.attention import AttentionLayer
-from attncheck.readings import simulate_chunks
+from attncheck.readings import drawn_blocks
 
 FloatArray = NDArray[np.float64]
 
@@ -107,8 +107,8 @@ def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
     """
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
-    chunks = simulate_chunks(layer, size, held_draws(layer), seed=1, coordinates=neurons)
-    exact = np.concatenate([chunk.outputs for chunk in chunks])
+    drawn = drawn_blocks(layer, size, seed=1, coordinates=neurons, grams=frozenset())
+    exact = np.concatenate([draws.outputs for draws in drawn])
     covariance = np.tensordot(exact, exact, axes=((0, 2), (0, 2))) / (size * neurons)
     ridge = 1e-12 * np.trace(covariance) / layer.seq_len
     if ridge == 0.0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy import special
 from attncheck.checks.marginals import Scalar, usual
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.readings import without_outputs
+from attncheck.readings import drawn_blocks
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
@@ -35,8 +36,6 @@ _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
 # What all draws of a law may cost, about in half nanoseconds, and the draws that are taken whatever they cost.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
-# Entries of scores, and of inputs, that are held at a time.
-_HELD_ENTRIES = 2**22
 # Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-8 a point.
 _SPAN = 6.0
 # What may hide in variances too rare to be among N draws has a chance of at most this over N, but for e^-18.
@@ -109,8 +108,11 @@ def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], reading: _Readin
     """Return laws from as many draws as the worst of them asks for."""
     most = affordable_draws(layer, _MOST_DRAWS, reading)
     size = min(_DRAWS, most)
+    blocks: list[FloatArray] = []
     while True:
-        laws = tuple(_law(variances) for variances in _variances(layer, marginals, size, 0, reading))
+        # All but the last are whole blocks, which more draws have too.
+        blocks = _blocks(layer, marginals, size, 0, reading, blocks[:-1])
+        laws = tuple(_law(variances) for variances in np.concatenate(blocks, axis=1))
         error = max(law.error for law in laws)
         if error < LAW_ERROR or size >= most:
             return laws
@@ -141,12 +143,6 @@ def affordable_draws(layer: AttentionLayer, most: int, reading: _Reading = "coll
     return min(most, max(_FEWEST_DRAWS, _LAW_COST // per_draw))
 
 
-def held_draws(layer: AttentionLayer) -> int:
-    """Return how many draws are held at a time where draws are needed one after the other only."""
-    per_draw = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
-    return max(1, min(_DRAWS, _HELD_ENTRIES // per_draw))
-
-
 def _law(variances: FloatArray) -> MarginalLaw:
     """Return the law of a marginal from its conditional variances, (draws,)."""
     mixture = condense(variances, np.ones(len(variances)))
@@ -157,12 +153,26 @@ def _variances(
     layer: AttentionLayer, marginals: tuple[Scalar, ...], size: int, seed: int, reading: _Reading
 ) -> FloatArray:
     """Return conditional variances of several marginals, (marginals, size): draws cost more than what is read off."""
+    return np.concatenate(_blocks(layer, marginals, size, seed, reading), axis=1)
+
+
+def _blocks(
+    layer: AttentionLayer,
+    marginals: tuple[Scalar, ...],
+    size: int,
+    seed: int,
+    reading: _Reading,
+    known: Sequence[FloatArray] = (),
+) -> list[FloatArray]:
+    """Return the same by block of draws; the first blocks may be known from fewer draws."""
     outputs = any(marginal.direction for marginal in marginals)
-    parts = []
-    for chunk in without_outputs(layer, size, held_draws(layer), seed, reading):
-        weights = attention_weights(layer, chunk.scores) if outputs else None  # scores do without
-        parts.append([marginal.variances(layer, chunk, weights) for marginal in marginals])
-    return np.concatenate(parts, axis=1)
+    scores = any(not marginal.direction for marginal in marginals)
+    grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
+    found = list(known)
+    for draws in drawn_blocks(layer, size, seed, reading, grams=grams, outputs=False, first=len(known)):
+        weights = attention_weights(layer, draws.scores) if outputs else None  # scores do without
+        found.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
+    return found
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.layers.attention import AttentionLayer
-from attncheck.readings import simulate_chunks
+from attncheck.readings import drawn_blocks
 from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]
 
 #: Reference draws per draw of the subject.
 RATIO = 4
-_CHUNK_ENTRIES = 2**20
 # Far from the numbers of the blocks that `functionals` spawns from the same seed.
 _SIZES_KEY = 2**31
 
@@ -48,8 +47,6 @@ class Reference:
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
         """The values of every functional that is wanted, (RATIO · size,)."""
-        per_draw = 4 * self.layer.num_heads * self.layer.seq_len**2 + self.layer.seq_len
-        chunk = max(1, _CHUNK_ENTRIES // per_draw)
         coordinates = min(self.coordinates, 2, self.layer.width)
         wanted = [
             f
@@ -57,12 +54,10 @@ class Reference:
             if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.layer, coordinates)
         ]
         parts: dict[str, list[FloatArray]] = {functional.name: [] for functional in wanted}
-        draws = simulate_chunks(
-            self.layer, RATIO * self.size, chunk, self.seed, reading="collapsed", coordinates=coordinates
-        )
-        for chunk_draws in draws:
+        size = RATIO * self.size
+        for draws in drawn_blocks(self.layer, size, self.seed, coordinates=coordinates, grams=frozenset()):
             for functional in wanted:
-                parts[functional.name].append(functional.compute(self.layer, chunk_draws))
+                parts[functional.name].append(functional.compute(self.layer, draws))
         return {name: np.concatenate(values) for name, values in parts.items()}
 
     def score_sizes(self, rank: int) -> FloatArray:

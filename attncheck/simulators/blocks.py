@@ -86,19 +86,25 @@ def root_of(seed: Any) -> np.random.SeedSequence:
     return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
 
 
-def chunks(work: Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
-    """Draw block after block and hand them out in chunks; a block never depends on the chunk size."""
+def blocks(work: Work[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
+    """Draw block after block, from the one with the number `first` on; full ones are the same for any size."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
-    chunk: _Batch | None = None
-    filled = 0
-    for index, start in enumerate(range(0, size, block)):
+    for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)
         rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
-        part = work.draw(min(block, size - start), rng)
+        yield work.draw(min(block, size - start), rng)
+
+
+def chunks(work: Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
+    """Hand out blocks in chunks; a block never depends on the chunk size."""
+    chunk: _Batch | None = None
+    filled, left = 0, size
+    for part in blocks(work, size, root):
         used = 0
         while used < len(part):
             if chunk is None:
-                chunk, filled = _empty(part, min(chunk_size, size - start - used)), 0
+                chunk, filled = _empty(part, min(chunk_size, left)), 0
+                left -= len(chunk)
             taken = min(len(part) - used, len(chunk) - filled)
             chunk.fill(filled, part[used : used + taken])
             used, filled = used + taken, filled + taken

@@ -17,7 +17,6 @@ that scores see: Q = σ_Q F N and K = σ_K F N' are drawn with all neurons of a 
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,9 @@ from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]
+
+#: Gram matrices of the heads that draws have, where nobody asks for fewer.
+GRAMS = frozenset({"key_gram", "value_gram"})
 
 
 def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -97,10 +99,11 @@ def input_entries(layer: AttentionLayer) -> int:
     return arrays * layer.seq_len * layer.width
 
 
-def draw_collapsed(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
+def draw_collapsed(
+    layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator, grams: frozenset[str] = GRAMS
+) -> Draws:
     """Draw inputs, scores and outputs of `layer` exactly in law, without weight matrices."""
-    inputs = draw_inputs(layer, size, rng)
-    return attend(layer, inputs, coordinates, rng)
+    return attend(layer, draw_inputs(layer, size, rng), coordinates, rng, grams)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,11 +125,15 @@ class HeadDraws:
     def of(self, layer: AttentionLayer, root: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return scores P, keys B_K and values B_V of every head, for F of shape (size, seq_len, r)."""
         root, shrink = root[:, None], layer.head_width**-0.5
-        spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
-        keys = spread(layer.key_std * shrink * (root @ self.keys))
-        values = spread(layer.value_std * shrink * (root @ self.values))
+        keys = _per_head(layer, layer.key_std * shrink * (root @ self.keys))
+        values = _per_head(layer, layer.value_std * shrink * (root @ self.values))
         queries = keys if layer.tied_query_key else (layer.query_std * layer.score_factor) * (root @ self.scores)
         return queries @ keys.swapaxes(-1, -2), keys, values
+
+
+def _per_head(layer: AttentionLayer, of_groups: FloatArray) -> FloatArray:
+    """Repeat what heads of a group share, (size, kv_heads, ...), for each of them."""
+    return of_groups if layer.group_size == 1 else np.repeat(of_groups, layer.group_size, axis=1)
 
 
 def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Generator) -> HeadDraws:
@@ -156,7 +163,13 @@ def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatAr
     return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
 
 
-def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.random.Generator) -> Draws:
+def attend(
+    layer: AttentionLayer,
+    inputs: FloatArray,
+    coordinates: int,
+    rng: np.random.Generator,
+    grams: frozenset[str] = GRAMS,
+) -> Draws:
     """Draw what the layer makes of given inputs: exact in law given X.
 
     Parameters
@@ -167,6 +180,8 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
     coordinates : int
         Neurons of the outputs and inputs to return; 0 for scores and Gram matrices alone.
     rng : numpy.random.Generator
+    grams : frozenset of str
+        Gram matrices of the heads that are wanted; the others are None.
 
     Returns
     -------
@@ -183,10 +198,16 @@ def attend(layer: AttentionLayer, inputs: FloatArray, coordinates: int, rng: np.
         scores=scores,
         inputs=inputs[:, :, :coordinates].copy(),
         input_gram=gram,
-        key_gram=keys @ keys.swapaxes(-1, -2),
-        value_gram=values @ values.swapaxes(-1, -2),
+        key_gram=_gram(layer, keys) if "key_gram" in grams else None,
+        value_gram=_gram(layer, values) if "value_gram" in grams else None,
         keys=None if layer.rotary_base is None else keys * layer.head_width**0.5,
     )
+
+
+def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+    """Return the Gram matrix of each head's vectors, computed once for a group."""
+    of_groups = vectors[:, :: layer.group_size]
+    return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
 
 
 def _draw_turned(
@@ -194,12 +215,13 @@ def _draw_turned(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return scores, K/√ν before it is turned, and B_V of every head, for F of shape (size, seq_len, r)."""
     (size, _, rank), nu = root.shape, layer.head_width
-    spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
     normals = rng.standard_normal((size, layer.num_heads + layer.kv_heads, rank, nu))
     projected = root[:, None] @ normals
     queries = layer.query_std * layer.score_factor * projected[:, : layer.num_heads]
-    keys = spread(layer.key_std * nu**-0.5 * projected[:, layer.num_heads :])
-    values = spread(layer.value_std * nu**-0.5 * (root[:, None] @ bartlett(rng, (size, layer.kv_heads), rank, nu)))
+    keys = _per_head(layer, layer.key_std * nu**-0.5 * projected[:, layer.num_heads :])
+    values = _per_head(
+        layer, layer.value_std * nu**-0.5 * (root[:, None] @ bartlett(rng, (size, layer.kv_heads), rank, nu))
+    )
     return turned(layer, queries) @ turned(layer, keys).swapaxes(-1, -2), keys, values
 
 

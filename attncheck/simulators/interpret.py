@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -27,26 +28,87 @@ class Multiplier(Protocol):
         ...
 
 
+_Index = tuple[int | slice | NDArray[np.intp], ...]
+
+
+class Layout:
+    """What running a program has to know of its lines, whatever is drawn: where their values lie, and what is cut.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+    keep : iterable of Node
+        See `interpret`.
+    """
+
+    def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
+        self.trimmed = _trimmed(steps, keep)
+        #: The vectors whose products the scores of a step are, by its first node.
+        self.factors: dict[Node, tuple[tuple[Node, ...], tuple[Node, ...]]] = {
+            step.nodes[0]: _factors(step) for step in steps if isinstance(step.nodes[0], Score)
+        }
+        #: The step of a node, and its place in the array of the step.
+        self.place: dict[Node, tuple[int, tuple[int, ...]]] = {}
+        for number, step in enumerate(steps):
+            places: Iterable[tuple[int, ...]] = ((k,) for k in range(len(step.nodes)))
+            if factors := self.factors.get(step.nodes[0]):
+                row, column = ({node: k for k, node in enumerate(side)} for side in factors)
+                places = ((row[node.parents[0]], column[node.parents[1]]) for node in step.nodes)
+            self.place |= {node: (number, place) for node, place in zip(step.nodes, places, strict=True)}
+        self._sources: dict[tuple[Node, ...], list[tuple[int, _Index, _Index]]] = {}
+
+    def sources(self, nodes: tuple[Node, ...]) -> list[tuple[int, _Index, _Index]]:
+        """Return the steps that nodes come from, with indices: of the nodes, and of their places in the step."""
+        found = self._sources.get(nodes)
+        if found is None:
+            positions: dict[int, list[int]] = {}
+            for position, node in enumerate(nodes):
+                positions.setdefault(self.place[node][0], []).append(position)
+            found = self._sources[nodes] = [
+                (step, _index([(k,) for k in where]), _index([self.place[nodes[k]][1] for k in where]))
+                for step, where in positions.items()
+            ]
+        return found
+
+
+def _index(places: Sequence[tuple[int, ...]]) -> _Index:
+    """Return what indexes places in all draws: a slice along one axis where that will do, as it copies fastest."""
+    columns = [list(column) for column in zip(*places, strict=True)]
+    for axis, column in reversed(list(enumerate(columns))):
+        run = slice(column[0], column[0] + len(column))
+        others = columns[:axis] + columns[axis + 1 :]
+        if column == list(range(run.start, run.stop)) and all(len(set(other)) == 1 for other in others):
+            return slice(None), *(run if k == axis else each[0] for k, each in enumerate(columns))
+    return slice(None), *(np.array(column) for column in columns)
+
+
+def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Return the lefts and the rights of the products that the scores of a step are, each once."""
+    lefts, rights = (dict.fromkeys(side) for side in zip(*(node.parents for node in step.nodes), strict=True))
+    return tuple(lefts), tuple(rights)
+
+
+# Kept, as every block of draws asks for the same.
+_layout = functools.lru_cache(maxsize=8)(Layout)
+
+
 class Values:
     """The values of the lines computed so far, each a slice of the array of its step."""
 
-    def __init__(self) -> None:
-        self._array: dict[Node, FloatArray] = {}
-        self._index: dict[Node, tuple[int, ...]] = {}
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._arrays: list[FloatArray] = []
         self._stacked: dict[tuple[tuple[Node, ...], int | None], FloatArray] = {}
 
-    def put(self, array: FloatArray, places: Iterable[tuple[Node, tuple[int, ...]]]) -> None:
-        """Store ``array[:, *index]`` as the value of each node of `places`."""
-        for node, index in places:
-            self._array[node] = array
-            self._index[node] = index
+    def put(self, array: FloatArray) -> None:
+        """Store the values of the next step, (draws, nodes, ...) or, of scores, (draws, lefts, rights)."""
+        self._arrays.append(array)
 
     def get(self, node: Node) -> FloatArray:
         """Return a node's value: (draws, coordinates) for a vector, (draws,) for a score."""
-        value: FloatArray = self._array[node]
-        for k in self._index[node]:
-            value = value[:, k]
-        return value
+        step, place = self._layout.place[node]
+        index: _Index = (slice(None), *place)
+        return self._arrays[step][index]
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
         """Return the values of nodes of one shape as (draws, len(nodes), ...), to be read only.
@@ -56,29 +118,22 @@ class Values:
         """
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
-        self._stacked[key] = self._gather(nodes, cut) if stacked is None else stacked
+        self._stacked[key] = self._gather(*key) if stacked is None else stacked
         if len(self._stacked) > _KEPT:
             self._stacked.pop(next(iter(self._stacked)))
         return self._stacked[key]
 
-    def _gather(self, nodes: Sequence[Node], cut: int | None) -> FloatArray:
-        first = self._array[nodes[0]]
-        alone = all(self._array[node] is first for node in nodes)
-        if alone and [self._index[node] for node in nodes] == [(k,) for k in range(first.shape[1])]:
+    def _gather(self, nodes: tuple[Node, ...], cut: int | None) -> FloatArray:
+        sources = self._layout.sources(nodes)
+        step, _, index = sources[0]
+        first = self._arrays[step]
+        if len(sources) == 1 and isinstance(index[1], slice) and index[1:] == (slice(0, first.shape[1]),):
             return first if cut is None else first[:, :, :cut]
         shape = self.get(nodes[0]).shape[1:] if cut is None else (min(cut, self.get(nodes[0]).shape[1]),)
         out = np.empty((len(first), len(nodes), *shape))
-        positions: dict[int, list[int]] = {}
-        for position, node in enumerate(nodes):
-            positions.setdefault(id(self._array[node]), []).append(position)
-        for where in positions.values():
-            if len(where) == 1:
-                value = self.get(nodes[where[0]])
-                out[:, where[0]] = value if cut is None else value[..., :cut]
-                continue
-            index = np.array([self._index[nodes[k]] for k in where])
-            array = self._array[nodes[where[0]]]
-            out[:, where] = (array if cut is None else array[..., :cut])[(slice(None), *index.T)]
+        for step, where, index in sources:
+            array = self._arrays[step]
+            out[where] = (array if cut is None else array[..., :cut])[index]
         return out
 
 
@@ -117,14 +172,13 @@ def interpret(
     -------
     Values
     """
-    trimmed = _trimmed(steps, keep)
-    values = Values()
+    layout = _layout(tuple(steps), tuple(keep))
+    trimmed, values = layout.trimmed, Values(layout)
     for step in steps:
         first = step.nodes[0]
         if isinstance(first, Score):
-            _compute_scores(step, width, values, turn)
-            continue
-        if isinstance(first, Initial):
+            array = _scores(first, *layout.factors[first], width, values, turn)
+        elif isinstance(first, Initial):
             array = _draw_initial(step, width, size, rng)
         elif isinstance(first, MatMul):
             rows = coordinates if trimmed.issuperset(step.nodes) else first.length(width)
@@ -136,7 +190,7 @@ def interpret(
             cut = coordinates if first in trimmed else None
             scores = values.stack(first.scores) if first.scores else np.empty((size, 0))
             array = first.function(values.stack(first.vectors, cut), scores)[:, None]
-        values.put(array, ((node, (k,)) for k, node in enumerate(step.nodes)))
+        values.put(array)
     return values
 
 
@@ -156,16 +210,18 @@ def _draw_initial(step: Step, width: int, size: int, rng: np.random.Generator) -
     return mean + root @ rng.standard_normal((size, len(nodes), width))
 
 
-def _compute_scores(step: Step, width: int, values: Values, turn: Callable[[FloatArray], FloatArray] | None) -> None:
-    """Compute all scores between the vectors of two steps as one matrix product per draw."""
-    lefts = list(dict.fromkeys(node.parents[0] for node in step.nodes))
-    rights = list(dict.fromkeys(node.parents[1] for node in step.nodes))
-    factor = step.nodes[0].factor if isinstance(step.nodes[0], Score) else 1.0
+def _scores(
+    one: Score,
+    lefts: tuple[Node, ...],
+    rights: tuple[Node, ...],
+    width: int,
+    values: Values,
+    turn: Callable[[FloatArray], FloatArray] | None,
+) -> FloatArray:
+    """Compute all scores between the vectors of two steps, of which `one` is one, as one matrix product per draw."""
     left, right = values.stack(lefts), values.stack(rights)
     if turn is not None:
         left, right = turn(left), turn(right)
     products = left @ right.swapaxes(-1, -2)
-    products *= factor * lefts[0].length(width) ** -0.5
-    row = {node: i for i, node in enumerate(lefts)}
-    column = {node: j for j, node in enumerate(rights)}
-    values.put(products, ((node, (row[node.parents[0]], column[node.parents[1]])) for node in step.nodes))
+    products *= one.factor * lefts[0].length(width) ** -0.5
+    return products

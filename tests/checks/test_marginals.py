@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from attncheck.checks.laws import _DRAWS, LAW_ERROR, _law, _variances, affordable_draws, marginal_law
+from attncheck.checks.laws import _DRAWS, LAW_ERROR, _blocks, _law, _variances, affordable_draws, marginal_law
 from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores
-from attncheck.readings import simulate, without_outputs
+from attncheck.readings import drawn_blocks, simulate
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 
@@ -43,11 +43,24 @@ def test_draws_without_outputs_have_the_digits_of_those_with_them(
     layer: AttentionLayer, reading: Literal["collapsed", "limit"]
 ) -> None:
     whole = simulate(layer, 2_000, 3, reading).as_dict()  # several blocks
-    parts = [part.as_dict() for part in without_outputs(layer, 2_000, 777, 3, reading)]
+    parts = [part.as_dict() for part in drawn_blocks(layer, 2_000, 3, reading, outputs=False)]
     assert parts[0].keys() == whole.keys()
     for name in whole.keys() - {"outputs", "inputs"}:
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole[name], err_msg=name)
     assert all(part["outputs"].size == part["inputs"].size == 0 for part in parts)
+    later = list(drawn_blocks(layer, 2_000, 3, reading, grams=frozenset({"key_gram"}), first=len(parts) - 1))
+    assert len(later) == 1
+    assert later[0].value_gram is None
+    for name, array in later[0].as_dict().items():
+        np.testing.assert_array_equal(array, whole[name][-len(later[0]) :], err_msg=name)
+
+
+def test_laws_keep_the_whole_blocks_of_fewer_draws() -> None:
+    layer = LAYER.replace(width=16, seq_len=12, num_heads=16)
+    few = _blocks(layer, usual(layer), 500, 0, "collapsed")
+    assert len(few) > 2
+    grown = _blocks(layer, usual(layer), 900, 0, "collapsed", few[:-1])
+    np.testing.assert_array_equal(np.concatenate(grown, axis=1), _variances(layer, usual(layer), 900, 0, "collapsed"))
 
 
 @pytest.mark.parametrize("reading", ["collapsed", "limit"])
