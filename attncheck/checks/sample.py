@@ -360,14 +360,13 @@ def _as_array(name: str, value: Any) -> FloatArray:
 
 def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
     """Refuse numbers that no simulator can mean; mark in place what fills the scores behind the mask."""
-    allowed = np.isfinite(value)
-    if name == "scores":
-        hidden = ~visible(layer)
-        if hidden.any() and _filled(layer, value, hidden):
-            value[..., hidden] = -np.inf
-        allowed = np.isfinite(value) | (np.isneginf(value) & hidden)
-    _refuse_where(~allowed, name, value, "is not finite")
-    _refuse_where(np.isfinite(value) & (np.abs(value) > LARGEST), name, value, f"is beyond {LARGEST:g}")
+    hidden = ~visible(layer) if name == "scores" else np.zeros((), dtype=bool)
+    if hidden.any() and _filled(layer, value, hidden):
+        value[..., hidden] = -np.inf
+    if not (np.abs(value) <= LARGEST).all():  # seldom: where is then looked at
+        finite = np.isfinite(value)
+        _refuse_where(~(finite | (np.isneginf(value) & hidden)), name, value, "is not finite")
+        _refuse_where(finite & (np.abs(value) > LARGEST), name, value, f"is beyond {LARGEST:g}")
     if name in _GRAMS:
         _check_gram(name, value)
 
@@ -392,10 +391,14 @@ def _check_gram(name: str, grams: FloatArray) -> None:
     """Refuse matrices that are no Gram matrices by more than rounding."""
     diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
     rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
-    lower = np.eye(grams.shape[-1], dtype=bool) & (grams < -rounding)
-    _refuse_where(lower, name, grams, "is a negative number on the diagonal of a Gram matrix")
-    uneven = np.abs(grams - grams.swapaxes(-1, -2)) > rounding
-    _refuse_where(uneven, name, grams, "is not what its mirror image in the Gram matrix is")
+    if (diagonal < 0.0).any():
+        lower = np.eye(grams.shape[-1], dtype=bool) & (grams < -rounding)
+        _refuse_where(lower, name, grams, "is a negative number on the diagonal of a Gram matrix")
+    mirrored = grams.swapaxes(-1, -2)
+    if not (grams == mirrored).all():
+        _refuse_where(
+            np.abs(grams - mirrored) > rounding, name, grams, "is not what its mirror image in the Gram matrix is"
+        )
 
 
 def _refuse_where(bad: NDArray[np.bool_], name: str, value: FloatArray, problem: str) -> None:

@@ -18,6 +18,8 @@ BoolArray = NDArray[np.bool_]
 
 # About where Φ reaches the smallest float: scores beyond are infinite, and no right subject has them.
 _LARGEST_SCORE = 37.0
+# Below this a lower tail is smaller than the upper one, whatever rounding does.
+_PLAINLY = 0.49
 # Rounding errors of whitened Gram matrices above which their factors are not read.
 _LEGIBLE = 1e-4
 
@@ -75,10 +77,15 @@ class Spectrum(Whitener):
 
 def precision(array: FloatArray) -> float:
     """Return the rounding unit of an array's digits: float32's if every value is a float32, else float64's."""
+    # A single draw of double precision tells.
+    single = _single(array[:1]) and _single(array)
+    return float(np.finfo(np.float32 if single else np.float64).eps)
+
+
+def _single(array: FloatArray) -> bool:
     finite = array[np.isfinite(array)]
     with np.errstate(over="ignore"):
-        single = bool((finite.astype(np.float32) == finite).all())
-    return float(np.finfo(np.float32 if single else np.float64).eps)
+        return bool((finite.astype(np.float32) == finite).all())
 
 
 def spectrum(gram: FloatArray, eps: float) -> Spectrum:
@@ -206,6 +213,9 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
 
 def chi_square_scores(dof: FloatArray | NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
     """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, from the nearer tail so that no digits are lost."""
-    below, above = special.chdtr(dof, squares), special.chdtrc(dof, squares)
-    scores = np.where(below < above, special.ndtri(below), -special.ndtri(above))
-    return np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
+    below = np.asarray(special.chdtr(dof, squares))
+    # Where the lower tail is plainly the smaller one, the other is not needed.
+    above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))
+    near = below < above
+    scores = special.ndtri(np.where(near, below, above))
+    return np.clip(np.where(near, scores, -scores), -_LARGEST_SCORE, _LARGEST_SCORE)

@@ -12,7 +12,7 @@ from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 
-# Entries of a row up to which its columns are compared one after the other.
+# Entries of a row below which its columns are combined one after the other.
 _SHORT = 8
 
 
@@ -47,9 +47,9 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
     """
     if layer.attention_map == "softmax":
         shifted = np.where(seen, scores, -np.inf)
-        shifted -= _row_maxima(shifted)
+        shifted -= _over_rows(np.maximum, shifted)
         np.exp(shifted, out=shifted)
-        shifted /= shifted.sum(axis=-1, keepdims=True)
+        shifted /= _over_rows(np.add, shifted)
         return shifted
     if layer.attention_map == "relu":
         weights = np.maximum(scores, 0.0) / layer.seq_len
@@ -60,11 +60,14 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
     return np.where(seen, weights, 0.0)
 
 
-def _row_maxima(rows: FloatArray) -> FloatArray:
-    """Return the largest of each row, (..., 1): short rows column by column, as NumPy is slow to reduce them."""
-    if rows.shape[-1] > _SHORT:
-        return np.asarray(rows.max(axis=-1, keepdims=True))
-    return functools.reduce(np.maximum, np.split(rows, rows.shape[-1], axis=-1))
+def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
+    """Return the largest or the sum of each row, (..., 1): of short ones column by column, as NumPy is slow at them.
+
+    NumPy itself adds up fewer than eight numbers one after the other, so that the digits are its own.
+    """
+    if rows.shape[-1] >= _SHORT:
+        return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
+    return functools.reduce(combine, np.split(rows, rows.shape[-1], axis=-1))
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:

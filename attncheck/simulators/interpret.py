@@ -88,8 +88,8 @@ def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return tuple(lefts), tuple(rights)
 
 
-# Kept, as every block of draws asks for the same.
-_layout = functools.lru_cache(maxsize=8)(Layout)
+# Kept, as every block of draws asks for the same, and every property for that of the same layers.
+_layout = functools.lru_cache(maxsize=32)(Layout)
 
 
 class Values:

@@ -20,7 +20,8 @@ from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 FloatArray = NDArray[np.float64]
 
 
-@functools.lru_cache(maxsize=8)
+# Kept, as all properties are examined on the same layers first.
+@functools.lru_cache(maxsize=32)
 def _plan(layer: AttentionLayer) -> tuple[AttentionProgram, tuple[Step, ...]]:
     expansion = expand(layer)
     return expansion, expansion.program.steps()
