@@ -1,29 +1,29 @@
 """Is the first cause that is named the right one? Known-wrong simulators, and bugs that others reported.
 
-``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure, a quarter of an hour of one
+``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure, twenty minutes of one
 core, and puts the tables into benchmarks/diagnosis.md. With ``--resume FILE`` nothing that was done is lost.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from scipy import stats
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck._lib.words import counted
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.candidates import Candidate, right
-from attncheck.diagnosis.fit import _OF_OUTPUTS, Cause, _distance, _Placed, draws_of, fitted, told
+from attncheck.diagnosis.fit import Cause, draws_of, fitted
 from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
-from attncheck.simulators.weights import GAUSSIAN_LAWS
+from attncheck.runs.causes import TOLD, UNKNOWN
 from attncheck.subject import Subject
 from benchmarks.diagnosis_bugs import BUGS
 
@@ -40,8 +40,6 @@ LAYERS = (
     AttentionLayer(width=4, num_heads=1),
 )
 _MOST = 3
-# A sample that the right simulator fits better than this shows nothing.
-_SEEN = 1e-6
 # What sees a scale, by the beginning of the names of faults of scale.
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 
@@ -53,6 +51,7 @@ class Cell(msgspec.Struct, frozen=True):
     fits, so that without it the answer would be that none is known.
     """
 
+    seed: int
     kind: str
     name: str
     exposure: str
@@ -62,38 +61,37 @@ class Cell(msgspec.Struct, frozen=True):
     first: str
 
 
-def cells(names: Iterable[str], resume: Path | None) -> Iterator[Cell]:
-    """Yield what was told of every fault and bug, those that are kept first."""
+def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cell]:
+    """Yield what was told of every fault and bug."""
     kept = [] if resume is None or not resume.exists() else resume.read_bytes().splitlines()
-    done = {
-        (cell.kind, cell.name, cell.exposure): cell for cell in (msgspec.json.decode(line, type=Cell) for line in kept)
-    }
-    for kind, name in [*(("fault", name) for name in FAULTS), *(("bug", bug.name) for bug in BUGS)]:
-        for exposure in EXPOSURES if name in set(names) else ():
-            cell = done.get((kind, name, exposure)) or _cell(kind, name, exposure)
-            if resume is not None and (kind, name, exposure) not in done:
-                with resume.open("ab") as file:
-                    file.write(msgspec.json.encode(cell) + b"\n")
-            yield cell
+    cells = [msgspec.json.decode(line, type=Cell) for line in kept]
+    done = {(cell.seed, cell.kind, cell.name, cell.exposure): cell for cell in cells}
+    wrong = [*(("fault", name) for name in FAULTS), *(("bug", bug.name) for bug in BUGS)]
+    for seed, (kind, name), exposure in itertools.product(range(seeds), wrong, EXPOSURES):
+        if name not in names:
+            continue
+        cell = done.get(key := (seed, kind, name, exposure)) or _cell(*key)
+        if resume is not None and key not in done:
+            with resume.open("ab") as file:
+                file.write(msgspec.json.encode(cell) + b"\n")
+        yield cell
 
 
-def _cell(kind: str, name: str, exposure: str) -> Cell:
-    samples = list(_samples(kind, name, exposure))
-    placed = [_Placed(sample) for sample in samples]
-    right_one = Candidate("right", "", right(GAUSSIAN_LAWS))
-    distance, dof = _distance(placed, right_one, seed_sequence(0, "diagnosis", role="right"), _OF_OUTPUTS)
-    seen = bool(stats.chi2.sf(distance, dof) < _SEEN)
-    fits, others = fitted(samples, seed_sequence(0, "diagnosis", role="candidates"))
-    words = told(fits, others)
+def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
+    samples = list(_samples(kind, name, exposure, seed))
+    fits, others = fitted(samples, seed_sequence(seed, "diagnosis", role="candidates"))
+    words = [cause.candidate.words for cause in fits[:TOLD]] or [UNKNOWN] * bool(others)
     if kind == "fault":
-        places = [place for place, cause in enumerate(fits[:3], 1) if _names(name, cause)]
+        places = [place for place, cause in enumerate(fits[:TOLD], 1) if _names(name, cause)]
     else:
         (bug,) = (bug for bug in BUGS if bug.name == name)
         places = [place for place, said in enumerate(words, 1) if fits and _says(bug.words, said)]
-    return Cell(kind, name, exposure, seen, places[0] if places else 0, len(fits) <= 1, words[0] if words else "")
+    return Cell(
+        seed, kind, name, exposure, bool(words), places[0] if places else 0, len(fits) <= 1, words[0] if words else ""
+    )
 
 
-def _samples(kind: str, name: str, exposure: str) -> Iterator[Sample]:
+def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[Sample]:
     """Yield samples of layers on which something shows."""
     if kind == "fault":
         subject = Subject.of(FAULTS[name].subject)
@@ -107,7 +105,7 @@ def _samples(kind: str, name: str, exposure: str) -> Iterator[Sample]:
             continue
         try:
             drawn = subject.draw(
-                layer, draws_of(layer, frozenset(EXPOSURES[exposure])), stream(0, "diagnosis", layer.key)
+                layer, draws_of(layer, frozenset(EXPOSURES[exposure])), stream(seed, "diagnosis", layer.key)
             )
         except InputError:
             continue
@@ -130,11 +128,13 @@ def _says(words: Iterable[Iterable[str]], said: str) -> bool:
 
 def page(found: Sequence[Cell]) -> str:
     """Return the tables in Markdown."""
+    seeds = len({cell.seed for cell in found})
     lines = ["# The first cause", "", "`python benchmarks/diagnosis.py --write` makes this page.", ""]
     lines += [
-        "Samples of up to three layers, as a violated run takes them: how often the first cause that is told is what "
-        "is wrong. *Alone* is how often nothing else fits: without that candidate the answer would be *none that is "
-        "known*. A cell in which the right simulator fits too shows nothing, and is left out.",
+        f"Samples of up to three layers, as a violated run takes them, with {counted(seeds, 'seed')}: how often the "
+        "first cause that is told is what is wrong. *Alone* is how often nothing else fits: without that candidate the "
+        "answer would be *none that is known*. A cell in which the right simulator fits too shows nothing, and is left "
+        "out: there the violated checks say what they point at.",
         "",
     ]
     for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported")):
@@ -153,9 +153,9 @@ def page(found: Sequence[Cell]) -> str:
             alone = sum(cell.alone for cell in seen)
             all_of = sum(cell.exposure == exposure for cell in of_kind)
             lines.append(f"| {exposure} | {len(seen)} of {all_of} | {first} | {three} | {alone} |")
-        lines += ["", "| name | exposed | named | told first |", "| --- | --- | --- | --- |"]
+        lines += ["", "| name | exposed | seed | named | told first |", "| --- | --- | --- | --- | --- |"]
         lines += [
-            f"| {cell.name} | {cell.exposure} | {cell.named or 'no'} | {cell.first} |"
+            f"| {cell.name} | {cell.exposure} | {cell.seed} | {cell.named or 'no'} | {cell.first} |"
             for cell in of_kind
             if cell.seen and (cell.named != 1 or kind == "bug")
         ]
@@ -168,11 +168,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure how often the first cause is the right one.")
     names = [*FAULTS, *(bug.name for bug in BUGS)]
     parser.add_argument("--only", action="append", choices=names, help="only these")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N - 1 (default: 1)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")
     parser.add_argument("--write", action="store_true", help="write benchmarks/diagnosis.md")
     options = parser.parse_args(arguments)
     with own_arithmetic():
-        text = page(list(cells(options.only or names, options.resume)))
+        text = page(list(cells(options.only or names, options.seeds, options.resume)))
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

@@ -111,7 +111,6 @@ def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
             [
                 r"VIOLATED: Given the inputs, scores are Gaussian given the keys",
                 r"observed: score variance 0\.1\d+ \[0\.1\d+, 0\.1\d+\], declared 1\.\d+",
-                r"observed: all of it fits a layer with score_scaling='1/n'",
             ],
         ),
         (
@@ -119,7 +118,6 @@ def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
             "test_conditional_gaussianity.py",
             [
                 r"observed: output variance given scores and values [12]\.\d+ \[.*\] times the declared",
-                r"observed: all of it fits a layer with head_scaling=False",
                 r"likely:   W_O, H\^\{-1/2\}",
             ],
         ),

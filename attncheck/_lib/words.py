@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -50,6 +51,18 @@ def counted(count: int, noun: str) -> str:
     ('1 layer', '12,000 layers')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Return names as a person lists them.
+
+    Examples
+    --------
+    >>> listed(["key_gram", "scores", "value_gram"]), listed([1])
+    ('key_gram, scores and value_gram', '1')
+    """
+    *others, last = map(str, names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def span(values: list[Any]) -> str:

@@ -183,7 +183,7 @@ class Sample:
         return value
 
     @cached_property
-    def _precision(self) -> float:
+    def rounding(self) -> float:
         """The coarsest rounding among the exposed arrays: of float64, or of float32 where all digits are."""
         return max(precision(getattr(self, name)) for name in self.exposed if name in EVERY_FIELD)
 
@@ -200,7 +200,7 @@ class Sample:
 
     @cached_property
     def _inputs_spectrum(self) -> Spectrum:
-        return spectrum(self.need("input_gram"), self._precision)
+        return spectrum(self.need("input_gram"), self.rounding)
 
     @cached_property
     def whitened_scores(self) -> Residual:
@@ -225,7 +225,7 @@ class Sample:
     def _turned(self) -> tuple[Residual, Residual]:
         seen = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
         scores, gram, keys = (self.need(name) for name in ("scores", "input_gram", "keys"))
-        return whiten_turned(self.layer, scores, gram, keys, seen, self._precision)
+        return whiten_turned(self.layer, scores, gram, keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices as if they were scores: all of them, or what the mask lets see where it is all there is."""
@@ -241,13 +241,13 @@ class Sample:
     def _row_whitener(self) -> Whitener:
         if not self._hidden:
             return self._inputs_spectrum.spread(1)
-        turned = triangular(self.need("input_gram")[:, ::-1, ::-1], self._precision)
+        turned = triangular(self.need("input_gram")[:, ::-1, ::-1], self.rounding)
         return Whitener(turned.inverse_root[:, ::-1, ::-1], turned.kept[:, ::-1]).spread(1)
 
     @cached_property
     def _column_whitener(self) -> Whitener:
         keys = self.need("key_gram")
-        return triangular(keys, self._precision) if self._hidden else spectrum(keys, self._precision)
+        return triangular(keys, self.rounding) if self._hidden else spectrum(keys, self.rounding)
 
     @cached_property
     def _hidden(self) -> bool:
@@ -289,7 +289,7 @@ class Sample:
     def _factors(self, grams: FloatArray, std: float) -> Residual:
         side = self._inputs_spectrum
         kept = np.broadcast_to(side.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
-        rounding = self._precision * side.condition
+        rounding = self.rounding * side.condition
         return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
 
     def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
@@ -301,7 +301,7 @@ class Sample:
     @cached_property
     def _output_factor(self) -> FloatArray:
         """M with y[:, c] = M z given scores and values, (draws, s, heads·s)."""
-        values = spectrum(self.need("value_gram"), self._precision)
+        values = spectrum(self.need("value_gram"), self.rounding)
         blocks = self.weights @ values.root
         size, heads, s, _ = blocks.shape
         scale = self.layer.output_std * self.layer.head_factor
@@ -310,7 +310,7 @@ class Sample:
     @cached_property
     def output_residual(self) -> Residual:
         """Σ_y^{-1/2} y: i.i.d. N(0, 1) given inputs, scores and values, (draws, s, coordinates)."""
-        return whiten_columns(self._output_factor, self.outputs, self._precision)
+        return whiten_columns(self._output_factor, self.outputs, self.rounding)
 
     @cached_property
     def head_directions(self) -> Residual:
@@ -318,13 +318,13 @@ class Sample:
 
         Its rows are orthonormal where they are kept, so that the W_h W_hᵀ, each head's part, add up to I.
         """
-        return whiten_columns(self._output_factor, self._output_factor, self._precision)
+        return whiten_columns(self._output_factor, self._output_factor, self.rounding)
 
     @cached_property
     def shift_direction(self) -> FloatArray:
         """Σ_y^{-1/2} 1: where a constant added to the outputs would show, (draws, s, 1)."""
         ones = np.ones((len(self), self.layer.seq_len, 1))
-        return whiten_columns(self._output_factor, ones, self._precision).values
+        return whiten_columns(self._output_factor, ones, self.rounding).values
 
     @cached_property
     def variance_weights(self) -> FloatArray:

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.words import listed
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
+from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
@@ -62,6 +64,7 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "num_kv_heads": (None,),
     "activation": ACTIVATIONS,
     "position_std": (0.0,),
+    "position_reach": (1.0,),
     "tied_query_key": (True, False),
 }
 # What has to change with a field.
@@ -69,14 +72,18 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
+# An exponent that is off by a factor of 2 or 4.
+_REACHES = {"half": 0.5, "1/√2": 0.5**0.5, "√2 times": 2.0**0.5, "twice": 2.0}
 # Faults that are told as scales: these ask what a person may have forgotten.
 _AS_SCALES = ("missing_head_scaling",)
-_USUAL = {
-    (_SCORES, _KEYS, _VALUES): {"1/√2": ": Xavier's for matrices packed in one, as in nn.MultiheadAttention?"},
-    (_SCORES, _KEYS, _VALUES, _OUTPUTS): {"1/√3": ": nn.Linear's default, within ±1/√fan_in?", "√2": ": He's?"},
-    (_SCORES,): {"√n": ": is the division by √n missing?", "1/√n": ": are they divided by √n twice?"},
-    (_OUTPUTS,): {"√H": ": is H^{-1/2} missing?", "1/√H": ": is H^{-1/2} there twice?"},
+# What a person may have done where scores or outputs have a factor.
+_ASKED: Mapping[tuple[str, ...], Mapping[str, str]] = {
+    (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
+    (_OUTPUTS,): {"√H": "is H^{-1/2} missing?", "1/√H": "is H^{-1/2} there twice?"},
 }
+# Who gives matrices a factor; W_O is not packed.
+_INITIALISERS = {"1/√3": "nn.Linear's default, within ±1/√fan_in?", "√2": "He's?"}
+_PACKED = {"1/√2": "Xavier's for matrices packed in one, as in nn.MultiheadAttention?"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +115,10 @@ class Candidate:
 
 
 def candidates(
-    layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: WeightLaws = GAUSSIAN_LAWS
+    layers: Sequence[AttentionLayer],
+    exposed: frozenset[str],
+    laws: WeightLaws = GAUSSIAN_LAWS,
+    handed: bool = False,
 ) -> Iterator[Candidate]:
     """Yield what may be wrong on layers, each candidate once: those of one law there have one sentence.
 
@@ -119,6 +129,8 @@ def candidates(
         What the subject lets see: matrices that nothing tells apart are named together.
     laws : WeightLaws
         Of the weights, as they are declared.
+    handed : bool
+        Whether the inputs are attncheck's own, so that they are made as declared.
     """
     yield from _scaled(layers, exposed, laws)
     yield from _misread(layers, laws)
@@ -130,9 +142,7 @@ def candidates(
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
         yield from (Candidate(words.partition(":")[0], words, simulator) for words, simulator in MISTAKES.items())
-    for name in WEIGHT_LAWS:
-        if WeightLaws.of(name) != laws:
-            yield Candidate(f"weights {name}", f"all of it fits weights={name!r}", right(WeightLaws.of(name)))
+    yield from _drawn_otherwise(laws, handed)
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
@@ -166,9 +176,7 @@ def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
         return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
         return f"{'W_O' if 'value_gram' in exposed else 'W_V, W_O'} or the scaling of the heads"
-    return (
-        f"{', '.join(_MATRIX[field] for field in matrices[:-1])}{' and ' * (len(matrices) > 1)}{_MATRIX[matrices[-1]]}"
-    )
+    return listed(_MATRIX[field] for field in matrices)
 
 
 def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: WeightLaws) -> Iterator[Candidate]:
@@ -184,10 +192,12 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
         for values, texts in by_value.items():
             if all(value == 1.0 for value in values):
                 continue
-            known = _USUAL.get(matrices, {})
-            ask = next((known[text] for text in texts if text in known), "")
+            asked = _ASKED.get(matrices, _INITIALISERS if _OUTPUTS in matrices else _INITIALISERS | _PACKED)
+            ask = next((f": {asked[text]}" for text in texts if text in asked), "")
             told = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
             draw = right(laws, _by_layer(matrices, layers, values))
+            if matrices == (_SCORES,) and laws == GAUSSIAN_LAWS:
+                draw = _rescored(dict(zip(layers, values, strict=True)), draw)
             scales = dict.fromkeys(matrices, values)
             yield Candidate(f"{'+'.join(matrices)} {texts[0]}", told, draw, scales=scales)
 
@@ -197,29 +207,63 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
     return lambda layer: _times(layer, dict.fromkeys(matrices, factors[layer]))
 
 
+def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
+    """Return a simulator whose scores alone have a factor, where one matrix makes queries and keys too."""
+
+    def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+        return factors[layer] * dot_products(layer, made, rng)
+
+    def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
+        return (Literal(score=score) if layer.tied_query_key else untied)(layer, size, rng)
+
+    return draw
+
+
 def _inverse(text: str) -> str:
     return f"1/({text})" if any(sign in text for sign in "·/") and not text.startswith("√(") else f"1/{text}"
 
 
+def _drawn_otherwise(laws: WeightLaws, handed: bool) -> Iterator[Candidate]:
+    """Yield other laws of the weights: of a layer's own matrices, and of those too that make its inputs."""
+    for name in WEIGHT_LAWS:
+        own = {matrix: name for matrix in vars(laws) if matrix != "inputs"}
+        for declared in [{**own, "inputs": laws.inputs}] + [{**own, "inputs": name}] * (not handed):
+            read = WeightLaws.of(declared)
+            said = repr(name) if handed or read == WeightLaws.of(name) else f"{name!r}, of the inputs {laws.inputs!r}"
+            if read != laws:
+                yield Candidate(f"weights {said}", f"all of it fits weights={said}", right(read))
+
+
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
     """Yield what a simulator may have read in a field."""
+    for name, words, change in _readings():
+        if any(_changed(layer, change) for layer in layers):
+            yield Candidate(name, words, right(laws, functools.partial(_changed, change=change)), rank=3)
+
+
+def _readings() -> Iterator[tuple[str, str, Change]]:
+    """Yield a name, what is said, and the change of a layer in which one field is read otherwise than declared."""
     for field, values in _FIELDS.items():
         for value in values:
             changes = {field: value, **_WITH.get(field, {})}
-            if any(_changes(layer, changes) for layer in layers):
-                words = f"all of it fits a layer with {field}={value!r}"
-                yield Candidate(
-                    f"{field}={value}", words, right(laws, functools.partial(_where_it_can, changes)), rank=3
-                )
+            yield f"{field}={value}", f"all of it fits a layer with {field}={value!r}", functools.partial(_are, changes)
+    for words, factor in _REACHES.items():
+        said = f"all of it fits a layer with a position_reach {words} the declared one"
+        yield f"position_reach {words}", said, functools.partial(_reaching, factor)
 
 
-def _where_it_can(changes: Mapping[str, Any], layer: AttentionLayer) -> Mapping[str, Any]:
-    return changes if _changes(layer, changes) else {}
+def _are(changes: Mapping[str, Any], layer: AttentionLayer) -> Mapping[str, Any]:
+    return changes
 
 
-def _changes(layer: AttentionLayer, changes: Mapping[str, Any]) -> bool:
-    """Return whether a layer can have other fields, and is another one then."""
+def _reaching(factor: float, layer: AttentionLayer) -> Mapping[str, Any]:
+    return {"position_reach": factor * layer.position_reach} if layer.position_std else {}
+
+
+def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:
+    """Return the fields that differ, where a layer can have them; else none."""
+    changes = change(layer)
     try:
-        return layer.replace(**changes) != layer
+        return changes if layer.replace(**changes) != layer else {}
     except InputError:
-        return False
+        return {}

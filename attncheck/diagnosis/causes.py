@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.gather import Space, Tally
-from attncheck.records.schema import Result
+from attncheck.records.gather import Space, Tally, tallied
+from attncheck.records.schema import Result, of_pool
 from attncheck.records.words import in_departures
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
@@ -41,6 +41,12 @@ class Cause:
 def stage(claim: str) -> tuple[int, str]:
     """Return the place of a claim along the computation; unknown ones come last."""
     return (STAGES.index(claim) if claim in STAGES else len(STAGES), claim)
+
+
+def telling(results: Sequence[Result]) -> Mapping[str, Tally]:
+    """Return the tallies that say what is wrong: of single results, of pools too where no single one is violated."""
+    tallies = tallied([result for result in results if not of_pool(result)])
+    return tallies if violated(tallies) else tallied(results)
 
 
 def violated(tallies: Mapping[str, Tally]) -> list[Tally]:

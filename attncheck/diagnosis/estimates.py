@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -95,11 +94,6 @@ def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Observed
     yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
     means = sample.outputs.mean(axis=(1, 2))
     yield _mean("mean of the outputs", means, 0.0)
-
-
-def agree(sample: Sample, seed: np.random.SeedSequence) -> bool:
-    """Return whether no estimate differs; most that do need no draws of the exact law, which cost the most."""
-    return not any(estimate.differs for estimate in itertools.chain(_given(sample), estimates(sample, seed)))
 
 
 def _given(sample: Sample) -> Iterator[Observed]:

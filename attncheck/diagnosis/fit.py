@@ -25,20 +25,20 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
-#: How the first sentence begins where no candidate fits.
-UNKNOWN = "none that is known"
 #: Layers that are looked at together.
 LAYERS = 3
 # Draws of a sample that are looked at, more where outputs alone tell little each, and those of a first try.
 _DRAWS, _OF_OUTPUTS, _FIRST = 4_000, 16_000, 400
 # Entries of a sample's arrays, and of the weights that it stands for.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
-# Chance that the true cause is refused, and that it is left out after the first try.
-_REFUSED, _LEFT_OUT = 1e-3, 1e-8
-# Candidates that are simulated as often as the sample, and those that are told.
-_TRIED, _TOLD = 12, 3
-# Directions of the features with less than this share of the variance of one say nothing.
+# Chance that the true cause is refused: one in a thousand red runs says "none that is known" for no reason.
+_REFUSED = 1e-3
+# Candidates that are simulated as often as the sample, those that the first try leaves nearest.
+_TRIED = 12
+# Directions of the features with less than this share of the mean variance: what is left there is rounding.
 _SHARE = 1e-4
+# Matrices whose scales are that of the scores together.
+_OF_SCORES = ("query_std", "key_std")
 # Beginning and end of the features that tell the scale of a matrix best, those first that take more to be exposed.
 _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
@@ -50,7 +50,7 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("size of outputs", "size of outputs"),
     ),
 }
-# How far the logarithm of a candidate's scale may be from the sample's.
+# How far the logarithm of a candidate's scale may be from the sample's, whose own error is a few percent.
 _NEAR = 0.25
 # Steps to which features are rounded: in roundings of the sample's numbers, and against the feature's own size.
 _ROUNDING, _STEP = 100.0, 1e-5
@@ -104,7 +104,7 @@ class _Placed:
         self.names = list(found)
         # What is the same but for rounding counts as the same: its order would be that of the rounding.
         self._steps = {
-            name: max(_ROUNDING * sample._precision, _STEP * float(np.quantile(np.abs(values), 0.9)))
+            name: max(_ROUNDING * sample.rounding, _STEP * float(np.quantile(np.abs(values), 0.9)))
             for name, values in found.items()
         }
         found = {name: self._rounded(name, values) for name, values in found.items()}
@@ -145,9 +145,14 @@ class _Placed:
 
 
 def fitted(
-    samples: Sequence[Sample], seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS
+    samples: Sequence[Sample],
+    seed: np.random.SeedSequence,
+    laws: WeightLaws = GAUSSIAN_LAWS,
+    handed: bool = False,
 ) -> tuple[list[Cause], list[Cause]]:
     """Return the causes that samples fit, the best first, and those that were tried and do not, the nearest first.
+
+    Neither where the samples are as they should be: what is wrong does not show in so few draws, or in no feature.
 
     Parameters
     ----------
@@ -156,23 +161,22 @@ def fitted(
     seed : numpy.random.SeedSequence
     laws : WeightLaws
         Of the weights, as they are declared.
+    handed : bool
+        Whether the inputs are attncheck's own.
     """
     placed = [_Placed(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     first, whole, own = seed.spawn(3)
+    if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), whole).p_value > _REFUSED:
+        return [], []
     scales = _scales(placed, laws, own)
     tried = [
         (_distance(placed, candidate, first, _FIRST)[0], number, candidate)
-        for number, candidate in enumerate(candidates(layers, exposed, laws))
+        for number, candidate in enumerate(candidates(layers, exposed, laws, handed))
         if _may_be(candidate, scales)
     ]
     near = [candidate for _, _, candidate in sorted(tried)[:_TRIED]]
-    near += [_own_scale(scales, exposed, laws)]
-    causes = []
-    for candidate in near:
-        distance, dof = _distance(placed, candidate, whole, _OF_OUTPUTS)
-        cost = _COST * (2.0 * dof) ** 0.5 if candidate.free else 0.0
-        causes.append(Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost))
+    causes = [_cause(placed, candidate, whole) for candidate in [*near, _own_scale(scales, exposed, laws)]]
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
     fits = [cause for cause in causes if cause.p_value > _REFUSED]
     return _distinct(fits), [cause for cause in causes if cause.p_value <= _REFUSED]
@@ -185,15 +189,6 @@ def _two_neurons(sample: Sample) -> Sample:
     return Sample(sample.layer, **{**arrays, **few})
 
 
-def told(fits: Sequence[Cause], others: Sequence[Cause]) -> list[str]:
-    """Return what is most likely wrong, in sentences, the first first; empty where nothing was tried."""
-    if fits:
-        return [cause.candidate.words for cause in fits[:_TOLD]]
-    if not others:
-        return []
-    return [f"{UNKNOWN} fits", f"{others[0].candidate.words} (the nearest, and it does not fit)"]
-
-
 def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     """Return causes of different laws: of those that draw the same numbers the one that is told first."""
     found: list[Cause] = []
@@ -201,6 +196,12 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
     return sorted(found, key=lambda each: (each.distance + each.cost, each.candidate.name))
+
+
+def _cause(placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence) -> Cause:
+    distance, dof = _distance(placed, candidate, seed, _OF_OUTPUTS)
+    cost = _COST * (2.0 * dof) ** 0.5 if candidate.free else 0.0
+    return Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost)
 
 
 def _distance(
@@ -244,17 +245,11 @@ def _scales(placed: Sequence[_Placed], laws: WeightLaws, seed: np.random.SeedSeq
 
 
 def _may_be(candidate: Candidate, scales: Mapping[str, _Scale]) -> bool:
-    """Return whether a candidate's scales are near those that a sample shows: it is not worth a try otherwise."""
+    """Return whether a candidate's scores are about as large as the sample's: it is not worth a try otherwise."""
     if not candidate.scales or "query_std" not in scales:
         return True
-    of_scores, of_keys = [
-        np.log(candidate.scales.get(field, np.ones(len(scales["query_std"].gaps))))
-        for field in ("query_std", "key_std")
-    ]
-    wanted = of_scores + of_keys
-    seen = np.array(scales["query_std"].gaps)
-    if "key_std" in scales:
-        seen = seen + np.array(scales["key_std"].gaps)
+    wanted = sum(np.log(candidate.scales[field]) for field in _OF_SCORES if field in candidate.scales)
+    seen = sum(np.array(scales[field].gaps) for field in _OF_SCORES if field in scales)
     return bool((np.abs(wanted - seen) < _NEAR).all())
 
 
@@ -263,7 +258,7 @@ def _own_scale(scales: Mapping[str, _Scale], exposed: frozenset[str], laws: Weig
     # What differs by chance is left as it is.
     factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 4.0 * each.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
-    words = f"{'; '.join(parts)} the declared standard deviation" if parts else "nothing that shows here"
+    words = f"{'; '.join(parts)} the declared standard deviation"
     return Candidate("scale", words, right(laws, scaled_by(factors)), free=max(1, len(factors)))
 
 

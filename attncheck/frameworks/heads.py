@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.words import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.effective import Effective, alike
@@ -44,7 +45,7 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
     kept = _kept(blocks, precision)
     yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
     if kept and len(kept) < len(heads):
-        which = listed([heads[h] for h in kept])
+        which = _numbered([heads[h] for h in kept])
         yield Note(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it", True)
     yield from uneven(SYMBOLS[role], [] if kept else blocks, heads)
 
@@ -104,17 +105,15 @@ def _blocks(draw: Effective, role: str, heads: int) -> FloatArray:
     return draw.output.reshape(heads, -1, draw.output.shape[1]) if role == "output" else draw[role].swapaxes(0, 1)
 
 
-def listed(heads: Sequence[int]) -> str:
+def _numbered(heads: Sequence[int]) -> str:
     """Return heads in words.
 
     Examples
     --------
-    >>> listed([1]), listed([0, 2, 3])
+    >>> _numbered([1]), _numbered([0, 2, 3])
     ('head 1', 'heads 0, 2 and 3')
     """
-    if len(heads) == 1:
-        return f"head {heads[0]}"
-    return f"heads {', '.join(map(str, heads[:-1]))} and {heads[-1]}"
+    return f"{'head' if len(heads) == 1 else 'heads'} {listed(heads)}"
 
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
@@ -126,7 +125,7 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
             groups.append([h])
         else:
             group.append(h)
-    same = [listed([heads[h] for h in group]) for group in groups if len(group) > 1]
+    same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1]
     if same:
         yield Note(
             f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}", blames=True

@@ -183,6 +183,11 @@ def case_key(result: Reported) -> str:
     return result.unit.partition("@")[2]
 
 
+def of_layer(result: Reported) -> bool:
+    """Return whether a result is of one attention layer: of no program, nor of several cases."""
+    return not {"program", "pool"} & set(result.case)
+
+
 def of_pool(result: Reported) -> bool:
     """Return whether a result is of several cases together.
 

@@ -3,66 +3,94 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.fit import LAYERS, draws_of, fitted, told
+from attncheck.diagnosis.causes import causes, telling
+from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.schema import Result
+from attncheck.records.schema import Result, of_layer
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
+#: Said where no candidate fits.
+UNKNOWN = "none that is known fits"
+#: Causes that are told.
+TOLD = 3
 
-def causes_of(subject: Subject, results: Iterable[Result], seed: int) -> list[str]:
-    """Return what is most likely wrong with a subject, in sentences, the first first.
 
-    Nothing where no single layer is violated, or where the subject fails. Streams are the diagnosis' own: no digit of
-    a run depends on it.
+def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
+    """Return what is most likely wrong with a subject, in sentences, the first first; empty where nothing is violated.
+
+    Streams are the diagnosis' own: no digit of a run depends on it.
 
     Parameters
     ----------
     subject : Subject
-    results : iterable of Result
+    results : sequence of Result
     seed : int
         The run seed.
     """
     samples: list[Sample] = []
     for layer in _telling(results):
         rng = stream(seed, "fit", layer.key, role="diagnosis")
-        try:
-            with own_arithmetic():
-                samples.append(subject.draw(layer, draws_of(layer, _exposed(samples)), rng))
-        except InputError:  # a subject that now and then fails keeps its verdict
-            continue
-    return causes_of_samples(samples, seed, subject.weights)
+        with own_arithmetic(), contextlib.suppress(InputError):  # one that now and then fails keeps its verdict
+            exposed = samples[0].exposed if samples else _exposed(subject, layer, rng)
+            samples.append(subject.draw(layer, draws_of(layer, exposed), rng))
+    return causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs")
 
 
-def causes_of_samples(samples: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]:
-    """Return what is most likely wrong with samples of violated layers."""
+def causes_of_samples(
+    samples: Sequence[Sample], results: Sequence[Result], seed: int, laws: WeightLaws, handed: bool = False
+) -> list[str]:
+    """Return what is most likely wrong with samples of violated layers: what fits, or what the violated checks say.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+    results : sequence of Result
+    seed : int
+        The run seed.
+    laws : WeightLaws
+        Of the weights, as they are declared.
+    handed : bool
+        Whether the inputs are attncheck's own.
+    """
     exposed = samples[0].exposed if samples else frozenset()
     alike = [_cut(each) for each in samples if each.exposed == exposed and each.score_entries is None][:LAYERS]
-    if not alike:
-        return []
-    with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that cannot be drawn there
-        return told(*fitted(alike, seed_sequence(seed, "fit", role="diagnosis/candidates"), laws))
-    return []
+    tried = False
+    if alike:
+        root = seed_sequence(seed, "fit", role="diagnosis/candidates")
+        with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that cannot be drawn there
+            fits, _ = fitted(alike, root, laws, handed)
+            if fits:
+                return [cause.candidate.words for cause in fits[:TOLD]]
+            tried = True
+    return [*[UNKNOWN] * tried, *dict.fromkeys(_hints(results))][:TOLD]
+
+
+def _hints(results: Sequence[Result]) -> Iterator[str]:
+    """Yield what the violated checks point at."""
+    yield from (cause.hint or UNKNOWN for cause in causes(telling(results)))
 
 
 def _cut(sample: Sample) -> Sample:
     return sample.first(draws_of(sample.layer, sample.exposed))
 
 
-def _telling(results: Iterable[Result]) -> list[AttentionLayer]:
+def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> frozenset[str]:
+    return frozenset(subject.probe(layer, rng).exposed)
+
+
+def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
     """Return violated layers that tell causes apart at a small cost: several positions and heads, few entries."""
-    bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED}
-    layers = [AttentionLayer.from_dict(case) for case in bad.values() if "program" not in case and "pool" not in case]
+    bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED and of_layer(each)}
+    layers = [AttentionLayer.from_dict(case) for case in bad.values()]
     ordered = sorted(layers, key=lambda each: (each.seq_len == 1, each.width < 4, each.weight_entries, each.key))
     return ordered[:LAYERS]
-
-
-def _exposed(samples: Sequence[Sample]) -> frozenset[str]:
-    return samples[0].exposed if samples else frozenset({"outputs", "scores"})

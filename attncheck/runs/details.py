@@ -13,7 +13,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.program import features as program_features
 from attncheck.looks.pools import ALL
-from attncheck.records.schema import Result, case_key
+from attncheck.records.schema import Result, case_key, of_layer
 from attncheck.records.words import reads, telling
 
 #: The checks that a summary tells the detectable gaps of: of each claim the first one that was examined.
@@ -150,7 +150,7 @@ def _in_short(checks: Sequence[str]) -> list[str]:
 
 def visited_layers(results: Iterable[Result]) -> list[str]:
     """Return a line on how many of the examined layers have what a layer may have, if there are any."""
-    examined = [result.case for result in results if result.p_values and "program" not in result.case]
+    examined = [result.case for result in results if result.p_values and of_layer(result)]
     layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
     counts = Counter(feature for layer in layers for feature in features_of(layer))
     shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)

@@ -11,18 +11,15 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from attncheck._lib.words import chance, counted, span
+from attncheck._lib.words import chance, counted, listed, span
 from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
-from attncheck.diagnosis.causes import Cause, causes, diagnosed
-from attncheck.diagnosis.fit import UNKNOWN
+from attncheck.diagnosis.causes import diagnosed, telling, violated
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
-from attncheck.looks.unit import violated
-from attncheck.records.gather import tallied
-from attncheck.records.schema import Result, Theory, of_pool, run_digest
+from attncheck.records.schema import Result, Theory, of_layer, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.words import replay_command
 from attncheck.runs import details
@@ -34,8 +31,8 @@ NOT_PROVED = (
     "Not ruled out: smaller errors than these, and what no check looks at: see 'What a green run proves, and what it "
     "does not' in the README."
 )
-# Likely causes that a summary names, sentences of a diagnosis, and gaps.
-_CAUSES, _OBSERVED, _GAPS = 3, 3, 3
+# Sentences of a diagnosis that a summary has, and gaps.
+_OBSERVED, _GAPS = 3, 3
 # Violated pools and refuted statements that it shows.
 _POOLS = 3
 
@@ -66,7 +63,7 @@ def summarize(
     call : str
         The Python call that repeats a run without a record.
     causes : sequence of str
-        What is most likely wrong, where it was fitted.
+        What is most likely wrong, the first first.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
@@ -90,36 +87,28 @@ def summarize(
     return "\n".join(parts)
 
 
-def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", fitted: Sequence[str] = ()) -> list[str]:
+def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:
     """Return cause, numbers, the smallest layer that fails and how to repeat it; empty where nothing is violated."""
-    single = [result for result in results if not of_pool(result)]
-    tallies = tallied(single) if violated(single) else tallied(results)
-    found = causes(tallies)[:_CAUSES]
-    if not found:
+    tallies = telling(results)
+    if not (found := violated(tallies)):
         return []
-    leading = found[0].leading
+    leading = found[0]
     numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
     again = replay_command(run.record, smallest.id, run.subject.name) if run.record else call
     first = (
         f"{leading.name} on {leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}"
-        f"{_only(single, leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
+        f"{_only(results, leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
     )
+    several = leading.verdicts[Verdict.VIOLATED] > 1
     lines = [
-        *(f"{'or' if place else 'cause'}: {words}" for place, words in enumerate(_likely(fitted, found))),
+        *(f"{'or' if place else 'cause'}: {words}" for place, words in enumerate(causes)),
         *(f"observed: {sentence}" for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
         f"first: {first}",
-        f"layer: {layer_name(smallest.case)}, the smallest of them",
+        f"{'cases' if of_pool(smallest) else 'layer'}: {layer_name(smallest.case)}{', the smallest of them' * several}",
         *([f"smaller: {smallest.illustration} (on fresh draws, no verdict)"] if smallest.illustration else []),
         *([f"replay: {again}"] if again else []),
     ]
     return [f"  {word + ':':9} {text}" for word, _, text in (line.partition(": ") for line in lines)]
-
-
-def _likely(fitted: Sequence[str], found: Sequence[Cause]) -> list[str]:
-    """Return what was fitted, or where nothing was, or nothing fits, what the violated checks point at."""
-    hints = [cause.hint or "none that is known" for cause in found]
-    known = bool(fitted) and not fitted[0].startswith(UNKNOWN)
-    return list(fitted if known else [*fitted[:1], *hints])[:_CAUSES]
 
 
 def not_examined(results: Sequence[Result]) -> list[str]:
@@ -132,7 +121,7 @@ def not_examined(results: Sequence[Result]) -> list[str]:
         others = Counter(reason for reason in left if not reason.startswith(NOT_EXPOSED))
         if exposing:
             fields = list(dict.fromkeys(field for fields in exposing for field in fields))
-            lines.append(f"Return {_and(sorted(fields))} too: up to {counted(len(exposing), 'more result')}.")
+            lines.append(f"Return {listed(sorted(fields))} too: up to {counted(len(exposing), 'more result')}.")
         if others:
             most, count = others.most_common(1)[0]
             told = f"Not examined: {counted(others.total(), 'other result' if exposing else 'result')}"
@@ -152,18 +141,6 @@ def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
         again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
         lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
     return lines
-
-
-def _and(names: Sequence[str]) -> str:
-    """Return names as a person lists them.
-
-    Examples
-    --------
-    >>> _and(["key_gram", "scores", "value_gram"]), _and(["scores"])
-    ('key_gram, scores and value_gram', 'scores')
-    """
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def together(pools: Sequence[Result]) -> list[str]:
@@ -203,7 +180,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
 
 def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     """Return a line on what was asked for and what to widen, where the subject supports none of the layers."""
-    fields = {str(result.case): result.case for result in results if "program" not in result.case}
+    fields = {str(result.case): result.case for result in results if of_layer(result)}
     layers = [AttentionLayer.from_dict(each) for each in fields.values()]
     if not layers or any(result.p_values for result in results) or not all(map(run.subject.reason_unsupported, layers)):
         return []
@@ -240,7 +217,7 @@ def _values(layers: Sequence[AttentionLayer]) -> str:
 
 def _only(results: Sequence[Result], claim: str) -> str:
     """Return the features that all layers have on which a claim is violated, and none has on which it is not."""
-    examined = [each for each in results if each.claim == claim and each.p_values and "program" not in each.case]
+    examined = [each for each in results if each.claim == claim and each.p_values and of_layer(each)]
     bad = {str(each.case): each.case for each in examined if each.verdict == Verdict.VIOLATED}
     good = {str(each.case): each.case for each in examined if str(each.case) not in bad}
     if not bad or not good:
@@ -249,7 +226,7 @@ def _only(results: Sequence[Result], claim: str) -> str:
         [set(features_of(AttentionLayer.from_dict(layer))) for layer in layers.values()] for layers in (bad, good)
     )
     shared = set.intersection(*of_bad).difference(*of_good)
-    return f"; only with {' and '.join(name for name in FEATURES if name in shared)}" if shared else ""
+    return f"; only with {listed(name for name in FEATURES if name in shared)}" if shared else ""
 
 
 def _table(results: Sequence[Result]) -> Table:

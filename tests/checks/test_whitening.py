@@ -87,7 +87,7 @@ def test_residuals_of_the_other_readings_are_standard_normal(reading: Reading) -
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 def test_digits_of_single_precision_leave_residuals_standard_normal(layer: AttentionLayer) -> None:
     sample = sample_of(layer, single=True)
-    assert sample._precision == SINGLE
+    assert sample.rounding == SINGLE
     for name in RESIDUALS:
         assert_standard_normal(getattr(sample, name))
 

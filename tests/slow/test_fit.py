@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.candidates import candidates, right, scaled_by
-from attncheck.diagnosis.fit import UNKNOWN, _Placed, fitted, told
+from attncheck.diagnosis.fit import Cause, _Placed, fitted
 from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults.literal import Literal, Projections, dot_products
+from attncheck.layers.regimes import REGIMES
+from attncheck.runs.causes import UNKNOWN
 from attncheck.runs.check import check
+from attncheck.simulators.weights import WeightLaws, draw_with_weights
 from attncheck.subject import Subject
 
 LAYERS = (AttentionLayer(width=16), AttentionLayer(width=8, seq_len=3, num_heads=4, mask="causal"))
-SIZE = 4_000
+SIZE, FEW = 2_500, 1_000
+FloatArray = NDArray[np.float64]
 
 
-def samples(subject: object, exposure: str, size: int = SIZE) -> list[Sample]:
+ROOT = seed_sequence(1, "tests", role="fit")
+
+
+def samples(
+    subject: object, exposure: str, layers: Sequence[AttentionLayer] = LAYERS, size: int = SIZE
+) -> list[Sample]:
     own = Subject.of(subject)
-    drawn = [own.draw(layer, size, stream(7, "tests", layer.key)) for layer in LAYERS]
+    drawn = [own.draw(layer, size, stream(7, "tests", layer.key)) for layer in layers]
     wanted: list[str] = [name for name in FIELDS if name in EXPOSURES[exposure]]
     return [Sample.from_mapping(each.layer, {name: each.need(name) for name in wanted}, size) for each in drawn]
 
 
 @functools.cache
 def causes(name: str, exposure: str) -> tuple[str, ...]:
-    return tuple(told(*fitted(samples(FAULTS[name].subject, exposure), seed_sequence(1, "tests", role="fit"))))
+    return tuple(words(fitted(samples(FAULTS[name].subject, exposure), ROOT)[0]))
+
+
+def words(fits: Sequence[Cause]) -> list[str]:
+    return [cause.candidate.words for cause in fits]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +81,7 @@ def test_a_missing_root_of_n_is_asked_for() -> None:
     def unscaled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> object:
         return right(change=lambda each: {"query_std": each.query_std * each.width**0.5})(layer, size, rng)
 
-    first = told(*fitted(samples(unscaled, "scores"), seed_sequence(1, "tests", role="fit")))[0]
+    first = words(fitted(samples(unscaled, "scores"), ROOT)[0])[0]
     assert first.startswith("W_Q, W_K or the scaling of the scores: √n")
     assert first.endswith("is the division by √n missing?")
 
@@ -78,9 +94,73 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
             * np.where(np.abs(drawn["scores"][:, :1, -1]) > 0.7, 1.5, 1.0).mean(axis=-1, keepdims=True)
         }
 
-    first, nearest = told(*fitted(samples(odd, "scores"), seed_sequence(1, "tests", role="fit")))
-    assert first.startswith(UNKNOWN)
-    assert nearest.endswith("(the nearest, and it does not fit)")
+    fits, others = fitted(samples(odd, "scores"), ROOT)
+    assert not fits
+    assert others
+    report = check(odd, LAYERS[1], properties=["conditional", "exactness"], profile="smoke")
+    assert report.causes[0] == UNKNOWN
+    assert len(report.causes) > 1  # what the violated checks point at
+
+
+@pytest.mark.parametrize(
+    ("regime", "said"),
+    [
+        ("causal", "all of it fits a layer with mask='none'"),
+        ("1/n scaling", "all of it fits a layer with score_scaling='1/sqrt(n)'"),
+        ("linear attention", "all of it fits a layer with attention_map='softmax'"),
+        ("non-Gaussian weights", "nn.Linear's default, within ±1/√fan_in?"),
+    ],
+)
+def test_what_a_regime_was_read_as_is_said(regime: str, said: str) -> None:
+    chosen = REGIMES[regime]
+    first, *_ = words(fitted(samples(FAULTS[chosen.fault].subject, "grams", [chosen.layer], FEW), ROOT)[0])
+    assert said in first or first == FAULTS[chosen.fault].what
+
+
+def test_what_does_not_show_has_no_cause() -> None:
+    """Rotary positions that are left out change no law of the scores: the violated checks say what it is."""
+    layer = AttentionLayer(width=16, head_dim=8, rotary_base=100.0)
+    assert fitted(samples(right(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), ROOT) == ([], [])
+
+
+def test_a_reach_that_is_twice_the_declared_one_is_said() -> None:
+    layer = AttentionLayer(width=16, position_std=0.7, position_reach=1.2)
+    fits, _ = fitted(samples(right(change=lambda _: {"position_reach": 2.4}), "grams", [layer], FEW), ROOT)
+    assert words(fits)[0] == "all of it fits a layer with a position_reach twice the declared one"
+
+
+@pytest.mark.parametrize("law", ["uniform", "rademacher"])
+def test_a_law_that_is_not_declared_is_named(law: str) -> None:
+    assert words(fitted([of_law(law)], ROOT)[0])[0] == f"all of it fits weights={law!r}"
+
+
+def test_a_law_that_is_declared_and_not_drawn_is_named() -> None:
+    told = words(fitted([of_law("gaussian")], ROOT, WeightLaws.of("rademacher"))[0])
+    assert "all of it fits weights='gaussian'" in told
+
+
+def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
+    laws = {name: "rademacher" for name in ("query", "key", "value", "output")}
+    assert words(fitted([of_law(laws)], ROOT, handed=True)[0])[0] == "all of it fits weights='rademacher'"
+    of_inputs = "all of it fits weights='rademacher', of the inputs 'gaussian'"
+    assert words(fitted([of_law(laws)], ROOT)[0])[0] == of_inputs
+
+
+def of_law(weights: str | dict[str, str]) -> Sample:
+    layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
+    drawn = draw_with_weights(layer, SIZE, 2, stream(0, "tests", "laws", str(weights)), weights)
+    return Sample.from_mapping(layer, drawn.as_dict(), SIZE)
+
+
+def test_scores_of_one_matrix_have_a_scale_of_their_own() -> None:
+    """Divided by √n where W_Q is W_K: no layer declares that, as it has no limit. The keys are as declared."""
+    layer = REGIMES["tied queries and keys"].layer
+
+    def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+        return np.asarray(layer.width**0.5 * dot_products(layer, made, rng))
+
+    first, *_ = words(fitted(samples(Literal(score=score), "grams", [layer], FEW), ROOT)[0])
+    assert first.startswith("W_Q or the scaling of the scores: √n")
 
 
 def test_the_true_cause_is_refused_as_often_as_stated() -> None:

@@ -13,14 +13,11 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.words import chance, counted, gap_text
 from attncheck.diagnosis.differences import differences
-from attncheck.diagnosis.fit import UNKNOWN
-from attncheck.diagnosis.messages import likely
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.evidence.words import allowed
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.unit import violated
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
@@ -76,9 +73,10 @@ def check_files(
     conclusion = conclude_files([*results, *pools], budget, seed)
     if record is not None:
         _write(record, files, [*results, *pools], conclusion, budget, seed)
-    observed = _observed(files, results, seed, laws)
+    observed = _observed(files, results, seed)
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
-    causes = causes_of_samples([file.sample for file in files if file.sample.layer.key in bad], seed, laws)
+    wrong = [file.sample for file in files if file.sample.layer.key in bad]
+    causes = causes_of_samples(wrong, [*results, *pools], seed, laws)
     return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed, causes)
 
 
@@ -134,8 +132,6 @@ def _summary(
     causes: Sequence[str],
 ) -> str:
     examined = [result for result in results if result.p_values]
-    bad = [result for result in (*violated(results), *pools) if result.verdict == Verdict.VIOLATED]
-    unknown = not causes or causes[0].startswith(UNKNOWN)
     lines = [
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {_sources(files)}, {_drawn(files)}, "
         f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
@@ -143,7 +139,6 @@ def _summary(
         *(f"  {reason}" for reason in conclusion.reasons),
         *(f"  {'or:      ' if place else 'cause:   '} {words}" for place, words in enumerate(causes)),
         *(f"  observed: {sentence}" for sentence in observed),
-        *(f"  likely:   {hint}" for hint in (likely(bad, observed) if unknown else [])),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
         "are too small.",
         *together(pools),
@@ -162,13 +157,13 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
     return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
 
 
-def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[str]:
+def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int) -> list[str]:
     """Return in words and numbers what differs in the first file in which something is violated."""
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
     for file in files:
         sample = file.sample.first(_DIAGNOSED)
         if sample.layer.key in bad:
-            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"), laws)
+            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
     return []
 
 
