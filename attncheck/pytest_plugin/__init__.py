@@ -9,16 +9,21 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from attncheck.pytest_plugin import statements
+from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
+from attncheck.pytest_plugin.reporter import Reporter
+from attncheck.pytest_plugin.shipped import Shipped, parcel, ship, shipped
+from attncheck.pytest_plugin.statements import Statement
 
 if TYPE_CHECKING:
     from attncheck.frameworks.result import Inspection
@@ -26,12 +31,7 @@ if TYPE_CHECKING:
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
 
-__all__ = [
-    "Hold",
-    "Note",
-    "examines",
-    "theory",
-]
+__all__ = ["Hold", "Note", "Reporter", "examines", "shipped", "theory"]
 
 DEFAULT_RECORD = "reports/output/record.jsonl"
 _DEFAULTS = {
@@ -46,12 +46,10 @@ _DEFAULTS = {
     "record": DEFAULT_RECORD,
 }
 _SETTLED = ("attncheck_seed", "attncheck_resume")
-_MARK = "attncheck_examines"
-_THEORY = "attncheck_theory"
-_RUN = pytest.StashKey["Run"]()
-_REPORT = pytest.StashKey["RunReport"]()
-_SHIPPED = pytest.StashKey["Shipped"]()
-_NOTE = pytest.StashKey["_Note"]()
+_RUN: pytest.StashKey[Run] = pytest.StashKey()
+_REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
+_SHIPPED: pytest.StashKey[Shipped] = pytest.StashKey()
+_NOTE: pytest.StashKey[Statement] = pytest.StashKey()
 # What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``, or of its statement of
 # the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
@@ -59,98 +57,6 @@ _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
 Note = Callable[..., None]
-_Test = TypeVar("_Test", bound=Callable[..., None])
-
-
-class Shipped(TypedDict):
-    """What an item sends along with its report, in built-in types.
-
-    Results, or why there are none and where a subject failed, and the statement of the theory that it is about.
-    """
-
-    results: list[dict[str, Any]]
-    unusable: str
-    traceback: str
-    theory: dict[str, Any] | None
-
-
-def _shipped(**fields: Any) -> Shipped:
-    empty: Shipped = {"results": [], "unusable": "", "traceback": "", "theory": None}
-    return {**empty, **fields}  # type: ignore[typeddict-item]
-
-
-class _Note:
-    """What a test of the theory is about, and the numbers that it found."""
-
-    def __init__(self, id: str, case: str) -> None:
-        self.id, self.case = id, case
-        self.numbers: dict[str, float] = {}
-        self.seconds: float | None = None  # those of an earlier run
-
-    def __call__(self, **numbers: float) -> None:
-        found = {name: float(value) for name, value in numbers.items()}
-        unusable = [f"{name} is {value}" for name, value in found.items() if not math.isfinite(value)]
-        assert not unusable, ", ".join(unusable)  # a record holds finite numbers only
-        self.numbers |= found
-
-    def shipped(self, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
-        """Return the statement for the record; None where the test could not say whether it holds."""
-        failure = None if call.excinfo is None else call.excinfo.value
-        if failure is not None and not isinstance(failure, AssertionError | pytest.fail.Exception):
-            return None
-        return {
-            "type": "theory",
-            "id": self.id,
-            "key": self.id,
-            "verdict": "consistent" if failure is None else "violated",
-            "numbers": self.numbers,
-            "case": self.case,
-            "reason": next(iter(str(failure).splitlines()), "an assertion failed") if failure else "",
-            "seconds": call.duration if self.seconds is None else self.seconds,
-        }
-
-
-def shipped(report: pytest.TestReport | pytest.CollectReport) -> Shipped:
-    """Return what came along with a report; nothing if it is not of an item that examines a property."""
-    found: Shipped = getattr(report, "attncheck", _shipped())
-    return found
-
-
-def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
-    """Mark a test as examining a property on anchors and on layers or programs drawn from a hypothesis strategy.
-
-    The test takes the arguments ``layer``, or ``case`` for programs, and ``hold``, and calls ``hold(layer)``.
-
-    Parameters
-    ----------
-    name : str
-        A property of `attncheck.checks.registry.PROPERTIES`.
-    strategy : hypothesis strategy of AttentionLayer or ProgramCase
-    """
-    # A mark that is looked up by name is Any to mypy.
-    return getattr(pytest.mark, _MARK)(name, strategy)  # type: ignore[no-any-return]
-
-
-def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Callable[[_Test], _Test]:
-    """Mark a test of a statement of the theory, which examines nothing of the subject.
-
-    It becomes one item per case. Each is planned, and its verdict is in the record and in the digest of the run, with
-    the numbers that the test finds: it hands them to the fixture ``note``, as in ``note(order=-1.0)``. Where it draws
-    random numbers, it keys them by the fixture ``run_seed``.
-
-    Parameters
-    ----------
-    key : str
-        ``group.statement``: what the statement is known by. It never changes, and keys what is drawn.
-    strategy : hypothesis strategy, optional
-        Of the layers or stacks that the test takes as ``layer`` or ``stack``, the same for the same run seed.
-    **parameters : sequence
-        Values of further arguments, for a test without a strategy: all combinations are cases.
-    """
-    if not re.fullmatch(r"\w+\.\w+", key):
-        raise ValueError(f"key={key!r}: is not of the form group.statement; use letters, digits and _, e.g. 'rates.kl'")
-    mark = getattr(pytest.mark, _THEORY)(key, strategy, **parameters)
-    return lambda test: pytest.mark.usefixtures("note")(mark(test))
 
 
 def engage(config: pytest.Config) -> None:
@@ -188,8 +94,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks; settle once what is random, and where the record of an interrupted run is."""
-    config.addinivalue_line("markers", f"{_MARK}(name, strategy): examines a property on many layers")
-    config.addinivalue_line("markers", f"{_THEORY}(key, strategy, **parameters): a statement of the theory")
+    config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examines a property on many layers")
+    config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         for name in _SETTLED:
@@ -236,43 +142,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per layer of a marked test, or per case of a statement of the theory."""
     config, definition = metafunc.config, metafunc.definition
     parameter = next((name for name in ("layer", "case", "stack") if name in metafunc.fixturenames), "")
-    if mark := definition.get_closest_marker(_MARK):
+    if mark := definition.get_closest_marker(EXAMINES):
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
         metafunc.parametrize(parameter, [u.case for u in units], ids=[f"{u.id} {u.case.describe()}" for u in units])
-    elif mark := definition.get_closest_marker(_THEORY):
+    elif mark := definition.get_closest_marker(THEORY):
         key, strategy = mark.args
         cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
         if _run_of(config).only:
             cases = []
         elif strategy is not None:
             cases = [{parameter: each} for each in _collectable(lambda: _drawn(config, strategy, key))]
-        _parametrize_theory(metafunc, key, cases)
-
-
-def _parametrize_theory(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Make one item per case, whose id names the statement and the case."""
-    from attncheck._lib.streams import digest
-
-    ids = [f"{key}@{digest({name: getattr(value, 'key', value) for name, value in case.items()})}" for case in cases]
-    words = [", ".join(_worded(name, value) for name, value in case.items()) for case in cases]
-    notes = list(zip(ids, words, strict=True))
-    metafunc.parametrize(
-        [*cases[0], "note"] if cases else ["note"],
-        [[*case.values(), note] for case, note in zip(cases, notes, strict=True)],
-        ids=[" ".join(filter(None, note)) for note in notes],
-        indirect=["note"],
-    )
+        statements.parametrize(metafunc, key, cases)
 
 
 def _drawn(config: pytest.Config, strategy: Any, key: str) -> list[Any]:
     """Return the cases that a statement is examined on; none where the profile leaves the theory out."""
     run = _run_of(config)
     return run.drawn(strategy, key) if run.profile.theory else []
-
-
-def _worded(name: str, value: Any) -> str:
-    return str(value.describe()) if hasattr(value, "describe") else f"{name}={value}"
 
 
 def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
@@ -282,7 +169,7 @@ def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Pat
     """
     if _run_of(config).profile.theory:
         return
-    left_out = [item for item in items if folder in item.path.parents and not item.get_closest_marker(_MARK)]
+    left_out = [item for item in items if folder in item.path.parents and not item.get_closest_marker(EXAMINES)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
@@ -310,7 +197,7 @@ def note(request: pytest.FixtureRequest) -> Generator[Note, None, None]:
     from attncheck._lib.arithmetic import own_arithmetic
 
     with own_arithmetic():
-        yield request.node.stash.setdefault(_NOTE, _Note(*request.param))
+        yield request.node.stash.setdefault(_NOTE, Statement(*request.param))
 
 
 @pytest.fixture
@@ -323,18 +210,18 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     from attncheck.records.words import telling
 
     run = _run_of(request.config)
-    name = request.node.get_closest_marker(_MARK).args[0]
-    ship = request.node.stash.setdefault(_SHIPPED, _shipped())
+    name = request.node.get_closest_marker(EXAMINES).args[0]
+    sent = request.node.stash.setdefault(_SHIPPED, parcel())
 
     def examine(case: Case) -> None:
         try:
             results, message = run.examine(name, case)
         except InputError as error:
             results, message = [], str(error)
-            ship["unusable"], ship["traceback"] = message, foreign_traceback(error)
-        ship["results"] += results
+            sent["unusable"], sent["traceback"] = message, foreign_traceback(error)
+        sent["results"] += results
         if message:
-            pytest.fail("\n".join(filter(None, (message, ship["traceback"]))), pytrace=False)
+            pytest.fail("\n".join(filter(None, (message, sent["traceback"]))), pytrace=False)
         if not any(result["p_values"] for result in results):
             pytest.skip(telling(Counter(result["reason"] for result in results)))
 
@@ -356,12 +243,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send along what the item has to tell, as an attribute: properties of the report go into JUnit files."""
+    """Send along what the item has to tell."""
     report = yield
     if call.when == "call" and _SHIPPED in item.stash:
-        vars(report)["attncheck"] = item.stash[_SHIPPED]
+        ship(report, item.stash[_SHIPPED])
     elif call.when == "call" and _NOTE in item.stash:
-        vars(report)["attncheck"] = _shipped(theory=item.stash[_NOTE].shipped(call))
+        ship(report, parcel(theory=item.stash[_NOTE].shipped(call)))
     return report
 
 
@@ -386,16 +273,16 @@ def _take_pools(config: pytest.Config) -> None:
     processes = getattr(config.option, "numprocesses", None) or 1
     found, failed = config.stash[_REPORT].pool(int(processes))
     for text in failed:
-        _report_failure(config, "pools", _shipped(unusable=text), text)
+        _report_failure(config, "pools", parcel(unusable=text), text)
     for result, message in found:
-        _report_failure(config, f"pools[{result['id']}]", _shipped(results=[result]), message)
+        _report_failure(config, f"pools[{result['id']}]", parcel(results=[result]), message)
 
 
-def _report_failure(config: pytest.Config, name: str, ship: Shipped, message: str) -> None:
+def _report_failure(config: pytest.Config, name: str, sent: Shipped, message: str) -> None:
     """Report what failed after the last item as pytest reports an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
-    vars(failed)["attncheck"] = ship
+    ship(failed, sent)
     # JUnit files take an item once it is torn down.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
@@ -406,71 +293,6 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     """Learn the plan from what a worker collected, and open the record."""
     _settle(node.config, ids)
     _open(node.config)
-
-
-class Reporter:
-    """Takes results out of reports as they come in, and has the last word."""
-
-    def __init__(self, report: RunReport, page: str | None) -> None:
-        self.report = report
-        self.page = page
-        self.rendered = ""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the results of a finished item."""
-        came = shipped(report)
-        self.report.take(came["results"])
-        if came["theory"] is not None:
-            self.report.take_theory(came["theory"])
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Conclude the run; what is not consistent is not a pass."""
-        if not self.report.finish() and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self.page and self.report.run.record:
-            self.rendered = _rendered(self.report.run.record, Path(self.page))
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-        """Print the verdict first, then the table; violated layers one by one where more is asked for."""
-        failed = terminalreporter.stats.get("failed", [])
-        if not _asked_for_more(terminalreporter.config):
-            terminalreporter.stats["failed"] = _once([each for each in failed if not shipped(each)["results"]])
-        try:
-            return (yield)
-        finally:
-            if failed:
-                terminalreporter.stats["failed"] = failed
-            verbose = terminalreporter.verbosity > 0
-            terminalreporter.section("attncheck")
-            terminalreporter.write_line(self.report.summary(terminalreporter.hasmarkup, verbose))
-            if self.rendered:
-                terminalreporter.write_line(self.rendered)
-
-
-def _once(failed: Iterable[Any]) -> list[Any]:
-    """Return what failed, with one of those on which the subject failed in the same place."""
-    told: dict[object, Any] = {}
-    for each in failed:
-        told.setdefault(shipped(each)["traceback"] or object(), each)
-    return list(told.values())
-
-
-def _asked_for_more(config: pytest.Config) -> bool:
-    """Return whether failed items are to be shown one by one: pytest's -v, or -r with what to list."""
-    listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
-    return config.get_verbosity() > 0 or listing
-
-
-def _rendered(record: Path, page: Path) -> str:
-    """Render a record; say where the page is, or why there is none: the verdict stands either way."""
-    from attncheck.report import render_report
-
-    try:
-        return f"Report: {render_report(record, out=page)}"
-    except Exception as error:
-        return f"Report: not written, {type(error).__name__}: {error}"
 
 
 def _is_worker(config: pytest.Config) -> bool:

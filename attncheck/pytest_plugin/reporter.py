@@ -1,0 +1,79 @@
+"""Takes the results of items as they come in, and has the last word on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from attncheck.pytest_plugin.shipped import shipped
+
+if TYPE_CHECKING:
+    from attncheck.runs.reporting import RunReport
+
+
+class Reporter:
+    """Takes results out of reports as they come in, and has the last word."""
+
+    def __init__(self, report: RunReport, page: str | None) -> None:
+        self.report = report
+        self.page = page
+        self.rendered = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the results of a finished item."""
+        came = shipped(report)
+        self.report.take(came["results"])
+        if came["theory"] is not None:
+            self.report.take_theory(came["theory"])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Conclude the run; what is not consistent is not a pass."""
+        if not self.report.finish() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.page and self.report.run.record:
+            self.rendered = _rendered(self.report.run.record, Path(self.page))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """Print the verdict first, then the table; violated layers one by one where more is asked for."""
+        failed = terminalreporter.stats.get("failed", [])
+        if not _asked_for_more(terminalreporter.config):
+            terminalreporter.stats["failed"] = _once([each for each in failed if not shipped(each)["results"]])
+        try:
+            return (yield)
+        finally:
+            if failed:
+                terminalreporter.stats["failed"] = failed
+            verbose = terminalreporter.verbosity > 0
+            terminalreporter.section("attncheck")
+            terminalreporter.write_line(self.report.summary(terminalreporter.hasmarkup, verbose))
+            if self.rendered:
+                terminalreporter.write_line(self.rendered)
+
+
+def _once(failed: Iterable[Any]) -> list[Any]:
+    """Return what failed, with one of those on which the subject failed in the same place."""
+    told: dict[object, Any] = {}
+    for each in failed:
+        told.setdefault(shipped(each)["traceback"] or object(), each)
+    return list(told.values())
+
+
+def _asked_for_more(config: pytest.Config) -> bool:
+    """Return whether failed items are to be shown one by one: pytest's -v, or -r with what to list."""
+    listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
+    return config.get_verbosity() > 0 or listing
+
+
+def _rendered(record: Path, page: Path) -> str:
+    """Render a record; say where the page is, or why there is none: the verdict stands either way."""
+    from attncheck.report import render_report
+
+    try:
+        return f"Report: {render_report(record, out=page)}"
+    except Exception as error:
+        return f"Report: not written, {type(error).__name__}: {error}"
