@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import inspect
@@ -25,7 +26,7 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-class JaxBinding:
+class JaxBinding(abc.ABC):
     """A binding to modules on JAX; a derived class says how they are made, split and called."""
 
     def __init__(self) -> None:
@@ -65,17 +66,17 @@ class JaxBinding:
         with on_cpu():
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
 
+    @abc.abstractmethod
     def _split(self, state: Any) -> tuple[Any, Any]:
         """Return what a module is without its arrays, and these."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _joined(self, structure: Any, arrays: Any) -> Any:
         """Return the module of both."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
         """Return the outputs of a module, with functions of its framework watched."""
-        raise NotImplementedError
 
     def _run(self, watched: str, state: Any, x: FloatArray, core: Callable[..., Any]) -> Any:
         import jax

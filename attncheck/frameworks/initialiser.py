@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from attncheck._lib.words import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.effective import ROLES, Effective, alike
@@ -225,12 +226,23 @@ def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
         numbers = [_NUMBER.findall(name) for name in names]
         columns = [i for i, column in enumerate(zip(*numbers, strict=False)) if len(set(column)) > 1]
         if len({_NUMBER.sub("#", name) for name in names}) == 1 and len(columns) == 1:
-            of = iter(range(len(numbers[0])))
-            where = _NUMBER.sub(lambda found: "#" if next(of) == columns[0] else found.group(), names[0])  # noqa: B023
+            where = _without_number(names[0], columns[0])
             layers.setdefault(tuple(each[columns[0]] for each in numbers), []).append(where)
     notes = []
     for which, places in layers.items():
         more = "" if len(places) == 1 else f" and {len(places) - 1} more"
-        text = f"layers {', '.join(which[:-1])} and {which[-1]} have the same weights: {places[0]}{more}"
+        text = f"layers {listed(which)} have the same weights: {places[0]}{more}"
         notes.append(Note(text, blames=True))
     return notes
+
+
+def _without_number(name: str, place: int) -> str:
+    """Return a name with # for one of its numbers.
+
+    Examples
+    --------
+    >>> _without_number("layers.3.head2.weight", 0)
+    'layers.#.head2.weight'
+    """
+    found = list(_NUMBER.finditer(name))[place]
+    return f"{name[: found.start()]}#{name[found.end() :]}"

@@ -173,6 +173,6 @@ def _generators_kept() -> Iterator[None]:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            np.random.set_state(numpy)  # noqa: NPY002 - what keras seeds
             for name, value in zip(names, own, strict=True):
                 global_state.set_global_attribute(name, value)
