@@ -7,10 +7,12 @@ core, and puts the tables into benchmarks/diagnosis.md. With ``--resume FILE`` n
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,6 +23,7 @@ from attncheck._lib.words import counted
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.fit import Cause, draws_of, fitted
 from attncheck.faults import EXPOSURES, FAULTS
+from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.runs.causes import TOLD, UNKNOWN
@@ -42,6 +45,22 @@ LAYERS = (
 _MOST = 3
 # What sees a scale, by the beginning of the names of faults of scale.
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
+
+# Two faults at once: the steps of the first, but for that of the second.
+_PAIRS = (
+    ("shared_keys", "softmax_over_columns"),
+    ("tied_query_key", "dropped_head"),
+    ("tied_key_value", "uneven_heads"),
+    ("inputs_apart", "softmax_over_columns"),
+    ("twin_queries", "shifted_outputs"),
+    ("tied_query_value", "dropped_head"),
+    ("half_precision_scores", "uneven_heads"),
+    ("bartlett_freedom", "softmax_over_columns"),
+)
+_AND = " and "
+_TWO = "Two faults at once: one of them is named"
+# Faults that are a factor of one matrix, and are told as one.
+_AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -67,6 +86,7 @@ def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cel
     cells = [msgspec.json.decode(line, type=Cell) for line in kept]
     done = {(cell.seed, cell.kind, cell.name, cell.exposure): cell for cell in cells}
     wrong = [*(("fault", name) for name in FAULTS), *(("bug", bug.name) for bug in BUGS)]
+    wrong += [("two", _AND.join(pair)) for pair in _PAIRS]
     for seed, (kind, name), exposure in itertools.product(range(seeds), wrong, EXPOSURES):
         if name not in names:
             continue
@@ -81,8 +101,12 @@ def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
     samples = list(_samples(kind, name, exposure, seed))
     fits, others = fitted(samples, seed_sequence(seed, "diagnosis", role="candidates"))
     words = [cause.candidate.words for cause in fits[:TOLD]] or [UNKNOWN] * bool(others)
-    if kind == "fault":
-        places = [place for place, cause in enumerate(fits[:TOLD], 1) if _names(name, cause)]
+    if kind != "bug":
+        places = [
+            place
+            for place, cause in enumerate(fits[:TOLD], 1)
+            if any(_names(fault, cause) for fault in name.split(_AND))
+        ]
     else:
         (bug,) = (bug for bug in BUGS if bug.name == name)
         places = [place for place, said in enumerate(words, 1) if fits and _says(bug.words, said)]
@@ -96,6 +120,10 @@ def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[Sample]
     if kind == "fault":
         subject = Subject.of(FAULTS[name].subject)
         layers = [NAMED_BY[name][0], *(layer for layer in LAYERS if not FAULTS[name].reason_hidden(layer))]
+    elif kind == "two":
+        first, second = (FAULTS[fault] for fault in name.split(_AND))
+        subject = Subject.of(_both(first.subject, second.subject))
+        layers = [each for each in LAYERS if not (first.reason_hidden(each) or second.reason_hidden(each))]
     else:
         (bug,) = (bug for bug in BUGS if bug.name == name)
         subject, layers = Subject.of(bug.subject), list(LAYERS)
@@ -114,9 +142,17 @@ def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[Sample]
         yield Sample.from_mapping(layer, arrays, len(drawn))
 
 
+def _both(first: Any, second: Any) -> Literal:
+    """Return the simulator whose steps are those of two, none of which both replace."""
+    steps = {field.name: getattr(second, field.name) for field in dataclasses.fields(Literal)}
+    own = {name: step for name, step in steps.items() if step is not getattr(Literal(), name)}
+    made: Literal = dataclasses.replace(first, **own)
+    return made
+
+
 def _names(fault: str, cause: Cause) -> bool:
     """Return whether a cause is a fault, or the scale that it changes."""
-    if cause.candidate.name == fault or (fault, cause.candidate.name) == ("missing_head_scaling", "output_std √H"):
+    if cause.candidate.name in (fault, _AS_SCALES.get(fault)):
         return True
     matrix = _MATRICES.get(fault.partition("_std_")[0], "none") if "_std_" in fault else "none"
     return matrix in cause.candidate.words and "times the declared" in cause.candidate.words
@@ -137,27 +173,27 @@ def page(found: Sequence[Cell]) -> str:
         "out: there the violated checks say what they point at.",
         "",
     ]
-    for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported")):
+    for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported"), ("two", _TWO)):
         of_kind = [cell for cell in found if cell.kind == kind]
         if not of_kind:
             continue
         lines += [
             f"## {title}",
             "",
-            "| exposed | seen | named first | among three | alone |",
-            "| --- | --- | --- | --- | --- |",
+            "| exposed | seen | named first | among three | none known | alone |",
+            "| --- | --- | --- | --- | --- | --- |",
         ]
         for exposure in EXPOSURES:
             seen = [cell for cell in of_kind if cell.exposure == exposure and cell.seen]
             first, three = sum(cell.named == 1 for cell in seen), sum(cell.named > 0 for cell in seen)
-            alone = sum(cell.alone for cell in seen)
+            alone, none = sum(cell.alone for cell in seen), sum(cell.first == UNKNOWN for cell in seen)
             all_of = sum(cell.exposure == exposure for cell in of_kind)
-            lines.append(f"| {exposure} | {len(seen)} of {all_of} | {first} | {three} | {alone} |")
+            lines.append(f"| {exposure} | {len(seen)} of {all_of} | {first} | {three} | {none} | {alone} |")
         lines += ["", "| name | exposed | seed | named | told first |", "| --- | --- | --- | --- | --- |"]
         lines += [
             f"| {cell.name} | {cell.exposure} | {cell.seed} | {cell.named or 'no'} | {cell.first} |"
             for cell in of_kind
-            if cell.seen and (cell.named != 1 or kind == "bug")
+            if cell.seen and (cell.named != 1 or kind != "fault")
         ]
         lines.append("")
     return "\n".join(lines)
@@ -166,7 +202,7 @@ def page(found: Sequence[Cell]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure how often the first cause is the right one.")
-    names = [*FAULTS, *(bug.name for bug in BUGS)]
+    names = [*FAULTS, *(bug.name for bug in BUGS), *map(_AND.join, _PAIRS)]
     parser.add_argument("--only", action="append", choices=names, help="only these")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N - 1 (default: 1)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")

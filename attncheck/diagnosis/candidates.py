@@ -76,6 +76,8 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
 _REACHES = {"half": 0.5, "1/√2": 0.5**0.5, "√2 times": 2.0**0.5, "twice": 2.0}
 # Faults that are told as scales: these ask what a person may have forgotten.
 _AS_SCALES = ("missing_head_scaling",)
+# Factors that are tried where outputs alone are seen: their sizes say nothing of the scores' scale.
+_GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
 # What a person may have done where scores or outputs have a factor.
 _ASKED: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
@@ -133,6 +135,10 @@ def candidates(
         Whether the inputs are attncheck's own, so that they are made as declared.
     """
     yield from _scaled(layers, exposed, laws)
+    if "scores" not in exposed:
+        for factor in _GRID:
+            words = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
+            yield Candidate(f"scores {factor}", words, right(laws, scaled_by({_SCORES: factor})), free=1)
     yield from _misread(layers, laws)
     if laws == GAUSSIAN_LAWS:
         yield from (
@@ -142,7 +148,7 @@ def candidates(
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
         yield from (Candidate(words.partition(":")[0], words, simulator) for words, simulator in MISTAKES.items())
-    yield from _drawn_otherwise(laws, handed)
+    yield from _drawn_otherwise(laws, handed, exposed)
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
@@ -223,12 +229,13 @@ def _inverse(text: str) -> str:
     return f"1/({text})" if any(sign in text for sign in "·/") and not text.startswith("√(") else f"1/{text}"
 
 
-def _drawn_otherwise(laws: WeightLaws, handed: bool) -> Iterator[Candidate]:
-    """Yield other laws of the weights: of a layer's own matrices, and of those too that make its inputs."""
+def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
+    """Yield other laws of the weights: of all matrices, and of the layer's own where the inputs are seen or handed."""
     for name in WEIGHT_LAWS:
         own = {matrix: name for matrix in vars(laws) if matrix != "inputs"}
-        for declared in [{**own, "inputs": laws.inputs}] + [{**own, "inputs": name}] * (not handed):
-            read = WeightLaws.of(declared)
+        of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))
+        for of_inputs in [*of_own, *[name] * (not handed)]:
+            read = WeightLaws.of({**own, "inputs": of_inputs})
             said = repr(name) if handed or read == WeightLaws.of(name) else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
                 yield Candidate(f"weights {said}", f"all of it fits weights={said}", right(read))

@@ -27,14 +27,17 @@ FloatArray = NDArray[np.float64]
 
 #: Layers that are looked at together.
 LAYERS = 3
-# Draws of a sample that are looked at, more where outputs alone tell little each, and those of a first try.
-_DRAWS, _OF_OUTPUTS, _FIRST = 4_000, 16_000, 400
+# Draws of a sample that are looked at, more where outputs alone tell little each.
+_DRAWS, _OF_OUTPUTS = 4_000, 12_000
+# Draws of each candidate round by round, and the nearest ones that are left after it.
+_ROUNDS = ((300, 24), (1_500, 6))
+# Chance that the true cause is not among those whose distance is taken once more, on so many times the sample's draws:
+# most of its error is the sample's own then, and the same for all of them.
+_LEFT_OUT, _MORE = 1e-6, 2
 # Entries of a sample's arrays, and of the weights that it stands for.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
 # Chance that the true cause is refused: one in a thousand red runs says "none that is known" for no reason.
 _REFUSED = 1e-3
-# Candidates that are simulated as often as the sample, those that the first try leaves nearest.
-_TRIED = 12
 # Directions of the features with less than this share of the mean variance: what is left there is rounding.
 _SHARE = 1e-4
 # Matrices whose scales are that of the scores together.
@@ -54,8 +57,6 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
 _NEAR = 0.25
 # Steps to which features are rounded: in roundings of the sample's numbers, and against the feature's own size.
 _ROUNDING, _STEP = 100.0, 1e-5
-# What fitted numbers must gain, in standard deviations that the distance of a right candidate has by chance.
-_COST = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +71,19 @@ class Cause:
     p_value : float
         Chance of a distance as large if the candidate is what is wrong.
     cost : float
-        What is added to the distance of a candidate with fitted numbers before candidates are ranked.
+        What is added to the distance before candidates are ranked: log N for each fitted number, as in Schwarz'
+        criterion.
     """
 
     candidate: Candidate
     distance: float
     p_value: float
     cost: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the candidate is not refused."""
+        return self.p_value > _REFUSED
 
 
 def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
@@ -166,20 +173,20 @@ def fitted(
     """
     placed = [_Placed(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
-    first, whole, own = seed.spawn(3)
-    if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), whole).p_value > _REFUSED:
+    *rounds, whole, again, own = seed.spawn(len(_ROUNDS) + 3)
+    if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), again, _MORE).p_value > _REFUSED:
         return [], []
     scales = _scales(placed, laws, own)
-    tried = [
-        (_distance(placed, candidate, first, _FIRST)[0], number, candidate)
-        for number, candidate in enumerate(candidates(layers, exposed, laws, handed))
-        if _may_be(candidate, scales)
-    ]
-    near = [candidate for _, _, candidate in sorted(tried)[:_TRIED]]
-    causes = [_cause(placed, candidate, whole) for candidate in [*near, _own_scale(scales, exposed, laws)]]
+    left = [each for each in candidates(layers, exposed, laws, handed) if _may_be(each, scales)]
+    for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
+        distances = [_distance(placed, candidate, root, draws)[0] for candidate in left]
+        left = [left[place] for place in np.argsort(distances, kind="stable")[:most]]
+    causes = [_cause(placed, candidate, whole, 1) for candidate in [*left, _own_scale(scales, exposed, laws)]]
+    near = [cause for cause in causes if cause.p_value > _LEFT_OUT]
+    if len(near) > 1 or not any(cause.fits for cause in near):
+        causes = [_cause(placed, each.candidate, again, _MORE) if each in near else each for each in causes]
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
-    fits = [cause for cause in causes if cause.p_value > _REFUSED]
-    return _distinct(fits), [cause for cause in causes if cause.p_value <= _REFUSED]
+    return _distinct([cause for cause in causes if cause.fits]), [cause for cause in causes if not cause.fits]
 
 
 def _two_neurons(sample: Sample) -> Sample:
@@ -198,21 +205,26 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     return sorted(found, key=lambda each: (each.distance + each.cost, each.candidate.name))
 
 
-def _cause(placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence) -> Cause:
-    distance, dof = _distance(placed, candidate, seed, _OF_OUTPUTS)
-    cost = _COST * (2.0 * dof) ** 0.5 if candidate.free else 0.0
+def _cause(placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
+    """Return what a candidate comes to on so many times the sample's draws."""
+    distance, dof = _distance(placed, candidate, seed, more=more)
+    cost = candidate.free * float(np.log(min(each.size for each in placed)))
     return Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost)
 
 
 def _distance(
-    placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence, size: int
+    placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence, draws: int = 0, more: int = 1
 ) -> tuple[float, int]:
-    """Return the squared distance of a candidate over all layers, and its degrees of freedom."""
+    """Return the squared distance of a candidate over all layers, and its degrees of freedom.
+
+    It is drawn `draws` times at most, or `more` times as often as the sample where that is 0.
+    """
     total, dof = 0.0, 0
     for number, each in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
+        size = min(draws, each.size) if draws else more * each.size
         try:
-            drawn = _alike(candidate.draw(each.sample.layer, min(size, each.size), rng), each.sample)
+            drawn = _alike(candidate.draw(each.sample.layer, size, rng), each.sample)
         except InputError:
             return np.inf, 1
         total, dof = total + each.distance(drawn), dof + each.dof
