@@ -2,8 +2,8 @@
 
 ``python benchmarks/false_alarms.py`` holds the literal simulator to all properties under many run seeds, each
 with random layers of its own, and counts verdicts, suspicious first looks, and what later looks made of them.
-``--write`` puts the table into benchmarks/false_alarms.md; with ``--resume FILE`` no run that ended is lost. A run here
-takes the steps of ``pytest properties/`` without pytest, and comes to the same digest.
+``--write`` puts the table into benchmarks/false_alarms.md, or into a file that is named; with ``--resume FILE`` no run
+that ended is lost. A run here takes the steps of ``pytest properties/`` without pytest, and comes to the same digest.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
     parser.add_argument("--subject", help="MODULE:CALLABLE; attncheck's literal simulator by default")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep runs there as they end, and go on from it")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/false_alarms.md too")
+    own = Path(__file__).with_suffix(".md")
+    parser.add_argument("--write", type=Path, nargs="?", const=own, metavar="FILE", help=f"write {own.name}, or FILE")
     options = parser.parse_args(arguments)
     page = [
         "# False alarms of whole runs",
@@ -99,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             page.append(report(profile, list(told(seeds, profile, options)), options.false_alarm))
     text = "\n\n".join(page)
     print(text, end="")
-    if options.write:
-        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+    if options.write is not None:
+        options.write.write_text(text, encoding="utf-8")
 
 
 def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
