@@ -143,11 +143,10 @@ def candidates(
     if laws == GAUSSIAN_LAWS:
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=2 if fault.name in _AS_SCALES else 0)
-            for fault in FAULTS.values()
+            for fault in (*FAULTS.values(), *MISTAKES)
             # Scales are candidates of their own, with any factor.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
-        yield from (Candidate(words.partition(":")[0], words, simulator) for words, simulator in MISTAKES.items())
     yield from _drawn_otherwise(laws, handed, exposed)
 
 

@@ -1,9 +1,4 @@
-"""Which of what may be wrong makes a simulator what it is: candidates are simulated and held beside its draws.
-
-A sample and a candidate's are compared by features, one number per draw each. Numbers are placed among those of the
-sample, so that heavy tails do no harm: under equality the mean and the spread of the normal scores of these places
-differ by chance only. Their squared distance, whitened, is about a chi-square.
-"""
+"""Which of what may be wrong makes a simulator what it is: candidates are simulated and held beside its draws."""
 
 from __future__ import annotations
 
@@ -13,12 +8,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import stats
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.candidates import Candidate, Draw, candidates, named, right, scaled_by
 from attncheck.diagnosis.features import features_of
+from attncheck.diagnosis.places import Placed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -38,8 +34,6 @@ _LEFT_OUT, _MORE = 1e-6, 2
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
 # Chance that the true cause is refused: one in a thousand red runs says "none that is known" for no reason.
 _REFUSED = 1e-3
-# Directions of the features with less than this share of the mean variance: what is left there is rounding.
-_SHARE = 1e-4
 # Matrices whose scales are that of the scores together.
 _OF_SCORES = ("query_std", "key_std")
 # Beginning and end of the features that tell the scale of a matrix best, those first that take more to be exposed.
@@ -55,8 +49,6 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 # How far the logarithm of a candidate's scale may be from the sample's, whose own error is a few percent.
 _NEAR = 0.25
-# Steps to which features are rounded: in roundings of the sample's numbers, and against the feature's own size.
-_ROUNDING, _STEP = 100.0, 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,56 +93,6 @@ class _Scale:
     gaps: tuple[float, ...]
 
 
-class _Placed:
-    """A sample's features, among which others are placed."""
-
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-        found = features_of(sample)
-        # A feature that is one number in all draws is kept: another number elsewhere tells the most.
-        self.names = list(found)
-        # What is the same but for rounding counts as the same: its order would be that of the rounding.
-        self._steps = {
-            name: max(_ROUNDING * sample.rounding, _STEP * float(np.quantile(np.abs(values), 0.9)))
-            for name, values in found.items()
-        }
-        found = {name: self._rounded(name, values) for name, values in found.items()}
-        self._sorted = {name: np.sort(values) for name, values in found.items()}
-        self._tied = {name: bool((np.diff(values) == 0.0).any()) for name, values in self._sorted.items()}
-        own = self._scores(found)
-        self.size = len(sample)
-        self._center = own.mean(axis=0)
-        covariance = np.cov(own, rowvar=False) + 1e-6 * np.eye(own.shape[1])
-        values, vectors = np.linalg.eigh(covariance)
-        kept = values > _SHARE * values.mean()
-        self.dof = int(kept.sum())
-        self._whiten = vectors[:, kept] / np.sqrt(values[kept])
-
-    def _rounded(self, name: str, values: FloatArray) -> FloatArray:
-        return np.asarray(np.round(values / self._steps[name]) * self._steps[name])
-
-    def _scores(self, found: Mapping[str, FloatArray]) -> FloatArray:
-        """Return normal scores of places and their squares, (draws, 2 · features)."""
-        columns = []
-        for name in self.names:
-            ordered, values = self._sorted[name], self._rounded(name, found[name])
-            below = np.searchsorted(ordered, values, side="left")
-            upto = np.searchsorted(ordered, values, side="right") if self._tied[name] else below
-            columns.append(special.ndtri((below + upto + 1.0) / (2.0 * len(ordered) + 2.0)))
-        scores = np.stack(columns, axis=1)
-        return np.concatenate([scores, scores * scores - 1.0], axis=1)
-
-    def feature(self, name: str) -> FloatArray:
-        """Return the sample's own values of a feature, sorted."""
-        return self._sorted[name]
-
-    def distance(self, other: Sample) -> float:
-        """Return the squared distance of another sample: about a chi-square if it is of the same law."""
-        gap = (self._scores(features_of(other)).mean(axis=0) - self._center) @ self._whiten
-        known = max(1, self.size - self.dof - 2) / self.size  # the covariance is an estimate, as in Hotelling's test
-        return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
-
-
 def fitted(
     samples: Sequence[Sample],
     seed: np.random.SeedSequence,
@@ -171,7 +113,7 @@ def fitted(
     handed : bool
         Whether the inputs are attncheck's own.
     """
-    placed = [_Placed(_two_neurons(sample)) for sample in samples]
+    placed = [Placed(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     *rounds, whole, again, own = seed.spawn(len(_ROUNDS) + 3)
     if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), again, _MORE).p_value > _REFUSED:
@@ -205,7 +147,7 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     return sorted(found, key=lambda each: (each.distance + each.cost, each.candidate.name))
 
 
-def _cause(placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
+def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
     """Return what a candidate comes to on so many times the sample's draws."""
     distance, dof = _distance(placed, candidate, seed, more=more)
     cost = candidate.free * float(np.log(min(each.size for each in placed)))
@@ -213,7 +155,7 @@ def _cause(placed: Sequence[_Placed], candidate: Candidate, seed: np.random.Seed
 
 
 def _distance(
-    placed: Sequence[_Placed], candidate: Candidate, seed: np.random.SeedSequence, draws: int = 0, more: int = 1
+    placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, draws: int = 0, more: int = 1
 ) -> tuple[float, int]:
     """Return the squared distance of a candidate over all layers, and its degrees of freedom.
 
@@ -242,7 +184,7 @@ def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
     return Sample(sample.layer, **kept)
 
 
-def _scales(placed: Sequence[_Placed], laws: WeightLaws, seed: np.random.SeedSequence) -> dict[str, _Scale]:
+def _scales(placed: Sequence[Placed], laws: WeightLaws, seed: np.random.SeedSequence) -> dict[str, _Scale]:
     """Return by how much the standard deviations of a sample differ from the declared ones, as far as it shows them.
 
     Matrices whose own numbers are not exposed are taken to be right: another one has their factor then.
@@ -278,7 +220,7 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
     return name.startswith(sizes[0]) and name.endswith(sizes[1])
 
 
-def _scale(placed: Sequence[_Placed], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence) -> _Scale:
+def _scale(placed: Sequence[Placed], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence) -> _Scale:
     """Return the factor by which a sample's sizes differ from a simulator's."""
     of_layers, variances = [], []
     for number, each in enumerate(placed):

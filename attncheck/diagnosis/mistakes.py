@@ -1,14 +1,16 @@
-"""Mistakes that people make in attention layers, as simulators: candidates for what is wrong, beside the faults."""
+"""Mistakes that people make in attention layers: candidates for what is wrong, beside the faults that have a name."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.faults import visibility as seen
+from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
@@ -141,27 +143,99 @@ def _only_itself(layer: AttentionLayer) -> NDArray[np.bool_]:
     return np.eye(layer.seq_len, dtype=bool)
 
 
-#: By what a person reads.
-MISTAKES: Mapping[str, Literal] = {
-    "all heads share one W_Q": _sharing("queries"),
-    "all heads share one W_V": _sharing("values"),
-    "all heads share W_Q and W_K": _sharing("queries", "keys"),
-    "all heads are the same: they share W_Q, W_K and W_V": _sharing("queries", "keys", "values"),
-    "all heads share one W_O": Literal(finish=_shared_output),
-    "heads are split by a view without a transpose: positions and heads are mixed": Literal(project=_split_by_view),
-    "heads are merged by a view without a transpose: outputs mix positions": Literal(finish=_merged_by_view),
-    "queries, keys and values pass through relu": Literal(project=_activated),
-    "keys and values of the first position stand for those of all": Literal(project=_one_input),
-    "softmax normalises over heads and keys together": Literal(weigh=_over_heads),
-    "softmax normalises over heads and not over keys": Literal(weigh=_among_heads),
-    "the mask is inverted: a position sees itself and the later ones": _seeing(_future),
-    "the mask hides a position from itself": _seeing(_past),
-    "each position attends to itself only": _seeing(_only_itself),
-    "masked scores are 0 and not −∞: later positions are seen": Literal(weigh=_filled_with_zero),
-    "the mask is applied after softmax: rows of the attention do not sum to 1": Literal(weigh=_masked_after),
-    "the scale of the scores is applied after softmax": Literal(score=_unscaled, weigh=_scaled_after),
-    **{f"dropout of {share:.0%} of the attention weights is left on": _Dropping(share=share) for share in _DROPPED},
-    "W_O is missing: an output is a neuron of one head": Literal(finish=_concatenated),
-    "W_O is missing: heads are added up": Literal(finish=_added_up),
-    "a bias that all positions share is added to the outputs": Literal(finish=_with_bias),
-}
+MISTAKES: tuple[Fault, ...] = (
+    Fault("one_query_matrix", "all heads share one W_Q", seen.several_heads, _sharing("queries")),
+    Fault("one_value_matrix", "all heads share one W_V", seen.several_groups, _sharing("values")),
+    Fault("one_query_key", "all heads share W_Q and W_K", seen.several_heads, _sharing("queries", "keys")),
+    Fault(
+        "same_heads",
+        "all heads are the same: they share W_Q, W_K and W_V",
+        seen.several_heads,
+        _sharing("queries", "keys", "values"),
+    ),
+    Fault("one_output_matrix", "all heads share one W_O", seen.several_heads, Literal(finish=_shared_output)),
+    Fault(
+        "split_by_view",
+        "heads are split by a view without a transpose: positions and heads are mixed",
+        seen.both(seen.several_heads, seen.several_positions),
+        Literal(project=_split_by_view),
+    ),
+    Fault(
+        "merged_by_view",
+        "heads are merged by a view without a transpose: outputs mix positions",
+        seen.both(seen.several_heads, seen.several_positions),
+        Literal(finish=_merged_by_view),
+    ),
+    Fault(
+        "activated_projections",
+        "queries, keys and values pass through relu",
+        seen.everywhere,
+        Literal(project=_activated),
+    ),
+    Fault(
+        "first_position_only",
+        "keys and values of the first position stand for those of all",
+        seen.several_positions,
+        Literal(project=_one_input),
+    ),
+    Fault(
+        "softmax_over_all",
+        "softmax normalises over heads and keys together",
+        seen.both(seen.softmax, seen.several_heads),
+        Literal(weigh=_over_heads),
+    ),
+    Fault(
+        "softmax_over_heads",
+        "softmax normalises over heads and not over keys",
+        seen.both(seen.softmax, seen.several_heads),
+        Literal(weigh=_among_heads),
+    ),
+    Fault(
+        "inverted_mask",
+        "the mask is inverted: a position sees itself and the later ones",
+        seen.several_positions,
+        _seeing(_future),
+    ),
+    Fault("strict_mask", "the mask hides a position from itself", seen.several_positions, _seeing(_past)),
+    Fault("own_position_only", "each position attends to itself only", seen.several_positions, _seeing(_only_itself)),
+    Fault(
+        "masked_with_zero",
+        "masked scores are 0 and not −∞: later positions are seen",
+        seen.causal,
+        Literal(weigh=_filled_with_zero),
+    ),
+    Fault(
+        "masked_after_softmax",
+        "the mask is applied after softmax: rows of the attention do not sum to 1",
+        seen.both(seen.softmax, seen.causal),
+        Literal(weigh=_masked_after),
+    ),
+    Fault(
+        "scaled_after_softmax",
+        "the scale of the scores is applied after softmax",
+        seen.softmax,
+        Literal(score=_unscaled, weigh=_scaled_after),
+    ),
+    *(
+        Fault(
+            f"dropout_{share:g}",
+            f"dropout of {share:.0%} of the attention weights is left on",
+            seen.everywhere,
+            _Dropping(share=share),
+        )
+        for share in _DROPPED
+    ),
+    Fault(
+        "no_output_matrix",
+        "W_O is missing: an output is a neuron of one head",
+        seen.everywhere,
+        Literal(finish=_concatenated),
+    ),
+    Fault("added_heads", "W_O is missing: heads are added up", seen.everywhere, Literal(finish=_added_up)),
+    Fault(
+        "output_bias",
+        "a bias that all positions share is added to the outputs",
+        seen.everywhere,
+        Literal(finish=_with_bias),
+    ),
+)

@@ -14,7 +14,8 @@ from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.candidates import candidates, right, scaled_by
-from attncheck.diagnosis.fit import Cause, _Placed, fitted
+from attncheck.diagnosis.fit import Cause, fitted
+from attncheck.diagnosis.places import Placed
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.regimes import REGIMES
@@ -113,7 +114,7 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
 )
 def test_what_a_regime_was_read_as_is_said(regime: str, said: str) -> None:
     chosen = REGIMES[regime]
-    first, *_ = words(fitted(samples(FAULTS[chosen.fault].subject, "grams", [chosen.layer], FEW), ROOT)[0])
+    first, *_ = words(fitted(samples(FAULTS[chosen.fault].subject, "grams", [chosen.layer]), ROOT)[0])
     assert said in first or first == FAULTS[chosen.fault].what
 
 
@@ -169,7 +170,7 @@ def test_the_true_cause_is_refused_as_often_as_stated() -> None:
     layer, own = LAYERS[0], right(change=scaled_by({"query_std": 1.3}))
     for seed in range(40):
         first, second = (stream(seed, "tests", "fit", which) for which in ("one", "other"))
-        placed = _Placed(Sample.from_mapping(layer, own(layer, SIZE, first), SIZE))
+        placed = Placed(Sample.from_mapping(layer, own(layer, SIZE, first), SIZE))
         other = Sample.from_mapping(layer, own(layer, SIZE, second), SIZE)
         p_values.append(stats.chi2.sf(placed.distance(other), placed.dof))
     assert min(p_values) > 1e-4
