@@ -31,7 +31,7 @@ from attncheck.looks.profiles import PROFILES, Profile
 from attncheck.looks.unit import Cost, Unit, plan
 from attncheck.subject import Subject
 
-COMMANDS = ("run", "replay", "explain", "gate", "power", "inspect", "check", "report", "paper")
+COMMANDS = ("init", "run", "replay", "explain", "gate", "power", "inspect", "check", "report", "paper")
 
 
 def refused(said: str) -> str:
@@ -120,6 +120,8 @@ UNUSABLE = {
     ("inspect", "math:pi", "--width", "64"): "is no function",
     ("inspect", "builtins:object", "--width", "64"): "is no module of torch, flax, keras, equinox",
     ("inspect", "builtins:object", "--width", "x"): "width='x': must be a whole number",
+    ("init", ""): "folder='': names no folder; pass one, or . for the current one",
+    ("init", "--framework", "tensor"): "attncheck init --help",
     ("report", "none.jsonl", "--paper", "nowhere"): "holds no figure",
 }
 

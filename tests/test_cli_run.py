@@ -166,7 +166,10 @@ def test_run_works_in_any_folder_and_leaves_only_its_record(folder: Path, small_
 
 
 def test_run_takes_the_properties_of_the_package() -> None:
-    assert properties_folder() == ROOT / "properties"
+    """Those of a clone, or of a wheel: the same files."""
+    in_clone, found = ({path.name for path in each.glob("*.py")} for each in (ROOT / "properties", properties_folder()))
+    assert "test_scores.py" in in_clone
+    assert found == in_clone
 
 
 def test_run_renders_a_report(folder: Path, shifted_run: Done) -> None:
@@ -361,7 +364,7 @@ def test_ctrl_c_while_workers_begin_is_one_line(
 def test_properties_are_shipped_with_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert shipped["properties"] == "attncheck/_properties"
+    assert shipped["properties"] == "attncheck/properties"
     assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:main"}
 
 

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from attncheck._lib.errors import check_whole, refuse
 
 ProfileName = Literal["smoke", "default", "thorough"]
+Beginning = Literal["numpy", "torch"]
 PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
 #: An option that ``-o`` stands for too.
 Out = Parameter(name=["--out", "-o"])
@@ -67,7 +68,7 @@ def whole_of(field: str, text: str) -> int:
     return check_whole(field, _number(text), 1, f"pass a whole number, e.g. --{field} 64")
 
 
-def folder_of(text: str) -> Path:
+def folder_of(text: str, field: str = "out") -> Path:
     """Return a folder to write into; the current one has a name too, ``.``.
 
     Raises
@@ -81,7 +82,7 @@ def folder_of(text: str) -> Path:
     'paper'
     """
     if not text.strip():
-        refuse("out", text, "names no folder", "pass one, e.g. --out paper, or --out . for the current one")
+        refuse(field, text, "names no folder", "pass one, or . for the current one")
     return Path(text)
 
 

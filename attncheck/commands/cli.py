@@ -32,6 +32,7 @@ app = App(
 
 #: Each command with its help for the list of commands: a module of its own, imported when it is called.
 COMMANDS = {
+    "init": "Write files to begin with: a layer, a test of it, and a workflow of GitHub that runs both.",
     "run": "Hold a simulator to the theorem, and write a record of it.",
     "inspect": "Say what an attention layer of torch, flax, keras or equinox is at initialisation.",
     "check": "Hold samples produced elsewhere to the exact law at their width and to the limit.",

@@ -79,7 +79,7 @@ def properties_folder() -> Path:
         If they are in neither place.
     """
     package = PACKAGE
-    for folder in (package / "_properties", package.parent / "properties"):
+    for folder in (package / "properties", package.parent / "properties"):
         if folder.is_dir():
             return folder
     refuse("properties", str(package), "are not installed", "install attncheck again")

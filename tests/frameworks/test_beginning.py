@@ -1,0 +1,27 @@
+"""`attncheck init --framework torch`: what it writes runs as it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
+
+pytest.importorskip("torch")
+
+
+def test_each_line_of_the_workflow_passes(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path), "--framework", "torch"]) == ExitCode.CONSISTENT
+    workflow = (tmp_path / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    lines = [line.split() for line in re.findall(r"^ *- run: (.*)$", workflow, re.MULTILINE)]
+    assert [line[:4] for line in lines[:2]] == [["python", "-m", "pip", "install"]] * 2
+    for program, *arguments in lines[2:]:
+        command = [sys.executable, *(["-m", "attncheck"] if program == "attncheck" else []), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == ExitCode.CONSISTENT, done.stdout + done.stderr
+    assert (tmp_path / "report.html").exists()

@@ -1,0 +1,96 @@
+"""The first hour with nothing but the wheel: what it has in it runs in an empty project, and a mistake is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attncheck._lib.exit_codes import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+Shell = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what the wheel has in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    zipfile.ZipFile(built).extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture
+def shell(wheel: Path, tmp_path: Path) -> Shell:
+    """Return what runs a line in an empty project, where attncheck is that of the wheel."""
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PYTHONPATH": str(wheel), "PATH": programs}
+    environment.pop("PYTEST_ADDOPTS", None)
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=500
+        )
+
+    return run
+
+
+def digest(said: str) -> str:
+    return said.partition("Digest of all digits: ")[2].partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "shipped"),
+    {
+        "properties": "properties",
+        "reports/templates": "_reports/templates",
+        "attncheck/commands/start": "commands/start",
+    }.items(),
+)
+def test_the_wheel_has_what_a_clone_has(folder: str, shipped: str, wheel: Path) -> None:
+    files = [path for path in (ROOT / folder).rglob("*.*") if path.is_file() and path.suffix != ".pyc"]
+    assert files
+    for path in files:
+        copy = wheel / "attncheck" / shipped / path.relative_to(ROOT / folder)
+        assert copy.read_bytes() == path.read_bytes()
+
+
+def test_what_init_writes_runs_as_it_is_and_so_do_the_properties(wheel: Path, shell: Shell, tmp_path: Path) -> None:
+    """Each line of the workflow to the letter; then pytest, beside a test of one's own, to the same digest."""
+    assert shell("python -c 'import attncheck; print(attncheck.__file__)'").stdout.startswith(str(wheel))
+    assert shell("attncheck init").returncode == ExitCode.CONSISTENT
+    workflow = (tmp_path / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    install, *lines = re.findall(r"^ *- run: (.*)$", workflow, re.MULTILINE)
+    assert install == "python -m pip install attncheck"
+    done = [shell(line) for line in lines]
+    assert [each.returncode for each in done] == [0, 0], "\n".join(each.stdout + each.stderr for each in done)
+    assert "CONSISTENT: simulator:simulate" in done[1].stdout
+    assert (tmp_path / "report.html").exists()
+
+    own = "def test_own(attncheck_layer):\n    assert attncheck_layer.__name__ == 'inspect'\n"
+    (tmp_path / "test_own.py").write_text(own, encoding="utf-8")
+    options = "--attncheck-subject simulator:simulate --attncheck-profile smoke"
+    tested = shell(f"pytest -n 2 test_own.py --pyargs attncheck.properties {options}")
+    assert tested.returncode == pytest.ExitCode.OK, tested.stdout + tested.stderr
+    assert len(digest(tested.stdout)) == 16
+    assert digest(tested.stdout) == digest(done[1].stdout)
+
+
+def test_a_mistake_is_named(shell: Shell, tmp_path: Path) -> None:
+    assert shell("attncheck init").returncode == ExitCode.CONSISTENT
+    code = (tmp_path / "simulator.py").read_text(encoding="utf-8")
+    mistaken = code.replace("Q @ K.swapaxes(-1, -2) / np.sqrt(n)", "Q @ K.swapaxes(-1, -2) / n")
+    assert mistaken != code
+    (tmp_path / "simulator.py").write_text(mistaken, encoding="utf-8")
+    done = shell("python -m pytest test_simulator.py")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"cause: +scores are divided by n where √n is declared", done.stdout)

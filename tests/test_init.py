@@ -1,0 +1,75 @@
+"""`attncheck init`: what it writes runs as it is, and nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
+
+FILES = {
+    "numpy": ["simulator.py", "test_simulator.py", ".github/workflows/attncheck.yml"],
+    "torch": ["layer.py", "test_layer.py", ".github/workflows/attncheck.yml"],
+}
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("framework", FILES)
+def test_what_is_written_is_listed(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "new"), "--framework", framework]) == ExitCode.CONSISTENT
+    said = capsys.readouterr().out.splitlines()
+    assert files_in(tmp_path / "new") == sorted(FILES[framework])
+    assert said[: len(FILES[framework])] == [f"wrote {tmp_path / 'new' / name}" for name in FILES[framework]]
+    assert said[3:6] == ["next:", f"  cd {tmp_path / 'new'}", f"  python -m pytest {FILES[framework][1]}"]
+
+
+def test_the_current_folder_is_the_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == ExitCode.CONSISTENT
+    assert files_in(tmp_path) == sorted(FILES["numpy"])
+    assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]
+
+
+def test_the_simulator_passes(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path)]) == ExitCode.CONSISTENT
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_simulator.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+
+
+@pytest.mark.parametrize("framework", FILES)
+@pytest.mark.parametrize("there", [[0], [1], [2], [0, 2]])
+def test_no_file_is_overwritten(
+    framework: str, there: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [FILES[framework][number] for number in there]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    assert main(["init", str(tmp_path), "--framework", framework]) == ExitCode.UNUSABLE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"has {', '.join(names)} already; move that away, or name another folder" in said.err
+    assert files_in(tmp_path) == sorted(names)
+    assert all((tmp_path / name).read_text(encoding="utf-8") == "mine" for name in names)
+
+
+def test_a_link_to_nowhere_is_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "simulator.py").symlink_to(tmp_path / "elsewhere.py")
+    assert main(["init", str(tmp_path)]) == ExitCode.UNUSABLE
+    assert not (tmp_path / "elsewhere.py").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["init", str(tmp_path / "file")]) == ExitCode.UNUSABLE
+    assert "cannot be written" in capsys.readouterr().err
