@@ -9,8 +9,15 @@ from pathlib import Path
 from attncheck._lib.errors import InputError
 
 
-def write_whole(path: Path, content: bytes) -> Path:
+def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
     """Write a file in one step, in a folder that is made where there is none; return its path.
+
+    Parameters
+    ----------
+    path : Path
+    content : bytes
+    option : str
+        What named the file, for the error.
 
     Raises
     ------
@@ -31,7 +38,9 @@ def write_whole(path: Path, content: bytes) -> Path:
         else:
             _replace(path.resolve(), content)
     except OSError as error:
-        raise InputError(f"out={path}: cannot be written ({error.strerror or error}); choose another path") from None
+        raise InputError(
+            f"{option}={path}: cannot be written ({error.strerror or error}); choose another path"
+        ) from None
     return path
 
 

@@ -14,6 +14,7 @@ def gate(
     summary: Path | None = None,
     json: Path | None = None,
     false_alarm: float | None = None,
+    write_baseline: bool = False,
 ) -> int:
     """Decide whether a run may pass: complete, not violated, and no worse than a baseline.
 
@@ -22,7 +23,8 @@ def gate(
     run
         The record of the run.
     baseline
-        The record to compare with. If there is none, the gate fails and writes BASELINE.candidate.
+        What to compare with: what --write-baseline wrote, or any record. If there is none, the gate fails and writes
+        BASELINE.candidate.
     junit
         Write the cases as JUnit XML to this file.
     summary
@@ -31,12 +33,15 @@ def gate(
         Write everything that was found as JSON to this file.
     false_alarm
         The chance that unchanged work is called drifted; by default the budget of the run.
+    write_baseline
+        Compare with nothing: make the run the baseline, if nothing is wrong with it by itself. A name that ends in .xz
+        makes it small.
     """
     from attncheck.gate import gate as judge
     from attncheck.gate.cases import sentence
     from attncheck.gate.outputs import write_json, write_junit, write_summary
 
-    judgement = judge(run, baseline, false_alarm)
+    judgement = judge(run, baseline, false_alarm, write=write_baseline)
     print(sentence(judgement))
     for finding in judgement.findings:
         print(f"  {finding.part}: {finding.text}")

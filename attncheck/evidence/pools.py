@@ -131,14 +131,11 @@ def _sums(scores: Sequence[Score]) -> _Sums:
         return math.fsum(w * value for w, value in zip(weights, values, strict=True))
 
     root = math.sqrt(information)
-    clipped = [min(max(each.z, -CLIP), CLIP) for each in scores]
-    return _Sums(
-        kind=scores[0],
-        z=weighed(clipped) / root,
-        information=information,
-        bias=weighed([each.bias for each in scores]) / root,
-        effect=weighed([each.z for each in scores]) / information,
-    )
+    z = weighed([min(max(each.z, -CLIP), CLIP) for each in scores]) / root
+    bias = weighed([each.bias for each in scores]) / root
+    # A p-value of 1 has a score of -37, which says no more than a small one that there is no excess.
+    effect = max(z, 0.0) / root if scores[0].one_sided else weighed([each.z for each in scores]) / information
+    return _Sums(scores[0], z, information, bias, effect)
 
 
 def _outcome_of_scores(scores: Sequence[Score]) -> Outcome:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import shutil
 from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
-from attncheck.gate.account import Account, Names, read_account
+from attncheck.gate.account import Account, read_account
+from attncheck.gate.book import Book, Names, read_book
 from attncheck.gate.judge import judge_against, judge_run, notes_on
+from attncheck.records.baseline import write_baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Judgement:
     Attributes
     ----------
     run : Account
-    baseline : Account or None
+    baseline : Book or None
     baseline_path : Path
     findings : tuple of Finding
         Every reason not to pass: completeness first, then verdicts, uniformity, drift and power.
@@ -31,7 +30,7 @@ class Judgement:
     """
 
     run: Account
-    baseline: Account | None
+    baseline: Book | None
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -47,7 +46,7 @@ class Judgement:
         return ExitCode.of(self.verdict)
 
 
-def gate(run: Path, baseline: Path, false_alarm: float | None = None) -> Judgement:
+def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: bool = False) -> Judgement:
     """Decide whether a run may pass.
 
     Parameters
@@ -55,10 +54,12 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None) -> Judgeme
     run : Path
         The record of the run, by any number of workers.
     baseline : Path
-        The record that it is held against; seed, profile and versions may differ. If there is none, the run
-        does not pass, and becomes the candidate for one if nothing else is wrong with it.
+        What it is held against, written by `write` or any whole record; seed, profile and versions may differ. If
+        there is none, the run does not pass, and becomes the candidate for one if nothing else is wrong with it.
     false_alarm : float, optional
         The chance that unchanged work is called drifted; the budget of the run by default.
+    write : bool
+        Make the run the baseline if nothing is wrong with it by itself, in place of one that is there.
 
     Returns
     -------
@@ -77,10 +78,10 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None) -> Judgeme
     remedy = "pass a chance, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
-    if not baseline.exists():
-        findings.append(_without_baseline(run, baseline, findings))
-        return Judgement(ours, None, baseline, _ordered(findings), ())
-    theirs = read_account(baseline, names)
+    if write or not baseline.exists():
+        finding, note = _written(run, baseline, write, wrong=bool(findings))
+        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note)
+    theirs = read_book(baseline, names)
     findings += judge_against(ours, theirs, level)
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)))
 
@@ -90,27 +91,17 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
 
 
-def _without_baseline(run: Path, baseline: Path, findings: list[Finding]) -> Finding:
-    text = f"there is no baseline {baseline}"
-    if findings:
-        return Finding("completeness", "incomplete", f"{text}; this run cannot become one")
-    candidate = baseline.with_name(f"{baseline.name}.candidate")
-    _copy(run, candidate)
-    return Finding("completeness", "incomplete", f"{text}; look at {candidate} and rename it to accept this run as one")
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a record; its new name appears with the last byte."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, partial)
-        os.replace(partial, target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        remedy = "choose another path for the baseline"
-        raise InputError(f"baseline={target}: cannot be written ({error.strerror}); {remedy}") from None
+def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Write a baseline, or a candidate for one, if nothing is wrong with a run; return findings and notes."""
+    lacking = "" if baseline.exists() else f"there is no baseline {baseline}; "
+    if wrong:
+        return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()
+    target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
+    size = f"{write_baseline(run, target) / 1000:.1f} kB"
+    if accepted:
+        return (), (f"{target} is the baseline now ({size})",)
+    text = f"{lacking}look at the run, and rename {target} ({size}) to accept it as one"
+    return (Finding("completeness", "incomplete", text),), ()
 
 
 __all__ = ["Finding", "Judgement", "gate"]

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from attncheck._lib.words import chance
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.gate.account import Account, IntArray, Line
+from attncheck.gate.account import Account, Line
+from attncheck.gate.book import IntArray
 
 PARTS = {
     "completeness": "planned, reported, and no less than the baseline",
@@ -52,10 +53,10 @@ def cases(judgement: Judgement) -> Iterator[Case]:
 def sentence(judgement: Judgement) -> str:
     """Return the verdict in a sentence."""
     run = judgement.run
+    against = "" if judgement.baseline is None else f", held against {judgement.baseline_path}"
     return (
         f"{run.scope.beside(judgement.verdict)}: {run.head.subject}, {run.examined_as_planned} of {run.planned.size} "
-        f"planned results examined, false-alarm budget {run.head.false_alarm:g}, held against "
-        f"{judgement.baseline_path}."
+        f"planned results examined, false-alarm budget {run.head.false_alarm:g}{against}."
     )
 
 

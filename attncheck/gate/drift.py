@@ -11,7 +11,8 @@ from scipy.special import ndtr, ndtri
 
 from attncheck.evidence.family import CONFIDENCE
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.account import Account, FloatArray, IntArray
+from attncheck.gate.account import Account
+from attncheck.gate.book import Book, FloatArray, IntArray
 
 # Half widths of intervals are this many standard errors.
 _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
@@ -32,7 +33,7 @@ class Change:
     p_value: float
 
 
-def moved(run: Account, baseline: Account, false_alarm: float) -> list[Change]:
+def moved(run: Account, baseline: Book, false_alarm: float) -> list[Change]:
     """Return the effects that moved by more than the errors of both allow, the most significant first.
 
     Effects that are consistent in both records are compared. Each distance is measured in joint standard
@@ -56,7 +57,7 @@ def moved(run: Account, baseline: Account, false_alarm: float) -> list[Change]:
     )
 
 
-def weaker(run: Account, baseline: Account) -> list[Change]:
+def weaker(run: Account, baseline: Book) -> list[Change]:
     """Return the gaps that grew, and failing that the sizes and planned powers that fell, by more than `SLACK`."""
     ours, theirs = run.common(baseline)
     both = run.examined[ours] & baseline.examined[theirs]
@@ -73,7 +74,7 @@ def weaker(run: Account, baseline: Account) -> list[Change]:
     return sorted(found, key=lambda change: (change.check, change.unit))
 
 
-def unexamined(run: Account, baseline: Account) -> list[tuple[str, str, str]]:
+def unexamined(run: Account, baseline: Book) -> list[tuple[str, str, str]]:
     """Return check, unit and reason of what the baseline examined and the run planned but did not examine."""
     ours, theirs = run.common(baseline)
     lost = ours[baseline.examined[theirs] & ~run.examined[ours]]
@@ -89,7 +90,7 @@ def by_check(changes: Iterable[Change]) -> dict[str, list[Change]]:
     return dict(grouped)
 
 
-def _numbers(account: Account, where: IntArray) -> Callable[[str], FloatArray]:
+def _numbers(account: Book, where: IntArray) -> Callable[[str], FloatArray]:
     return lambda name: account.numbers[name][where]
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-
-import numpy as np
 
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import drift
-from attncheck.gate.account import Account, IntArray
+from attncheck.gate.account import Account
+from attncheck.gate.book import Book
 
 # Names that a sentence lists.
 _LISTED = 3
@@ -25,7 +24,7 @@ def judge_run(run: Account) -> Iterator[Finding]:
         yield Finding("completeness", "incomplete", text)
 
 
-def judge_against(run: Account, baseline: Account, false_alarm: float) -> Iterator[Finding]:
+def judge_against(run: Account, baseline: Book, false_alarm: float) -> Iterator[Finding]:
     """Iterate over what a run lacks or shows that its baseline did not."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
@@ -37,13 +36,24 @@ def judge_against(run: Account, baseline: Account, false_alarm: float) -> Iterat
             f"{check}: the effect moved from {first.before:.4g} to {first.now:.4g} (p = {first.p_value:.2g}) on "
             f"{_layers(run, changes)}",
         )
-    for check, changes in drift.by_check(drift.weaker(run, baseline)).items():
-        yield Finding("power", "incomplete", f"{check}: {_loss(changes[0])} on {_layers(run, changes)}")
+    if _comparable(run, baseline):
+        yield from _weaker(run, baseline)
 
 
-def notes_on(run: Account, baseline: Account) -> Iterator[str]:
+def _weaker(run: Account, baseline: Book) -> Iterator[Finding]:
+    """Iterate over losses of power, those by the same numbers together."""
+    alike: dict[str, list[drift.Change]] = defaultdict(list)
+    for changes in drift.by_check(drift.weaker(run, baseline)).values():
+        alike[_loss(changes[0])] += changes
+    for loss, changes in alike.items():
+        checks = _list(dict.fromkeys(change.check for change in changes))
+        units = {change.unit: change for change in changes}
+        yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(run, list(units.values()))}")
+
+
+def notes_on(run: Account, baseline: Book) -> Iterator[str]:
     """Iterate over differences from the baseline that keep nothing from passing."""
-    for name in ("seed", "profile", "false_alarm"):
+    for name in ("seed", "false_alarm"):
         before, now = getattr(baseline.head, name), getattr(run.head, name)
         if before != now:
             yield f"{name.replace('_', ' ')} is {now}, {before} in the baseline"
@@ -54,48 +64,60 @@ def notes_on(run: Account, baseline: Account) -> Iterator[str]:
     )
     if versions:
         yield "versions differ: " + ", ".join(versions)
-    new = sorted(_checks(run) - _checks(baseline))
+    new = sorted(run.names.checks(run.single) - baseline.names.checks(baseline.single))
     if new:
         yield f"not in the baseline: {_list(new)}; make a new baseline to hold on to it"
     if baseline.having(Verdict.VIOLATED).any():
         yield "the baseline has violated results; their effects were not compared"
 
 
-def _missing(run: Account, baseline: Account) -> Iterator[str]:
+def _missing(run: Account, baseline: Book) -> Iterator[str]:
     if run.head.subject != baseline.head.subject:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
-    if baseline.closing is None:
-        yield "the baseline is of a run that did not end; make a new one"
-    ours, theirs, examined = _units(run, run.planned), _units(baseline, baseline.planned), _examined_units(baseline)
-    for name, before in sorted(theirs.items()):
-        # How many layers stand in for those that a subject refuses is another number for another seed.
-        owed = before if run.head.seed == baseline.head.seed else examined[name]
-        if not ours[name]:
-            yield f"the property {name} was not planned; the baseline has it on {_number(before, 'layer')}"
-        elif ours[name] < owed:
-            yield f"the property {name} was planned on {_number(ours[name], 'layer')}, on {owed} in the baseline"
-    gone = sorted(check for check in _checks(baseline) - _checks(run) if ours[check.partition(".")[0]])
-    if gone:
-        yield f"{_number(len(gone), 'check')} of the baseline not planned: {_list(gone)}"
+    if baseline.closing is None or baseline.closing.verdict == "incomplete":
+        yield "the baseline is of a run that did not end or is incomplete; make a new one"
+    if _comparable(run, baseline):
+        yield from _missing_layers(run, baseline)
+        yield from _missing_results(run, baseline)
+    else:
+        remedy = f"run with --profile {baseline.head.profile}, or make a new baseline"
+        yield f"profile={run.head.profile}: the baseline is of the profile {baseline.head.profile}; {remedy}"
+
+
+def _comparable(run: Account, baseline: Book) -> bool:
+    """Return whether both looked as closely: another profile visits other layers, with other draws."""
+    return run.head.profile == baseline.head.profile
+
+
+def _missing_layers(run: Account, baseline: Book) -> Iterator[str]:
+    """Iterate over what is wrong with the cases of each property, pools aside."""
+    planned, examined = run.names.units(run.planned), baseline.names.units(baseline.single)
+    fixed = set(baseline.head.fixed)
+    owed = {unit for unit in examined if unit.partition("@")[2] in fixed}
+    now, before, lasting, kept = map(_by_property, (planned, examined, owed, owed & planned))
+    for name, number in sorted(before.items()):
+        if not now[name]:
+            yield f"the property {name} was not planned; the baseline has it on {_number(number, 'layer')}"
+        elif kept[name] < lasting[name]:
+            yield f"{name} was planned on {kept[name]} of the {lasting[name]} fixed layers of the baseline"
+        elif now[name] < number:
+            yield f"{name} was planned on {_number(now[name], 'layer')}, the baseline examined it on {number}"
+
+
+def _missing_results(run: Account, baseline: Book) -> Iterator[str]:
+    planned = _by_property(run.names.units(run.planned))
+    gone = baseline.names.checks(baseline.single) - run.names.checks(run.planned)
+    names = sorted(check for check in gone if planned[check.partition(".")[0]])
+    if names:
+        yield f"{_number(len(names), 'check')} of the baseline not planned: {_list(names)}"
     lost = drift.unexamined(run, baseline)
     for reason, number in Counter(reason for _, _, reason in lost).items():
         names = sorted({check for check, _, why in lost if why == reason})
         yield f"{_number(number, 'result')} no longer examined ({reason or 'no reason given'}): {_list(names)}"
 
 
-def _units(account: Account, keys: IntArray) -> Counter[str]:
-    """Return on how many layers each property is among results."""
-    units = {unit for _, unit in account.names.pairs(keys)}
+def _by_property(units: Iterable[str]) -> Counter[str]:
     return Counter(unit.partition("@")[0] for unit in units)
-
-
-def _examined_units(account: Account) -> Counter[str]:
-    """Return on how many layers anything of each property was examined."""
-    return _units(account, np.intersect1d(account.keys[account.examined], account.planned))
-
-
-def _checks(account: Account) -> set[str]:
-    return {check for check, _ in account.names.pairs(account.planned)}
 
 
 def _loss(change: drift.Change) -> str:

@@ -16,6 +16,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account
+from attncheck.gate.book import Book
 from attncheck.gate.cases import PARTS, Case, cases, describe, sentence
 from attncheck.records.words import replay_command
 
@@ -115,7 +116,7 @@ def _document(judgement: Judgement) -> dict[str, object]:
         ],
         "notes": list(judgement.notes),
         "run": _record(run),
-        "baseline": None if judgement.baseline is None else _record(judgement.baseline),
+        "baseline": None if judgement.baseline is None else _book(judgement.baseline),
         "claims": {
             name: {str(verdict): counts[verdict] for verdict in Verdict} for name, counts in sorted(run.claims.items())
         },
@@ -139,17 +140,23 @@ def _document(judgement: Judgement) -> dict[str, object]:
 
 
 def _record(account: Account) -> dict[str, object]:
-    head, closing = account.head, account.closing
+    return _book(account) | {
+        "planned": int(account.planned.size),
+        "reported": int(account.keys.size),
+        "examined": account.examined_as_planned,
+    }
+
+
+def _book(book: Book) -> dict[str, object]:
+    head, closing = book.head, book.closing
     return {
-        "path": str(account.path),
+        "path": str(book.path),
         "subject": head.subject,
         "seed": head.seed,
         "profile": head.profile,
         "false_alarm": head.false_alarm,
         "versions": head.versions,
-        "planned": int(account.planned.size),
-        "reported": int(account.keys.size),
-        "examined": account.examined_as_planned,
+        "examined": int(book.single.size),
         "verdict": None if closing is None else closing.verdict,
         "digest": None if closing is None else closing.digest,
     }

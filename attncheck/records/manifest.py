@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from attncheck._lib.arithmetic import in_use
@@ -16,7 +16,14 @@ _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodel
 
 
 def manifest_of(
-    *, seed: int, profile: str, false_alarm: float, level: float, subject: str, planned: Sequence[Planned]
+    *,
+    seed: int,
+    profile: str,
+    false_alarm: float,
+    level: float,
+    subject: str,
+    planned: Sequence[Planned],
+    fixed: Iterable[str],
 ) -> Manifest:
     """Return the manifest of a run that starts now, on this machine."""
     return Manifest(
@@ -28,6 +35,7 @@ def manifest_of(
         level=level,
         subject=subject,
         planned=list(planned),
+        fixed=sorted(set(fixed)),
         machine=this_machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )

@@ -8,12 +8,13 @@ bytes before it, so that a record that was edited is told from one that was writ
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -28,7 +29,9 @@ except ImportError:  # Windows
 #: The schema that is written and read.
 SCHEMA = 3
 _AGAIN = "make the record again"
-_NO_MANIFEST = "has no manifest in its first line; pass a record that attncheck wrote"
+_NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
+# How a compressed record begins.
+_XZ = b"\xfd7zXZ\0"
 # How `Writer` begins a record.
 _OPENING = b'{"type":"manifest"'
 
@@ -42,7 +45,11 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
-    """What a run is: versions, seed, budget, subject and everything it planned to do."""
+    """What a run is: versions, seed, budget, subject and everything it planned to do.
+
+    ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks what
+    `attncheck.records.baseline` wrote.
+    """
 
     schema: int
     versions: dict[str, str]
@@ -54,6 +61,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     planned: list[Planned]
     machine: dict[str, str] = {}
     started: str = ""
+    fixed: list[str] = []
+    baseline: bool = False
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
@@ -208,6 +217,7 @@ def of_pool(result: Reported) -> bool:
 class _Head(msgspec.Struct):
     type: Any = None
     schema: Any = None
+    baseline: Any = False
 
 
 def result_digest(r: Any) -> bytes:
@@ -276,7 +286,7 @@ class Writer:
         if self._failure:
             raise InputError(self._failure)
         if isinstance(line, Closing):
-            line = msgspec.structs.replace(line, content=_hex(self._content))
+            line = msgspec.structs.replace(line, content=content_hash(self._content))
         data = msgspec.json.encode(line) + b"\n"
         try:
             if self._file is None:
@@ -318,7 +328,7 @@ def read(path: Path) -> Iterator[Line]:
     return read_as(path, Line)
 
 
-def read_as(path: Path, lines: Any) -> Iterator[Any]:
+def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
     """Iterate over the lines of a record as structs of the reader's own.
 
     Parameters
@@ -326,37 +336,67 @@ def read_as(path: Path, lines: Any) -> Iterator[Any]:
     path : Path
     lines : type
         A union of tagged structs for manifest, result and closing line, with the fields that are wanted.
+    baseline : bool
+        Whether a record that keeps only what a baseline does will do; it may be compressed.
 
     Raises
     ------
     InputError
         As for `read`.
     """
+    source = _Source(path, "baseline" if baseline else "record")
     decoder = msgspec.json.Decoder(lines)
     content = hashlib.sha256()
     ended = False
+    with _opened(source) as file:
+        # A large file of another kind may be one long line.
+        if file.peek(1)[:1] != b"{":
+            raise source.error(*_NO_MANIFEST)
+        for number, raw in enumerate(file, 1):
+            if number == 1:
+                _check_head(source, raw)
+            if not raw.endswith(b"\n"):
+                return
+            line = _decoded(source, number, raw, decoder)
+            kind = line.__struct_config__.tag
+            if ended or (kind == "manifest") != (number == 1):
+                raise source.error(f"line {number} does not belong there")
+            if kind == "closing":
+                ended = True
+                if line.content != content_hash(content):
+                    raise source.error("was edited after the run")
+            content.update(raw)
+            yield line
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A file that is read as a record or as a baseline, for what is wrong with it."""
+
+    path: Path
+    what: str
+
+    def error(self, problem: str, remedy: str = "") -> InputError:
+        return InputError(f"{self.what}={self.path}: {problem}; {remedy or f'make the {self.what} again'}")
+
+
+@contextlib.contextmanager
+def _opened(source: _Source) -> Iterator[io.BufferedReader]:
+    """Open a record, which may be compressed."""
     try:
-        with open(path, "rb") as file:
-            # A large file of another kind may be one long line.
-            if file.peek(1)[:1] != b"{":
-                raise InputError(f"record={path}: {_NO_MANIFEST}")
-            for number, raw in enumerate(file, 1):
-                if number == 1:
-                    _check_schema(path, raw)
-                if not raw.endswith(b"\n"):
-                    return
-                line = _decoded(path, number, raw, decoder)
-                kind = line.__struct_config__.tag
-                if ended or (kind == "manifest") != (number == 1):
-                    raise InputError(f"record={path}: line {number} does not belong there; {_AGAIN}")
-                if kind == "closing":
-                    ended = True
-                    if line.content != _hex(content):
-                        raise InputError(f"record={path}: was edited after the run; {_AGAIN}")
-                content.update(raw)
-                yield line
+        with open(source.path, "rb") as file:
+            if not file.peek(len(_XZ)).startswith(_XZ):
+                yield file
+                return
+            import lzma  # some builds of Python lack it
+
+            try:
+                with lzma.open(file) as inside:
+                    yield cast("io.BufferedReader", inside)
+            except (lzma.LZMAError, EOFError) as error:
+                raise source.error(f"is cut or damaged ({str(error).rstrip('.')})") from None
     except OSError as error:
-        raise InputError(f"record={path}: cannot be read ({error.strerror}); pass the path of a run record") from None
+        raise source.error(f"cannot be read ({error.strerror})", "pass the path of a run record") from None
 
 
 @contextlib.contextmanager
@@ -388,31 +428,33 @@ def read_manifest(path: Path) -> Manifest:
     return first
 
 
-def _check_schema(path: Path, first: bytes) -> None:
-    """Refuse a first line that is not a manifest of this schema."""
+def _check_head(source: _Source, first: bytes) -> None:
+    """Refuse a first line that is not a manifest of this schema, or a baseline's where a whole record is wanted."""
     head = _Head()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             head = msgspec.json.decode(first, type=_Head)
     elif first.startswith(_OPENING) or _OPENING.startswith(first):
-        raise InputError(f"record={path}: is cut in its first line; {_AGAIN}")
+        raise source.error("is cut in its first line")
     if head.type != "manifest":
-        raise InputError(f"record={path}: {_NO_MANIFEST}")
-    if type(head.schema) is int and head.schema == SCHEMA:
-        return
-    # Only a number that is larger can be of a version to come.
-    remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else _AGAIN
-    raise InputError(f"record={path}: has schema {head.schema!r}, this version reads {SCHEMA}; {remedy}")
+        raise source.error(*_NO_MANIFEST)
+    if type(head.schema) is not int or head.schema != SCHEMA:
+        # Only a number that is larger can be of a version to come.
+        remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
+        raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
+    if head.baseline and source.what != "baseline":
+        raise source.error("is a baseline, which keeps only what runs are held against", "pass the record of a run")
 
 
-def _decoded(path: Path, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"record={path}: line {number} is broken ({error}); {_AGAIN}") from None
+        raise source.error(f"line {number} is broken ({error})") from None
 
 
-def _hex(content: hashlib._Hash) -> str:
+def content_hash(content: hashlib._Hash) -> str:
+    """Return the hash that a closing line holds of the bytes before it."""
     return content.hexdigest()[:32]
 
 

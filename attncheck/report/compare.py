@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import NormalDist
 
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records.baseline import Head, Kept, read_baseline
 from attncheck.records.bounded import Largest
 from attncheck.records.gather import Gathered
-from attncheck.records.schema import Result, read
+from attncheck.records.schema import Closing, Result, read
 from attncheck.records.words import in_departures
 
 #: Chance that any effect of two equal runs is said to have moved.
@@ -28,11 +29,71 @@ _MOST = 300_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Before:
-    """What is kept of a result of the baseline."""
+    """What is kept of a result of the baseline; the effect is NaN where a baseline keeps none."""
 
     verdict: str
     effect: float
     half: float
+
+
+@dataclasses.dataclass
+class Earlier:
+    """What is known of a baseline.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : Head
+    closing : Closing or None
+        None if its run did not finish.
+    examined, violated : int
+        Examined results on single cases; violated ones, pools among them.
+    results : dict of str to Before
+        Examined results by id.
+    complete : bool
+        Whether all examined results are there; those of very long records are not.
+    """
+
+    path: Path
+    manifest: Head
+    closing: Closing | None = None
+    examined: int = 0
+    violated: int = 0
+    results: dict[str, Before] = dataclasses.field(default_factory=dict)
+    complete: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """What its run ended with."""
+        return "incomplete" if self.closing is None else self.closing.verdict
+
+    def take(self, line: Kept) -> None:
+        """Take an examined result."""
+        self.examined += not line.of
+        self.violated += line.verdict == Verdict.VIOLATED
+        self.complete &= len(self.results) < _MOST
+        if self.complete:
+            self.results[line.id] = Before(line.verdict, *_effect(line))
+
+
+def read_earlier(path: Path) -> Earlier:
+    """Read a baseline.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    lines = read_baseline(path)
+    head = next(lines)
+    assert isinstance(head, Head)
+    earlier = Earlier(path, head)
+    for line in lines:
+        if isinstance(line, Kept):
+            earlier.take(line)
+        elif isinstance(line, Closing):
+            earlier.closing = line
+    return earlier
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -60,7 +121,7 @@ class Shift:
     def earlier(self) -> str:
         """The effect in the baseline, with its interval."""
         effect, half = self.before.effect, self.before.half
-        return f"{effect:.4g} ± {half:.2g}"
+        return "not kept" if math.isnan(effect) else f"{effect:.4g} ± {half:.2g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +130,7 @@ class Comparison:
 
     Attributes
     ----------
-    baseline : Gathered
+    baseline : Earlier
     compared, moved, flipped : int
         Results with an effect in both runs, those that moved beyond their joint error, and those whose verdict
         changed.
@@ -85,7 +146,7 @@ class Comparison:
         Whether effects were compared; those of very long records are not.
     """
 
-    baseline: Gathered
+    baseline: Earlier
     compared: int = 0
     moved: int = 0
     flipped: int = 0
@@ -97,15 +158,15 @@ class Comparison:
     complete: bool = True
 
 
-def compare(run: Gathered, baseline: Gathered) -> Comparison:
+def compare(run: Gathered, baseline: Earlier) -> Comparison:
     """Return the comparison of a run with a baseline, result by result.
 
     An effect moved if it shifted by more than the two intervals allow together, at a level shared by all
     compared results.
     """
-    if max(run.reported, baseline.reported) > _MOST:
+    if run.reported > _MOST or not baseline.complete:
         return Comparison(baseline, complete=False)
-    before = {result.id: Before(sys.intern(result.verdict), *_effect(result)) for result in _examined(baseline.path)}
+    before = dict(baseline.results)
     shifts, flipped, only_after = array("d"), 0, 0
     changes = Largest[Shift](LISTED)
     points = Largest[tuple[int, tuple[float, float]]](DRAWN)
@@ -138,24 +199,24 @@ def _examined(path: Path) -> Iterator[Result]:
     return (line for line in read(path) if isinstance(line, Result) and line.p_values)
 
 
-def _effect(result: Result) -> tuple[float, float]:
+def _effect(result: Result | Kept) -> tuple[float, float]:
     """Return the effect and half of its interval."""
     low, high = result.low or 0.0, result.high or 0.0
-    return result.effect or 0.0, 0.5 * (high - low)
+    return math.nan if result.effect is None else result.effect, 0.5 * (high - low)
 
 
 def _shift(before: Before, after: Result) -> float:
-    """Return the difference of two effects in units of its standard error; none is none, whatever the error."""
+    """Return the difference of two effects in units of its standard error; none is none, and so is one not kept."""
     effect, half = _effect(after)
     error = math.hypot(before.half, half) / _QUANTILE
     difference = abs(effect - before.effect)
-    return 0.0 if difference == 0.0 else difference / max(error, 1e-300)
+    return difference / max(error, 1e-300) if difference > 0.0 else 0.0
 
 
 def _point(change: Shift) -> list[tuple[int, tuple[float, float]]]:
     """Return where to draw a change, under a key that does not look at it."""
     place = [in_departures(change.after, value) for value in (change.before.effect, change.after.effect)]
-    if place[0] is None or place[1] is None:
+    if place[0] is None or place[1] is None or math.isnan(change.before.effect):
         return []
     lot = int.from_bytes(hashlib.blake2b(change.id.encode(), digest_size=8).digest(), "big")
     return [(lot, (place[0], place[1]))]

@@ -14,7 +14,7 @@ from attncheck.evidence.words import allowed, expected
 from attncheck.layers.names import layer_name
 from attncheck.records.gather import gather
 from attncheck.records.words import interval, reads
-from attncheck.report.compare import LEVEL, compare
+from attncheck.report.compare import LEVEL, compare, read_earlier
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits
@@ -24,7 +24,7 @@ def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, powe
     """Render a record; see `attncheck.report.render_report`."""
     chosen = load(recipe)
     found = gather(Path(run))
-    comparison = None if baseline is None else compare(found, gather(Path(baseline)))
+    comparison = None if baseline is None else compare(found, read_earlier(Path(baseline)))
     view = View(
         found,
         chosen,

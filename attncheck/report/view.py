@@ -153,11 +153,6 @@ class View:
         return headline(self.run)
 
     @cached_property
-    def baseline_headline(self) -> Headline | None:
-        """The verdict on the baseline."""
-        return None if self.comparison is None else headline(self.comparison.baseline)
-
-    @cached_property
     def claims(self) -> list[ClaimView]:
         """The claims of the run, in the order of the computation."""
         return claims_of(self.run, self.recipe.pictures)

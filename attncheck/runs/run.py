@@ -21,7 +21,7 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case
+from attncheck.layers.case import Case, ProgramCase
 from attncheck.looks.examples import draw_examples, program_anchors
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
@@ -141,6 +141,14 @@ class Run:
         return owed
 
     @property
+    def fixed(self) -> list[str]:
+        """The keys of the planned cases that are visited whatever the seed."""
+        layers = self.subject.layers or [*self.profile.layers, *self._stand_ins(self.profile.layers)]
+        programs = [case for name in PROGRAM_PROPERTIES for case in self._program_anchors(name)]
+        planned = {unit.partition("@")[2] for unit in self.unit_ids}
+        return [case.key for case in (*layers, *programs) if case.key in planned]
+
+    @property
     def most_pools(self) -> int:
         """How many pools there can be: of every property that is examined on several cases."""
         counts = Counter(unit.partition("@")[0] for unit in self.unit_ids)
@@ -169,11 +177,14 @@ class Run:
             return []
         if name in PROGRAM_PROPERTIES:
             drawn = draw_examples(strategy, profile.program_examples, self.seed, property_key(name))
-            return self.units_on(name, [*program_anchors(name)[: profile.program_anchors], *drawn])
+            return self.units_on(name, [*self._program_anchors(name), *drawn])
         if self.subject.layers:
             return self.units_on(name, self.subject.layers)
         layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, property_key(name))]
         return self.units_on(name, [*layers, *self._stand_ins(layers)])
+
+    def _program_anchors(self, name: str) -> list[ProgramCase]:
+        return program_anchors(name)[: self.profile.program_anchors]
 
     def _stand_ins(self, layers: Iterable[AttentionLayer]) -> Iterator[AttentionLayer]:
         """Yield what is examined beside the layers that the subject does not support."""
@@ -279,6 +290,7 @@ class Run:
             level=self.level,
             subject=self.subject.name,
             planned=[*self.planned, *self.planned_theory],
+            fixed=self.fixed,
         )
 
 

@@ -20,7 +20,7 @@ from attncheck.evidence.groups import Alike
 from attncheck.evidence.largest import Largest
 from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import CLIP, Pool
-from attncheck.evidence.summaries import Events, Score, Summary, from_record, to_record
+from attncheck.evidence.summaries import Events, Score, Summary, from_record, normal_score, to_record
 from attncheck.evidence.trend import Trend
 
 Draw = Callable[[np.random.Generator], Summary | None]
@@ -178,6 +178,16 @@ def test_the_gap_of_a_statistic_that_is_never_negative_has_one_side() -> None:
     level, power = 1e-3, 0.9
     for pool, tail in ((signed, 0.5 * level), (upwards, level)):
         assert pool.gap(level, power) == pytest.approx((stats.norm.isf(tail) + stats.norm.ppf(power)) / 3.0)
+
+
+def test_the_effect_of_a_statistic_that_is_never_negative_is_none_where_there_is_no_excess() -> None:
+    """Two right samples differ in whether a p-value is 1, and no effect may: a gate would call that a drift."""
+    nothing = Score(normal_score(0.0, 1.0), 1.0, "excess")
+    effects = [Pool({"a": Score(z, 1.0, "excess"), "b": nothing}).outcome().effect for z in (-1.0, 1.0, 4.4)]
+    assert effects == [0.0, 0.0, 0.0]
+    together = Pool({"a": Score(1.0, 1.0, "excess"), "b": Score(3.0, 1.0, "excess")}).outcome()
+    assert together.effect == pytest.approx(2.0)
+    assert together.p_value == pytest.approx(stats.norm.sf(4.0 / math.sqrt(2.0)))
 
 
 def test_one_case_counts_up_to_a_bound_only() -> None:

@@ -96,7 +96,10 @@ def less_exposed(run: Sheet, base: Sheet) -> None:
 def nothing_examined(run: Sheet, base: Sheet) -> None:
     for check in {planned.check for planned in run.planned}:
         run.excuse(check)
-        base.excuse(check)
+
+
+def nothing_examined_before(run: Sheet, base: Sheet) -> None:
+    nothing_examined(base, run)
 
 
 def other_order(run: Sheet, base: Sheet) -> None:
@@ -228,13 +231,14 @@ SITUATIONS = {
     "impossible p-value": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", p_values=[7.0])),
     "verdict without p-values": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", p_values=[])),
     "inconclusive": Situation(3, "verdicts: 8 results are inconclusive: scores.scale", inconclusive),
-    "nothing examined": Situation(3, "nothing was examined", nothing_examined),
+    "nothing examined": Situation(4, "nothing was examined", nothing_examined),
+    "baseline examined nothing": Situation(2, "has no examined result; make the baseline", nothing_examined_before),
     "renamed property": Situation(4, "the property draws was not planned", renamed_property),
     "renamed check": Situation(4, "1 check of the baseline not planned: scores.law", renamed_check),
     "crashed worker": Situation(4, "2 planned results are missing: scores.law@", crashed),
     "skipped": Situation(4, "8 planned results are missing", skipped),
     "deselected": Situation(4, "the property outputs was not planned; the baseline has it on 8 layers", deselected),
-    "fewer examples": Situation(4, "scores was planned on 7 layers, on 8 in the baseline", fewer_examples),
+    "fewer examples": Situation(4, "scores was planned on 7 layers, the baseline examined it on 8", fewer_examples),
     "fewer stand-ins": Situation(0, "CONSISTENT", fewer_stand_ins),
     "unplanned result": Situation(4, "1 result is reported without a plan", unplanned),
     "duplicated result": Situation(4, "1 result is reported more than once", duplicated),
@@ -276,7 +280,7 @@ def test_a_missing_baseline_gets_a_candidate_that_can_be_accepted(
     base = tmp_path / "baselines" / "base.jsonl"
     assert gated(run, base)[0] == 4
     candidate = base.with_name("base.jsonl.candidate")
-    assert candidate.read_bytes() == run.read_bytes()
+    assert candidate.stat().st_size < 0.5 * run.stat().st_size
     candidate.rename(base)
     assert gated(run, base)[0] == 0
 
@@ -290,7 +294,7 @@ def test_a_run_in_trouble_does_not_become_a_candidate(
     path = run.write(tmp_path / "run.jsonl")
     code, said = gated(path, tmp_path / "base.jsonl")
     assert code == (1 if trouble is violated else 4)
-    assert "this run cannot become one" in said
+    assert "this run cannot become a baseline" in said
     assert [each.name for each in tmp_path.iterdir()] == ["run.jsonl"]
 
 

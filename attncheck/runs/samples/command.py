@@ -101,6 +101,7 @@ def _write(
             level=level,
             subject=_sources(files),
             planned=planned,
+            fixed=map(case_key, results),
         )
     )
     for result in results:

@@ -1,0 +1,167 @@
+"""Baselines: records that keep what later runs are held against, and no more.
+
+A baseline is a record with fewer lines and fields, and mostly compressed: what was examined, with numbers on the cases
+that every seed visits and on pools. Any whole record is a baseline too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attncheck._lib.files import write_whole
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records.schema import Closing, Manifest, content_hash, read_as
+
+#: The end of a name of a file that is compressed.
+COMPRESSED = ".xz"
+# Numbers are kept to this share of half of their interval.
+_SHARE = 0.01
+_ROUNDED = ("effect", "low", "high", "gap")
+
+
+class Head(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
+    """A manifest without its plan: what was planned and examined has a line."""
+
+    versions: dict[str, str]
+    seed: int
+    profile: str
+    false_alarm: float
+    subject: str
+    fixed: list[str] = []
+
+
+class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
+    """What a baseline keeps of a result; of one on a case that other seeds do not visit, the id and the verdict."""
+
+    id: str
+    verdict: Verdict = Verdict.CONSISTENT
+    size: int = 0
+    power: float = 0.0
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    null_effect: float | None = None
+    gap: float | None = None
+    case: dict[str, Any] = {}
+
+    @property
+    def check(self) -> str:
+        """The check."""
+        return self.id.partition("@")[0]
+
+    @property
+    def unit(self) -> str:
+        """Property and case."""
+        return f"{self.id.partition('.')[0]}@{self.id.partition('@')[2]}"
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        """The cases of a pool."""
+        return tuple(self.case.get("of", ()))
+
+
+class KeptTheory(msgspec.Struct, frozen=True, tag="theory", tag_field="type", omit_defaults=True):
+    """What a baseline keeps of a statement of the theory."""
+
+    id: str
+    verdict: Verdict = Verdict.CONSISTENT
+
+    @property
+    def check(self) -> str:
+        """The statement."""
+        return self.id.partition("@")[0]
+
+    @property
+    def unit(self) -> str:
+        """The statement on its case."""
+        return self.id
+
+
+Line = Head | Kept | KeptTheory | Closing
+
+
+def read_baseline(path: Path) -> Iterator[Line]:
+    """Iterate over the lines of a baseline, or of a whole record, but for results that were not examined.
+
+    Raises
+    ------
+    InputError
+        As `attncheck.records.schema.read`, speaking of a baseline.
+    """
+    for line in read_as(path, Line, baseline=True):
+        if not isinstance(line, Kept) or line.verdict != Verdict.NOT_EXAMINED:
+            yield line
+
+
+def write_baseline(run: Path, target: Path) -> int:
+    """Write what a baseline keeps of a run that ended; return how many bytes that takes.
+
+    Parameters
+    ----------
+    run : Path
+        A whole record.
+    target : Path
+        Compressed if its name ends in ``.xz``. A file that is there is replaced in one step.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read, or the baseline cannot be written.
+    """
+    lines = read_as(run, Manifest | Kept | KeptTheory | Closing)
+    manifest: Manifest = next(lines)
+    fixed, kept, closing = set(manifest.fixed), [], None
+    for line in lines:
+        if isinstance(line, Closing):
+            closing = line
+        elif isinstance(line, KeptTheory) or line.verdict != Verdict.NOT_EXAMINED:
+            kept.append(_slim(line, fixed))
+    # In this order neighbours are alike, and the number of workers does not show.
+    kept.sort(key=lambda pair: pair[0])
+    head = msgspec.structs.replace(manifest, planned=[], baseline=True)
+    content = b"".join([_encoded(head), *(line for _, line in kept)])
+    if closing is not None:
+        sealed = msgspec.structs.replace(closing, content=content_hash(hashlib.sha256(content)))
+        content += _encoded(sealed)
+    content = _compressed(content) if COMPRESSED in target.suffixes else content
+    write_whole(target, content, "baseline")
+    return len(content)
+
+
+def _slim(line: Kept | KeptTheory, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
+    """Return what is kept of a line, after what it is sorted by."""
+    if isinstance(line, KeptTheory):
+        return ([], line.id), _encoded(line)
+    if line.of:
+        return (list(line.of), line.id), _encoded(_rounded(line))
+    if fixed and line.unit.partition("@")[2] not in fixed:
+        return ([], line.id), _encoded(Kept(line.id, line.verdict))
+    return ([], line.id), _encoded(_rounded(msgspec.structs.replace(line, case={})))
+
+
+def _rounded(line: Kept) -> Kept:
+    """Return a result with its effect, interval and gap to a small share of the interval."""
+    half = 0.5 * (line.high - line.low) if line.high is not None and line.low is not None else 0.0
+    if not half > 0.0:
+        return line
+    places = math.ceil(-math.log10(_SHARE * half))
+    values = {name: getattr(line, name) for name in _ROUNDED}
+    return msgspec.structs.replace(
+        line, **{name: round(value, places) for name, value in values.items() if value is not None}
+    )
+
+
+def _encoded(line: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _compressed(content: bytes) -> bytes:
+    import lzma  # some builds of Python lack it
+
+    return lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)

@@ -1,0 +1,273 @@
+"""Baselines: small, judged by as whole records are, and refused in one line where they are damaged."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from attncheck.commands.cli import main
+from attncheck.layers.attention import AttentionLayer
+from attncheck.records.baseline import Kept, read_baseline, write_baseline
+from attncheck.records.schema import Result, read
+from tests.gate.conftest import ANCHORS, CHECKS
+from tests.gate.test_gate import BASELINE_SEED, RUN_SEED, SITUATIONS, Gated, MakeSheet
+
+if TYPE_CHECKING:
+    from tests.gate.conftest import Sheet
+
+
+@pytest.fixture
+def sheets(make_sheet: MakeSheet) -> tuple[Sheet, Sheet]:
+    """A run and a baseline of another seed that know which layers every seed visits."""
+    run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
+    for each in (run, base):
+        each.head["fixed"] = [layer.key for layer in ANCHORS]
+    return run, base
+
+
+def small(tmp_path: Path, base: Sheet, name: str = "small.jsonl.xz") -> Path:
+    write_baseline(base.write(tmp_path / "whole.jsonl"), tmp_path / name)
+    return tmp_path / name
+
+
+def kept_of(path: Path) -> dict[str, Kept]:
+    return {line.id: line for line in read_baseline(path) if isinstance(line, Kept)}
+
+
+@pytest.mark.parametrize("name", [name for name, each in SITUATIONS.items() if each.code != 2])
+def test_a_small_baseline_judges_as_the_whole_record(
+    tmp_path: Path, gated: Gated, make_sheet: MakeSheet, name: str
+) -> None:
+    run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
+    SITUATIONS[name].change(run, base)
+    paths = run.write(tmp_path / "run.jsonl"), small(tmp_path, base)
+    SITUATIONS[name].damage(*paths)
+    code, said = gated(*paths)
+    assert SITUATIONS[name].says in said
+    assert code == SITUATIONS[name].code
+
+
+def test_a_baseline_keeps_numbers_where_every_seed_goes(tmp_path: Path, sheets: tuple[Sheet, Sheet]) -> None:
+    _, base = sheets
+    base.excuse("scores.law")
+    kept = kept_of(small(tmp_path, base))
+    whole = {line.id: line for line in read(tmp_path / "whole.jsonl") if isinstance(line, Result) and line.p_values}
+    assert kept.keys() == whole.keys()
+    fixed = {layer.key for layer in ANCHORS}
+    assert len([line for line in kept.values() if line.effect is not None]) == 3 * len(fixed)
+    for id, line in kept.items():
+        before = whole[id]
+        assert (line.check, line.unit, line.verdict) == (before.check, before.unit, before.verdict)
+        if id.partition("@")[2] not in fixed:
+            assert line == Kept(id)
+            continue
+        assert (line.size, line.power, line.null_effect) == (before.size, before.power, before.null_effect)
+        assert before.high is not None
+        assert before.low is not None
+        for name in ("effect", "low", "high", "gap"):
+            assert abs(getattr(line, name) - getattr(before, name)) <= 0.005 * 0.5 * (before.high - before.low)
+
+
+def test_what_has_no_error_keeps_all_digits(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
+    run, base = sheets
+    third = dict.fromkeys(("effect", "low", "high"), 1.0 / 3.0)
+    for each in sheets:
+        each.change("draws.signs", **third)
+    path = small(tmp_path, base)
+    assert {line.effect for line in kept_of(path).values() if line.check == "draws.signs"} == {1.0 / 3.0, None}
+    assert gated(run.write(tmp_path / "run.jsonl"), path)[0] == 0
+
+
+def test_a_result_takes_few_bytes(tmp_path: Path, make_sheet: MakeSheet) -> None:
+    """A default run has some 3,700 examined results, and its baseline is to take 50 kB: 13 bytes each."""
+    base = make_sheet(BASELINE_SEED, [AttentionLayer(width=1 + index) for index in range(500)])
+    base.results = [
+        msgspec.structs.replace(result, case={"pool": key, "of": [key, "0" * 12]})
+        if result.check == "draws.signs"
+        else result
+        for result in base.results
+        for key in [result.id.partition("@")[2]]
+    ]
+    path = small(tmp_path, base)
+    assert len(kept_of(path)) == len(base.results) == 2000
+    # Here a fourth of the lines has a key of 6 random bytes that no other line has, twice.
+    assert path.stat().st_size < (13 + 3) * len(base.results)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def _cut_early(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x55
+    path.write_bytes(bytes(data))
+
+
+def _edit(path: Path) -> None:
+    content = lzma.decompress(path.read_bytes())
+    assert b'"size":4000' in content
+    path.write_bytes(lzma.compress(content.replace(b'"size":4000', b'"size":3000', 1)))
+
+
+def _newer(path: Path) -> None:
+    path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()).replace(b'"schema":3', b'"schema":9', 1)))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda path: path.write_bytes(b""), "has no manifest in its first line; pass a record that attncheck"),
+    "something else": (lambda path: path.write_text("hello\n"), "has no manifest in its first line; pass a record"),
+    "something else, compressed": (lambda path: path.write_bytes(lzma.compress(b"hello\n")), "has no manifest in its"),
+    "only a first line": (lambda path: path.write_bytes(_first(path)), "has no examined result; make the baseline"),
+    "cut": (_cut, "is cut or damaged (Compressed file ended before the end-of-stream marker was reached); make the"),
+    "cut early": (_cut_early, "is cut or damaged (Compressed file ended"),
+    "another byte": (_flip, "is cut or damaged (Corrupt input data); make the baseline again"),
+    "edited": (_edit, "was edited after the run; make the baseline again"),
+    "newer": (_newer, "has schema 9, this version reads 3; upgrade attncheck"),
+    "folder": (_folder, "cannot be read (Is a directory); pass the path of a run record"),
+}
+
+
+def _first(path: Path) -> bytes:
+    return lzma.decompress(path.read_bytes()).splitlines(keepends=True)[0]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_baseline_that_cannot_be_used_is_named(
+    tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated, name: str
+) -> None:
+    run, base = sheets
+    path = small(tmp_path, base)
+    damage, says = DAMAGES[name]
+    damage(path)
+    code, said = gated(run.write(tmp_path / "run.jsonl"), path)
+    assert code == 2
+    assert said.startswith(f"attncheck: baseline={path}: {says}")
+
+
+def test_a_plain_baseline_that_was_cut_is_of_a_run_that_did_not_end(
+    tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated
+) -> None:
+    run, base = sheets
+    path = small(tmp_path, base, "small.jsonl")
+    _cut(path)
+    code, said = gated(run.write(tmp_path / "run.jsonl"), path)
+    assert code == 4
+    assert "the baseline is of a run that did not end or is incomplete; make a new one" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("report", []), ("replay", ["scores.scale@0123456789ab"]), ("gate", ["--baseline", "none"])]
+)
+def test_a_baseline_is_no_run(
+    tmp_path: Path, sheets: tuple[Sheet, Sheet], capsys: pytest.CaptureFixture[str], command: str, more: list[str]
+) -> None:
+    path = small(tmp_path, sheets[1])
+    assert main([command, str(path), *more]) == 2
+    assert "is a baseline, which keeps only what runs are held against; pass the record of a run" in (
+        capsys.readouterr().err
+    )
+
+
+def test_write_baseline_replaces_one(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
+    run, base = sheets
+    path = small(tmp_path, base)
+    run.change("scores.scale", gap=1.08)
+    ours = run.write(tmp_path / "run.jsonl")
+    assert gated(ours, path)[0] == 4
+    code, said = gated(ours, path, "--write-baseline")
+    assert code == 0
+    assert f"note: {path} is the baseline now ({path.stat().st_size / 1000:.1f} kB)" in said
+    assert gated(ours, path)[0] == 0
+    assert gated(base.write(tmp_path / "base.jsonl"), path)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["violated", "inconclusive", "crashed worker", "killed between lines"])
+def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated, name: str) -> None:
+    run, base = sheets
+    SITUATIONS[name].change(run, base)
+    path = small(tmp_path, sheets[1])
+    before = path.read_bytes()
+    code, said = gated(run.write(tmp_path / "run.jsonl"), path, "--write-baseline")
+    assert code in (1, 4)
+    assert "completeness: this run cannot become a baseline" in said
+    assert path.read_bytes() == before
+
+
+def test_write_baseline_needs_a_place(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
+    run = sheets[0].write(tmp_path / "run.jsonl")
+    code, said = gated(run, tmp_path, "--write-baseline")
+    assert code == 2
+    assert said.startswith(f"attncheck: baseline={tmp_path}: cannot be written")
+    code, said = gated(run, run, "--write-baseline")
+    assert code == 2
+    assert "is the record of the run itself" in said
+
+
+def _without(layer: AttentionLayer, sheet: Sheet) -> None:
+    sheet.drop(lambda each: each.id.endswith(layer.key), plan=True)
+
+
+def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
+    run, base = sheets
+    _without(ANCHORS[0], run)
+    base.results = base.results[:-8]  # as many layers are left as there were
+    base.planned = base.planned[:-8]
+    paths = run.write(tmp_path / "run.jsonl"), small(tmp_path, base)
+    code, said = gated(*paths)
+    assert code == 4
+    assert "completeness: scores was planned on 2 of the 3 fixed layers of the baseline" in said
+
+
+def test_another_profile_says_how_to_run(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
+    run, base = sheets
+    base.head["profile"] = "default"
+    _without(ANCHORS[0], run)
+    run.change("scores.law", gap=1.08)
+    code, said = gated(run.write(tmp_path / "run.jsonl"), small(tmp_path, base))
+    assert code == 4
+    says = "profile=smoke: the baseline is of the profile default; run with --profile default, or make a new baseline"
+    assert said.splitlines()[1:2] == [f"  completeness: {says}"]
+    assert "power" not in said
+
+
+def test_losses_by_the_same_numbers_are_told_together(
+    tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated
+) -> None:
+    run, base = sheets
+    for check in CHECKS:
+        run.change(check, size=2000)
+    code, said = gated(run.write(tmp_path / "run.jsonl"), small(tmp_path, base))
+    assert code == 4
+    losses = [line for line in said.splitlines() if "power:" in line]
+    assert len(losses) == 1
+    assert "outputs.energy, scores.law and 1 more: size was 4000 and is 2000 on n=" in losses[0]
+
+
+def test_pools_are_compared_with_the_same_seed(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
+    run, base = sheets
+    for sheet, effect, of in ((base, 0.99, "b"), (run, 1.01, "b")):
+        error = {"effect": effect, "low": effect - 0.005, "high": effect + 0.005}
+        case = {"pool": "all", "of": ["a", of]}
+        unit = {"id": "scores.scale@all", "key": "scores.scale@all", "unit": "scores@all"}
+        sheet.results.append(msgspec.structs.replace(sheet.results[0], case=case, **unit, **error))
+    ours = run.write(tmp_path / "run.jsonl")
+    code, said = gated(ours, small(tmp_path, base))
+    assert code == 1
+    assert "drift: scores.scale: the effect moved from 0.99 to 1.01" in said
+    base.results[-1] = msgspec.structs.replace(base.results[-1], case={"pool": "all", "of": ["a", "c"]})
+    assert gated(ours, small(tmp_path, base))[0] == 0
