@@ -434,7 +434,7 @@ def test_wheel_ships_every_recipe_and_template() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     here = {f"reports/{path.name}" for path in (root / "reports").iterdir() if path.name != "output"}
     assert {source for source in included if source.startswith("reports")} == here
-    assert all(target == f"attncheck/_{source}" for source, target in included.items())
+    assert all(target == f"attncheck/_{source}" for source, target in included.items() if source in here)
 
 
 @pytest.mark.parametrize("content", ["{}", "not JSON", '{"profile": "smoke", "cells": []}'])
