@@ -24,7 +24,8 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.commands.cli import main
 from attncheck.commands.session import properties_folder
-from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, Writer, read
+from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read
+from attncheck.records.writer import Writer
 
 pytest_plugins = ["pytester"]
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck.records import schema as records
+from attncheck.records import writer as records
 from attncheck.records.schema import (
     SCHEMA,
     Closing,
@@ -23,11 +23,11 @@ from attncheck.records.schema import (
     Planned,
     Result,
     Theory,
-    Writer,
     read,
     read_manifest,
     run_digest,
 )
+from attncheck.records.writer import Writer
 
 LAYER = {"width": 8, "seq_len": 2}
 

@@ -16,7 +16,8 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck.commands.cli import main
 from attncheck.layers.case import ProgramCase, read_case
-from attncheck.records.schema import Manifest, Result, Writer, read
+from attncheck.records.schema import Manifest, Result, read
+from attncheck.records.writer import Writer
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 

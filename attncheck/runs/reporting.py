@@ -14,7 +14,8 @@ from attncheck._lib.processes import spread
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import Closing, Result, Theory, Writer, run_digest
+from attncheck.records.schema import Closing, Result, Theory, run_digest
+from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize

@@ -12,7 +12,8 @@ import pytest
 
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
+from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, run_digest
+from attncheck.records.writer import Writer
 
 CHECKS = ("scores.scale", "scores.law", "outputs.energy", "draws.signs")
 ANCHORS = [AttentionLayer(width=width) for width in (8, 16, 32)]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from attncheck.records.schema import Result, Writer, read
+from attncheck.records.schema import Result, read
+from attncheck.records.writer import Writer
 
 if TYPE_CHECKING:
     from tests.gate.conftest import Sheet

@@ -21,8 +21,9 @@ from attncheck.paper.publish import finished, publish
 from attncheck.paper.results import Figure, arrays_of, encode, published
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
-from attncheck.records.schema import SCHEMA, Closing, Writer
+from attncheck.records.schema import SCHEMA, Closing
 from attncheck.records.schema import Manifest as RunManifest
+from attncheck.records.writer import Writer
 from attncheck.report import render_report
 
 from .conftest import NAMES

@@ -13,7 +13,8 @@ import pytest
 from attncheck._lib.streams import digest
 from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform, covariances, histogram_of_residuals
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, Writer, run_digest
+from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, run_digest
+from attncheck.records.writer import Writer
 
 LAYERS = (
     AttentionLayer(width=16, seq_len=4, num_heads=2),

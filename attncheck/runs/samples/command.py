@@ -20,8 +20,9 @@ from attncheck.evidence.words import allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
-from attncheck.records.schema import Closing, Planned, Result, Writer, case_key, of_pool, run_digest
+from attncheck.records.schema import Closing, Planned, Result, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
+from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.details import unseen
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
