@@ -170,7 +170,7 @@ if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin"; cp "$STUBS/python" "$STUBS/t
 
 STEPS = [
     "python -m pip install tox",
-    "tox run-parallel --parallel 2 -e lint,types,docs",
+    "tox run-parallel --parallel 2 -e lint,types,docs,package",
     "tox run -e slow",
     "tox run -e frameworks",
     "python -m pip install tox",

@@ -21,11 +21,9 @@ def check(
     Parameters
     ----------
     layer
-        A TOML file with a [layer] table of the fields of attncheck.AttentionLayer. For several layers, pass this and
-        --samples in turn for each: what they have in common is judged together too.
+        A TOML file with a [layer] table of the fields of attncheck.AttentionLayer; once for each --samples.
     samples
-        A .npz file with outputs (N, s) or (N, s, k) and optionally scores, inputs and Gram matrices; a .npy
-        file of outputs; or a .csv file with columns y1 ... ys and optionally p1_1_2 (head, row, column).
+        Outputs (N, s) or (N, s, k) as .npy; with scores, inputs and the like as .npz; or as .csv, y1 ... ys, p1_1_2 ...
     record
         Write a run record to this path.
     weights

@@ -18,6 +18,8 @@ from attncheck.commands.output import lasting_output
 
 _HELP = """Does this attention simulator behave as the infinite-width theorem says?
 
+To begin: attncheck init.
+
 Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete."""
 
 app = App(
@@ -30,7 +32,7 @@ app = App(
 )
 
 
-#: Each command with its help for the list of commands: a module of its own, imported when it is called.
+#: Each command with its help, in the order of the list: a module of its own, imported when it is called.
 COMMANDS = {
     "init": "Write files to begin with: a layer, a test of it, and a workflow of GitHub that runs both.",
     "run": "Hold a simulator to the theorem, and write a record of it.",
@@ -43,8 +45,8 @@ COMMANDS = {
     "report": "Render the record of a run as one HTML page that needs nothing else.",
     "paper": "Repeat the paper's experiments at full size, beside what is computed exactly.",
 }
-for _name, _help in COMMANDS.items():
-    app.command(f"attncheck.commands.{_name}:{_name}", name=_name, help=_help)
+for _place, (_name, _help) in enumerate(COMMANDS.items()):
+    app.command(f"attncheck.commands.{_name}:{_name}", name=_name, help=_help, sort_key=_place)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

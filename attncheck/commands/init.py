@@ -27,7 +27,7 @@ def init(folder: str = ".", /, *, framework: Beginning = "numpy") -> int:
     Parameters
     ----------
     folder
-        Where they go: the top of a repository, as GitHub looks for workflows there; the current folder by default.
+        Where they go: the top of a repository, where GitHub looks for workflows.
     framework
         A simulator in NumPy, or a layer of torch.
     """

@@ -17,8 +17,7 @@ def replay(record: Path, id: str, /, *, subject: str | None = None, trust: list[
     subject
         Examine this simulator instead of the recorded one, a mended one for example.
     trust
-        A module that the record may have imported: that of the recorded simulator, or of functions of a program.
-        Without it, a record runs no code but attncheck's own.
+        A module that the record may import, such as that of its simulator; else it runs no code but attncheck's own.
     """
     from attncheck.commands.replaying import replay_result
 

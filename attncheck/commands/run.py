@@ -28,9 +28,9 @@ def run(
     Parameters
     ----------
     profile
-        Half a minute, some minutes, or as many draws as --draws says.
+        smoke takes half a minute, default some minutes, and thorough as many draws as --draws says.
     subject
-        The simulator to examine, MODULE:CALLABLE; else ATTNCHECK_SUBJECT, else attncheck's literal one.
+        The simulator to examine, MODULE:CALLABLE; by default ATTNCHECK_SUBJECT, or attncheck's literal one.
     seed
         A whole number, or random: the same seed gives the same digits with any number of workers.
     false_alarm
@@ -46,7 +46,7 @@ def run(
     workers
         Processes to use, or auto; 0 examines in this process.
     only
-        A property to examine, and no other; may be given several times.
+        A property to examine, such as scores, and no other; may be given several times.
     resume
         The record of an interrupted run, which is gone on with.
     verbose
