@@ -198,6 +198,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
             if all(value == 1.0 for value in values):
                 continue
             asked = _ASKED.get(matrices, _INITIALISERS if _OUTPUTS in matrices else _INITIALISERS | _PACKED)
+            texts.sort(key=lambda text: text not in asked)
             ask = next((f": {asked[text]}" for text in texts if text in asked), "")
             told = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
             draw = right(laws, _by_layer(matrices, layers, values))

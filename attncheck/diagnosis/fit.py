@@ -144,7 +144,10 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
-    return sorted(found, key=lambda each: (each.distance + each.cost, each.candidate.name))
+    found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
+    # Fitted numbers say again what a known number before them does.
+    known = next((place for place, each in enumerate(found) if not each.candidate.free), len(found))
+    return [each for place, each in enumerate(found) if place < known or not each.candidate.free]
 
 
 def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:

@@ -15,6 +15,7 @@ from attncheck.diagnosis.causes import causes, telling
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.features import features_of
 from attncheck.records.schema import Result, of_layer
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
@@ -64,14 +65,16 @@ def causes_of_samples(
     """
     exposed = samples[0].exposed if samples else frozenset()
     alike = [_cut(each) for each in samples if each.exposed == exposed and each.score_entries is None][:LAYERS]
+    root = seed_sequence(seed, "fit", role="diagnosis/candidates")
     tried = False
-    if alike:
-        root = seed_sequence(seed, "fit", role="diagnosis/candidates")
+    # Several things may be wrong where layers are less plain: the first one has the fewest features.
+    for some in [alike, alike[:1]] if len(alike) > 1 else [alike] * bool(alike):
         with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that cannot be drawn there
-            fits, _ = fitted(alike, root, laws, handed)
+            fits, others = fitted(some, root, laws, handed)
+            tried |= bool(others)
             if fits:
-                return [cause.candidate.words for cause in fits[:TOLD]]
-            tried = True
+                where = "" if some == alike else f" (on {some[0].layer.describe()}; nothing fits all violated layers)"
+                return [f"{cause.candidate.words}{where}" for cause in fits[:TOLD]]
     return [*[UNKNOWN] * tried, *dict.fromkeys(_hints(results))][:TOLD]
 
 
@@ -89,8 +92,12 @@ def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
-    """Return violated layers that tell causes apart at a small cost: several positions and heads, few entries."""
+    """Return violated layers that tell causes apart: several positions, few features, few entries."""
     bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED and of_layer(each)}
     layers = [AttentionLayer.from_dict(case) for case in bad.values()]
-    ordered = sorted(layers, key=lambda each: (each.seq_len == 1, each.width < 4, each.weight_entries, each.key))
+    ordered = sorted(layers, key=_plainness)
     return ordered[:LAYERS]
+
+
+def _plainness(layer: AttentionLayer) -> tuple[bool, bool, int, int, str]:
+    return layer.seq_len == 1, layer.width < 4, len(features_of(layer)), layer.weight_entries, layer.key

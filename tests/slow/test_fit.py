@@ -19,9 +19,9 @@ from attncheck.diagnosis.places import Placed
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.regimes import REGIMES
-from attncheck.runs.causes import UNKNOWN
+from attncheck.runs.causes import UNKNOWN, causes_of_samples
 from attncheck.runs.check import check
-from attncheck.simulators.weights import WeightLaws, draw_with_weights
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
 
 LAYERS = (AttentionLayer(width=16), AttentionLayer(width=8, seq_len=3, num_heads=4, mask="causal"))
@@ -192,3 +192,14 @@ def test_a_report_names_the_cause_first_and_the_same_twice() -> None:
     assert reports[0].causes[0] == FAULTS["softmax_over_columns"].what
     assert str(reports[0]).splitlines()[1] == f"  cause:    {FAULTS['softmax_over_columns'].what}"
     assert check("attncheck.subject:collapsed", LAYERS[1], properties=["outputs"], profile="smoke").causes == ()
+
+
+def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> None:
+    def deaf(layer: AttentionLayer, size: int, rng: np.random.Generator) -> object:
+        ignored = {"mask": "none", "num_kv_heads": None, "value_std": 1.5 * layer.value_std}
+        return right(change=lambda _: ignored)(layer, size, rng)
+
+    layers = [AttentionLayer(width=16), AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")]
+    found = causes_of_samples(samples(deaf, "grams", layers, FEW), [], 1, GAUSSIAN_LAWS)
+    assert found[0].startswith("W_V: 1.5")
+    assert found[0].endswith(f"(on {layers[0].describe()}; nothing fits all violated layers)")
