@@ -432,9 +432,9 @@ def test_wheel_ships_every_recipe_and_template() -> None:
     root = Path(__file__).resolve().parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    here = {f"reports/{path.name}" for path in (root / "reports").iterdir() if path.name != "output"}
-    assert {source for source in included if source.startswith("reports")} == here
-    assert all(target == f"attncheck/_{source}" for source, target in included.items() if source in here)
+    here = [f"reports/{path.name}" for path in (root / "reports").iterdir() if path.name != "output"]
+    shipped = {source: target for source, target in included.items() if source.startswith("reports")}
+    assert shipped == {source: f"attncheck/_{source}" for source in here}
 
 
 @pytest.mark.parametrize("content", ["{}", "not JSON", '{"profile": "smoke", "cells": []}'])
