@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -21,7 +21,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
 from attncheck.looks.unit import violated
-from attncheck.records.gather import tallied
+from attncheck.records.gather import Tally, tallied
 from attncheck.records.schema import Result, Theory, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.words import replay_command
@@ -93,26 +93,51 @@ def summarize(
 def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", fitted: Sequence[str] = ()) -> list[str]:
     """Return cause, numbers, the smallest layer that fails and how to repeat it; empty where nothing is violated."""
     single = [result for result in results if not of_pool(result)]
-    tallies = tallied(single) if violated(single) else tallied(results)
+
+    def repeated(id: str) -> str:
+        return replay_command(run.record, id, run.subject.name) if run.record else call
+
+    tallies = tallied(single if violated(single) else results)
+    told = wrong_in(tallies, repeated, fitted, lambda claim: _only(single, claim))
+    return [f"  {word + ':':9} {text}" for word, text in told]
+
+
+def wrong_in(
+    tallies: Mapping[str, Tally],
+    repeated: Callable[[str], str],
+    fitted: Sequence[str] = (),
+    only: Callable[[str], str] = lambda claim: "",
+) -> list[tuple[str, str]]:
+    """Return what is wrong in results by check: pairs of a word, the first one "cause", and what it is.
+
+    Parameters
+    ----------
+    tallies : mapping of str to Tally
+    repeated : callable
+        Makes the command that repeats a result of its id.
+    fitted : sequence of str
+        What is most likely wrong, where it was fitted.
+    only : callable
+        Makes of a claim the words for where it is violated, and nowhere else.
+    """
     found = causes(tallies)[:_CAUSES]
     if not found:
         return []
     leading = found[0].leading
     numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
-    again = replay_command(run.record, smallest.id, run.subject.name) if run.record else call
+    again = repeated(smallest.id)
     first = (
         f"{leading.name} on {leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}"
-        f"{_only(single, leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
+        f"{only(leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
     )
-    lines = [
-        *(f"{'or' if place else 'cause'}: {words}" for place, words in enumerate(_likely(fitted, found))),
-        *(f"observed: {sentence}" for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
-        f"first: {first}",
-        f"layer: {layer_name(smallest.case)}, the smallest of them",
-        *([f"smaller: {smallest.illustration} (on fresh draws, no verdict)"] if smallest.illustration else []),
-        *([f"replay: {again}"] if again else []),
+    return [
+        *(("or" if place else "cause", words) for place, words in enumerate(_likely(fitted, found))),
+        *(("observed", sentence) for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
+        ("first", first),
+        ("layer", f"{layer_name(smallest.case)}, the smallest of them"),
+        *([("smaller", f"{smallest.illustration} (on fresh draws, no verdict)")] if smallest.illustration else []),
+        *([("replay", again)] if again else []),
     ]
-    return [f"  {word + ':':9} {text}" for word, _, text in (line.partition(": ") for line in lines)]
 
 
 def _likely(fitted: Sequence[str], found: Sequence[Cause]) -> list[str]:
