@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck.records import schema as records
+from attncheck.records import locked
 from attncheck.records.schema import (
     SCHEMA,
     Closing,
@@ -285,7 +285,7 @@ def test_where_the_first_line_cannot_be_written_the_older_record_stays(
     def full(file: Any, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(records, "_write_all", full)
+    monkeypatch.setattr(locked, "write_all", full)
     with pytest.raises(InputError, match="No space left on device"):
         Writer(path).write(manifest(seed=1))
     assert [each.name for each in tmp_path.iterdir()] == (["r.jsonl"] if existed else [])

@@ -15,6 +15,7 @@ from attncheck.gate.book import Book
 
 # Names that a sentence lists.
 _LISTED = 3
+_RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: Account) -> Iterator[Finding]:
@@ -67,7 +68,7 @@ def notes_on(run: Account, baseline: Book) -> Iterator[str]:
         yield "versions differ: " + ", ".join(versions)
     new = sorted(run.names.checks(run.single) - baseline.names.checks(baseline.single))
     if new:
-        yield f"not in the baseline: {_list(new)}; make a new baseline to hold on to it"
+        yield f"not in the baseline: {_list(new)}; {_RENEW} to hold on to it"
     if baseline.having(Verdict.VIOLATED).any():
         yield "the baseline has violated results; their effects were not compared"
 
@@ -76,12 +77,12 @@ def _missing(run: Account, baseline: Book) -> Iterator[str]:
     if run.head.subject != baseline.head.subject:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
     if baseline.closing is None or baseline.closing.verdict == "incomplete":
-        yield "the baseline is of a run that did not end or is incomplete; make a new one"
+        yield f"baseline={baseline.path}: is of a run that did not end or is incomplete; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)
     else:
-        remedy = f"run with --profile {baseline.head.profile}, or make a new baseline"
+        remedy = f"run with --profile {baseline.head.profile}, or {_RENEW}"
         yield f"profile={run.head.profile}: the baseline is of the profile {baseline.head.profile}; {remedy}"
 
 
