@@ -21,12 +21,12 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck._lib.words import counted
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.causes import TOLD, UNKNOWN
 from attncheck.diagnosis.fit import Cause, draws_of, fitted
 from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
-from attncheck.runs.causes import TOLD, UNKNOWN
 from attncheck.subject import Subject
 from benchmarks.diagnosis_bugs import BUGS
 

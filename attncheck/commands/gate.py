@@ -43,6 +43,8 @@ def gate(
 
     judgement = judge(run, baseline, false_alarm, write=write_baseline)
     print(sentence(judgement))
+    for word, text in judgement.wrong:
+        print(f"  {word + ':':9} {text}")
     for finding in judgement.findings:
         print(f"  {finding.part}: {finding.text}")
     for note in judgement.notes:

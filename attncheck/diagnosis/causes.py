@@ -14,6 +14,8 @@ from attncheck.records.words import in_departures
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
 STAGES = tuple(CLAIMS)
+#: Said where no cause that is known fits, and the causes that are told.
+UNKNOWN, TOLD = "none that is known fits", 3
 # A hint that so many checks share says little.
 _GENERIC = 5
 
@@ -72,6 +74,11 @@ def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
     for tally in violated(tallies):
         groups.setdefault(tally.hint, []).append(tally)
     return [Cause(hint, tuple(members)) for hint, members in groups.items()]
+
+
+def hints(tallies: Mapping[str, Tally]) -> list[str]:
+    """Return what the violated checks point at, the first first, where no cause was fitted."""
+    return list(dict.fromkeys(cause.hint or UNKNOWN for cause in causes(tallies)))[:TOLD]
 
 
 def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:

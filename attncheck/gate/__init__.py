@@ -11,6 +11,7 @@ from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.gate.account import Account, read_account
 from attncheck.gate.book import Book, Names, read_book
 from attncheck.gate.judge import judge_against, judge_run, notes_on
+from attncheck.gate.wrong import wrong_with
 from attncheck.records.baseline import write_baseline
 
 
@@ -27,6 +28,8 @@ class Judgement:
         Every reason not to pass: completeness first, then verdicts, uniformity, drift and power.
     notes : tuple of str
         What is worth knowing and keeps nothing from passing.
+    wrong : tuple of (str, str)
+        Of a violated run pairs of a word, the first one "cause", and what it is.
     """
 
     run: Account
@@ -34,6 +37,12 @@ class Judgement:
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    wrong: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """What is most likely wrong with a violated run; empty where nothing is."""
+        return dict(self.wrong).get("cause", "")
 
     @property
     def verdict(self) -> str:
@@ -80,10 +89,10 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
         finding, note = _written(run, baseline, write, wrong=bool(findings))
-        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note)
+        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, wrong_with(ours))
     theirs = read_book(baseline, names)
     findings += judge_against(ours, theirs, level)
-    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)))
+    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:

@@ -6,11 +6,15 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+import numpy as np
+
 from attncheck._lib.words import chance
+from attncheck.evidence.ledger import weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account, Line
 from attncheck.gate.book import IntArray
+from attncheck.records.words import replay_command
 
 PARTS = {
     "completeness": "planned, reported, and no less than the baseline",
@@ -34,6 +38,8 @@ class Case:
         In one line.
     details : str
     seconds : float
+    verdict : str
+        What it makes of the run, where it does not pass.
     """
 
     group: str
@@ -42,12 +48,13 @@ class Case:
     message: str = ""
     details: str = ""
     seconds: float = 0.0
+    verdict: str = ""
 
 
 def cases(judgement: Judgement) -> Iterator[Case]:
     """Iterate over all cases, in an order that does not depend on the workers."""
     yield from _parts(judgement)
-    yield from _units(judgement.run)
+    yield from _units(judgement.run, judgement.cause)
 
 
 def sentence(judgement: Judgement) -> str:
@@ -70,43 +77,54 @@ def describe(line: Line) -> str:
 
 def _parts(judgement: Judgement) -> Iterator[Case]:
     for part, what in PARTS.items():
-        texts = [finding.text for finding in judgement.findings if finding.part == part]
-        name = f"{part}: {what}"
-        if texts:
-            yield Case("gate", name, "failed", texts[0], "\n".join(texts))
+        found = [finding for finding in judgement.findings if finding.part == part]
+        texts, name = [finding.text for finding in found], f"{part}: {what}"
+        if part == "verdicts" and judgement.wrong:
+            texts = [*texts, *(f"{word}: {text}" for word, text in judgement.wrong)]
+        if found:
+            message = _caused(texts[0], judgement.cause if part == "verdicts" else "")
+            yield Case("gate", name, "failed", message, "\n".join(texts), verdict=weightiest(found))
         elif part in ("drift", "power") and judgement.baseline is None:
             yield Case("gate", name, "skipped", "there is no baseline")
         else:
             yield Case("gate", name, "passed")
 
 
-def _units(run: Account) -> Iterator[Case]:
+def _units(run: Account, cause: str) -> Iterator[Case]:
     counts = {
-        "planned": _counts(run, run.planned),
+        # Which pools there are follows from what was examined.
+        "planned": _counts(run, np.union1d(run.planned, np.array([*run.pooled], dtype=np.int64))),
         "reported": _counts(run, run.keys),
         "examined": _counts(run, run.keys[run.examined]),
         **{str(each): _counts(run, run.keys[run.having(each)]) for each in (Verdict.VIOLATED, Verdict.INCONCLUSIVE)},
     }
     notable: dict[str, list[str]] = defaultdict(list)
     for line in run.notable:
-        notable[line.unit].append(f"{line.id}: {describe(line)}")
+        command = replay_command(run.path, line.id, run.head.subject)
+        notable[line.unit].append(f"{line.check}: {describe(line)}\n  {command}")
     for refuted in run.refuted:
         notable[refuted.id].append(refuted.reason)
     seconds = _seconds(run)
     for unit in sorted({*counts["planned"], *counts["reported"]}):
-        group, _, digest = unit.partition("@")
-        name = f"{run.layers.get(unit, '')} {digest}".strip()
-        outcome, message = _outcome({name: count[unit] for name, count in counts.items()})
-        yield Case(group, name, outcome, message, "\n".join(notable.get(unit, ())), seconds.get(unit, 0.0))
+        group, _, case = unit.partition("@")
+        layer = run.layers.get(unit, "")
+        name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
+        outcome, message, verdict = _outcome({name: count[unit] for name, count in counts.items()})
+        message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
+        yield Case(group, name, outcome, message, "\n".join(notable.get(unit, ())), seconds.get(unit, 0.0), verdict)
 
 
-def _outcome(number: dict[str, int]) -> tuple[str, str]:
+def _outcome(number: dict[str, int]) -> tuple[str, str, str]:
     for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
         if number[verdict]:
-            return "failed", f"{number[verdict]} of {number['examined']} examined results are {verdict}"
+            return "failed", f"{number[verdict]} of {number['examined']} examined results are {verdict}", str(verdict)
     if number["planned"] != number["reported"]:
-        return "error", f"{number['planned']} results were planned, {number['reported']} were reported"
-    return ("passed", "") if number["examined"] else ("skipped", "nothing was examined")
+        return "error", f"{number['planned']} results were planned, {number['reported']} were reported", "incomplete"
+    return ("passed", "", "") if number["examined"] else ("skipped", "nothing was examined", "")
+
+
+def _caused(message: str, cause: str) -> str:
+    return f"{message}; cause: {cause}" if cause else message
 
 
 def _counts(run: Account, keys: IntArray) -> Counter[str]:
@@ -115,8 +133,9 @@ def _counts(run: Account, keys: IntArray) -> Counter[str]:
 
 
 def _seconds(run: Account) -> dict[str, float]:
-    """Return the seconds of each unit: its results share their draws and say the same."""
+    """Return the seconds of each unit: its results share their draws and say the same, and pools say those of all."""
     most: dict[str, float] = {}
     for (_, unit), seconds in zip(run.names.pairs(run.keys), run.numbers["seconds"].tolist(), strict=True):
         most[unit] = max(most.get(unit, 0.0), seconds)
-    return most
+    pools = run.names.units(np.array([*run.pooled], dtype=np.int64))
+    return most | {unit: most[unit] / len(pools) for unit in pools}

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import drift
@@ -14,6 +15,7 @@ from attncheck.gate.book import Book
 
 # Names that a sentence lists.
 _LISTED = 3
+_RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: Account) -> Iterator[Finding]:
@@ -66,7 +68,7 @@ def notes_on(run: Account, baseline: Book) -> Iterator[str]:
         yield "versions differ: " + ", ".join(versions)
     new = sorted(run.names.checks(run.single) - baseline.names.checks(baseline.single))
     if new:
-        yield f"not in the baseline: {_list(new)}; make a new baseline to hold on to it"
+        yield f"not in the baseline: {_list(new)}; {_RENEW} to hold on to it"
     if baseline.having(Verdict.VIOLATED).any():
         yield "the baseline has violated results; their effects were not compared"
 
@@ -75,12 +77,12 @@ def _missing(run: Account, baseline: Book) -> Iterator[str]:
     if run.head.subject != baseline.head.subject:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
     if baseline.closing is None or baseline.closing.verdict == "incomplete":
-        yield "the baseline is of a run that did not end or is incomplete; make a new one"
+        yield f"baseline={baseline.path}: is of a run that did not end or is incomplete; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)
     else:
-        remedy = f"run with --profile {baseline.head.profile}, or make a new baseline"
+        remedy = f"run with --profile {baseline.head.profile}, or {_RENEW}"
         yield f"profile={run.head.profile}: the baseline is of the profile {baseline.head.profile}; {remedy}"
 
 
@@ -90,18 +92,21 @@ def _comparable(run: Account, baseline: Book) -> bool:
 
 
 def _missing_layers(run: Account, baseline: Book) -> Iterator[str]:
-    """Iterate over what is wrong with the cases of each property, pools aside."""
+    """Iterate over what is wrong with the cases of each property, those with the same numbers together; pools aside."""
     planned, examined = run.names.units(run.planned), baseline.names.units(baseline.single)
     fixed = set(baseline.head.fixed)
     owed = {unit for unit in examined if unit.partition("@")[2] in fixed}
     now, before, lasting, kept = map(_by_property, (planned, examined, owed, owed & planned))
+    lacking: dict[str, list[str]] = defaultdict(list)
     for name, number in sorted(before.items()):
         if not now[name]:
-            yield f"the property {name} was not planned; the baseline has it on {_number(number, 'layer')}"
+            lacking[f"not planned; the baseline examined {_number(number, 'layer')}"].append(name)
         elif kept[name] < lasting[name]:
-            yield f"{name} was planned on {kept[name]} of the {lasting[name]} fixed layers of the baseline"
+            lacking[f"planned on {kept[name]} of the {lasting[name]} fixed layers of the baseline"].append(name)
         elif now[name] < number:
-            yield f"{name} was planned on {_number(now[name], 'layer')}, the baseline examined it on {number}"
+            lacking[f"planned on {_number(now[name], 'layer')}, the baseline examined {number}"].append(name)
+    for what, names in lacking.items():
+        yield f"{'property' if len(names) == 1 else 'properties'} {_list(names)}: {what}"
 
 
 def _missing_results(run: Account, baseline: Book) -> Iterator[str]:
@@ -110,10 +115,15 @@ def _missing_results(run: Account, baseline: Book) -> Iterator[str]:
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
         yield f"{_number(len(names), 'check')} of the baseline not planned: {_list(names)}"
-    lost = drift.unexamined(run, baseline)
-    for reason, number in Counter(reason for _, _, reason in lost).items():
-        names = sorted({check for check, _, why in lost if why == reason})
-        yield f"{_number(number, 'result')} no longer examined ({reason or 'no reason given'}): {_list(names)}"
+    lost: dict[str, list[str]] = defaultdict(list)
+    fields: set[str] = set()
+    for check, _, reason in drift.unexamined(run, baseline):
+        unexposed = reason.startswith(NOT_EXPOSED)
+        fields.update(reason.removeprefix(NOT_EXPOSED).split(", ") if unexposed else ())
+        lost[NOT_EXPOSED if unexposed else reason].append(check)
+    for reason, checks in sorted(lost.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        why = reason + ", ".join(sorted(fields)) if reason == NOT_EXPOSED else reason or "no reason given"
+        yield f"{_number(len(checks), 'result')} no longer examined ({why}): {_list(dict.fromkeys(checks))}"
 
 
 def _by_property(units: Iterable[str]) -> Counter[str]:

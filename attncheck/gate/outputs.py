@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import quoteattr
@@ -12,19 +12,21 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.account import Account
 from attncheck.gate.book import Book
-from attncheck.gate.cases import PARTS, Case, cases, describe, sentence
-from attncheck.records.words import replay_command
+from attncheck.gate.cases import Case, cases, sentence
 
-# Results that a summary shows; a report shows them all.
-_SHOWN = 10
+# Reasons and notes that a summary shows; the other outputs have them all.
+_REASONS, _NOTES = 8, 3
+# Characters of a line of it.
+_LINE = 240
 _TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 # What XML 1.0 does not allow.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# The end of an id, which says nothing to people.
+_CASE = re.compile("@[0-9a-f]{12}\\b")
 # What Markdown would take for its own.
 _MARKS = re.compile(r"([\\`*_\[\]#|~])")
 
@@ -79,14 +81,14 @@ def _all(file: IO[str], parts: Iterator[str]) -> None:
 
 
 def _junit(judgement: Judgement) -> Iterator[str]:
-    totals = {outcome: 0 for outcome in ("passed", *_TAGS)}
+    totals, seconds = {outcome: 0 for outcome in ("passed", *_TAGS)}, 0.0
     for case in cases(judgement):
         totals[case.outcome] += 1
+        seconds += case.seconds
+    counts = f'tests="{sum(totals.values())}" failures="{totals["failed"]}" errors="{totals["error"]}"'
+    suite = f'<testsuite name="attncheck" {counts} skipped="{totals["skipped"]}" time="{seconds:.3f}"'
     yield '<?xml version="1.0" encoding="utf-8"?>\n'
-    yield (
-        f'<testsuites><testsuite name="attncheck" tests="{sum(totals.values())}" failures="{totals["failed"]}" '
-        f'errors="{totals["error"]}" skipped="{totals["skipped"]}">\n'
-    )
+    yield f'<testsuites name="attncheck" {counts} time="{seconds:.3f}">{suite}>\n'
     for case in cases(judgement):
         yield _element(case)
     yield "</testsuite></testsuites>\n"
@@ -97,8 +99,11 @@ def _element(case: Case) -> str:
     if case.outcome not in _TAGS:
         return f"{opening}/>\n"
     tag = _TAGS[case.outcome]
+    said = f"message={_quoted(case.message)}"
+    if case.verdict:
+        said += f" type={_quoted(case.verdict)}"
     details = html.escape(_FORBIDDEN.sub("�", case.details), quote=False)
-    return f"{opening}><{tag} message={_quoted(case.message)}>{details}</{tag}></testcase>\n"
+    return f"{opening}><{tag} {said}>{details}</{tag}></testcase>\n"
 
 
 def _quoted(text: str) -> str:
@@ -115,6 +120,7 @@ def _document(judgement: Judgement) -> dict[str, object]:
             {"part": finding.part, "verdict": finding.verdict, "text": finding.text} for finding in judgement.findings
         ],
         "notes": list(judgement.notes),
+        "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
         "run": _record(run),
         "baseline": None if judgement.baseline is None else _book(judgement.baseline),
         "claims": {
@@ -163,41 +169,30 @@ def _book(book: Book) -> dict[str, object]:
 
 
 def _markdown(judgement: Judgement) -> Iterator[str]:
-    run = judgement.run
-    yield f"## attncheck: {judgement.verdict}"
-    yield ""
-    yield _plain(sentence(judgement))
-    for part, what in PARTS.items():
-        texts = [finding.text for finding in judgement.findings if finding.part == part]
-        if texts:
-            yield from ("", f"**{part.capitalize()}** ({what}):", "", *(f"- {_plain(text)}" for text in texts))
-    if run.notable:
-        yield from ("", "| result | layer | what was seen | repeat it |", "|---|---|---|---|")
-        yield from (_row(run, index) for index in range(min(_SHOWN, len(run.notable))))
-    yield from _claims(run)
-    if judgement.notes:
-        yield from ("", *(f"- {_plain(note)}" for note in judgement.notes))
-    yield ""
-    yield _plain(
-        f"Seed {run.head.seed}, profile {run.head.profile}, "
-        f"digest {'none' if run.closing is None else run.closing.digest}."
-    )
+    """Iterate over the lines of at most one screen: verdict, cause, number, where, how to repeat it; then reasons."""
+    yield from (f"## attncheck: {judgement.verdict}", "")
+    words = dict(judgement.wrong)
+    command = words.pop("replay", "")
+    yield from (f"- **{word}**: {_short(text)}" for word, text in judgement.wrong if word in words)
+    if command:
+        yield from ("", f"<pre>{html.escape(' '.join(command.split()))}</pre>", "")
+    texts = [f"**{each.part}**: {_short(each.text)}" for each in judgement.findings]
+    yield from _some(texts, _REASONS)
+    head = judgement.run.head
+    yield from ("", f"{_short(sentence(judgement))} Seed {head.seed}, profile {_short(head.profile)}.", "")
+    yield from _some([_short(note) for note in judgement.notes], _NOTES)
 
 
-def _row(run: Account, index: int) -> str:
-    line = run.notable[index]
-    command = replay_command(run.path, line.id, run.head.subject)
-    cells = (f"{line.verdict}: {line.id}", run.layers[line.unit], describe(line), command)
-    return "| " + " | ".join(map(_plain, cells)) + " |"
+def _some(texts: Sequence[str], most: int) -> Iterator[str]:
+    yield from (f"- {text}" for text in texts[:most])
+    if len(texts) > most:
+        yield f"- and {len(texts) - most} more"
 
 
-def _claims(run: Account) -> Iterator[str]:
-    columns = (Verdict.CONSISTENT, Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.NOT_EXAMINED)
-    yield from ("", "| claim | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns))
-    for name, counts in sorted(run.claims.items()):
-        statement = CLAIMS[name].statement if name in CLAIMS else ""
-        cells = (f"{name}: {statement}".rstrip(": "), *(str(counts[column]) for column in columns))
-        yield "| " + " | ".join(map(_plain, cells)) + " |"
+def _short(text: str) -> str:
+    """Return text in one line of bounded length for Markdown, without the keys of cases."""
+    line = _CASE.sub("", " ".join(text.split()))
+    return _plain(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
 
 
 def _plain(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.causes import causes, telling
+from attncheck.diagnosis.causes import TOLD, UNKNOWN, hints, telling
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -19,11 +19,6 @@ from attncheck.layers.features import features_of
 from attncheck.records.schema import Result, of_layer
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
-
-#: Said where no candidate fits.
-UNKNOWN = "none that is known fits"
-#: Causes that are told.
-TOLD = 3
 
 
 def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
@@ -75,12 +70,7 @@ def causes_of_samples(
             if fits:
                 where = "" if some == alike else f" (on {some[0].layer.describe()}; nothing fits all violated layers)"
                 return [f"{cause.candidate.words}{where}" for cause in fits[:TOLD]]
-    return [*[UNKNOWN] * tried, *dict.fromkeys(_hints(results))][:TOLD]
-
-
-def _hints(results: Sequence[Result]) -> Iterator[str]:
-    """Yield what the violated checks point at."""
-    yield from (cause.hint or UNKNOWN for cause in causes(telling(results)))
+    return [*[UNKNOWN] * tried, *hints(telling(results))][:TOLD]
 
 
 def _cut(sample: Sample) -> Sample:

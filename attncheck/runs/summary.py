@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -13,12 +13,13 @@ from rich.table import Table
 
 from attncheck._lib.words import chance, counted, listed, span
 from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
-from attncheck.diagnosis.causes import diagnosed, telling, violated
+from attncheck.diagnosis.causes import diagnosed, hints, telling, violated
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
+from attncheck.records.gather import Tally
 from attncheck.records.schema import Result, Theory, of_layer, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.words import replay_command
@@ -89,26 +90,50 @@ def summarize(
 
 def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:
     """Return cause, numbers, the smallest layer that fails and how to repeat it; empty where nothing is violated."""
-    tallies = telling(results)
+
+    def repeated(id: str) -> str:
+        return replay_command(run.record, id, run.subject.name) if run.record else call
+
+    told = wrong_in(telling(results), repeated, causes, lambda claim: _only(results, claim))
+    return [f"  {word + ':':9} {text}" for word, text in told]
+
+
+def wrong_in(
+    tallies: Mapping[str, Tally],
+    repeated: Callable[[str], str],
+    causes: Sequence[str] = (),
+    only: Callable[[str], str] = lambda claim: "",
+) -> list[tuple[str, str]]:
+    """Return what is wrong in results by check: pairs of a word, the first one "cause", and what it is.
+
+    Parameters
+    ----------
+    tallies : mapping of str to Tally
+    repeated : callable
+        Makes the command that repeats a result of its id.
+    causes : sequence of str
+        What is most likely wrong, the first first; what the checks point at where nothing was fitted.
+    only : callable
+        Makes of a claim the words for where it is violated, and nowhere else.
+    """
     if not (found := violated(tallies)):
         return []
     leading = found[0]
     numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
-    again = replay_command(run.record, smallest.id, run.subject.name) if run.record else call
+    again = repeated(smallest.id)
     first = (
         f"{leading.name} on {leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}"
-        f"{_only(results, leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
+        f"{only(leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
     )
-    several = leading.verdicts[Verdict.VIOLATED] > 1
-    lines = [
-        *(f"{'or' if place else 'cause'}: {words}" for place, words in enumerate(causes)),
-        *(f"observed: {sentence}" for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
-        f"first: {first}",
-        f"{'cases' if of_pool(smallest) else 'layer'}: {layer_name(smallest.case)}{', the smallest of them' * several}",
-        *([f"smaller: {smallest.illustration} (on fresh draws, no verdict)"] if smallest.illustration else []),
-        *([f"replay: {again}"] if again else []),
+    named = layer_name(smallest.case) + ", the smallest of them" * (leading.verdicts[Verdict.VIOLATED] > 1)
+    return [
+        *(("or" if place else "cause", words) for place, words in enumerate(causes or hints(tallies))),
+        *(("observed", sentence) for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
+        ("first", first),
+        ("cases" if of_pool(smallest) else "layer", named),
+        *([("smaller", f"{smallest.illustration} (on fresh draws, no verdict)")] if smallest.illustration else []),
+        *([("replay", again)] if again else []),
     ]
-    return [f"  {word + ':':9} {text}" for word, _, text in (line.partition(": ") for line in lines)]
 
 
 def not_examined(results: Sequence[Result]) -> list[str]:

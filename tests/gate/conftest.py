@@ -35,6 +35,7 @@ class Sheet:
     planned: list[Planned]
     head: dict[str, Any]
     closing: bool = True
+    causes: list[str] = dataclasses.field(default_factory=list)
 
     def change(self, check: str, **fields: Any) -> None:
         """Change all results of a check."""
@@ -69,7 +70,9 @@ class Sheet:
         for result in self.results:
             writer.write(result)
         if self.closing:
-            writer.write(Closing(run_digest(self.results), self.verdict, [], len(self.results), 1.0))
+            writer.write(
+                Closing(run_digest(self.results), self.verdict, [], len(self.results), 1.0, causes=self.causes)
+            )
         writer.close()
         return path
 

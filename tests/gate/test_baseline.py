@@ -167,7 +167,7 @@ def test_a_plain_baseline_that_was_cut_is_of_a_run_that_did_not_end(
     _cut(path)
     code, said = gated(run.write(tmp_path / "run.jsonl"), path)
     assert code == 4
-    assert "the baseline is of a run that did not end or is incomplete; make a new one" in said
+    assert f"baseline={path}: is of a run that did not end or is incomplete; make a new one with --write" in said
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,20 @@ def _without(layer: AttentionLayer, sheet: Sheet) -> None:
     sheet.drop(lambda each: each.id.endswith(layer.key), plan=True)
 
 
+def test_a_page_compares_with_a_baseline(
+    tmp_path: Path, sheets: tuple[Sheet, Sheet], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, base = sheets
+    run.change("scores.scale", effect=1.2, low=1.19, high=1.21)
+    out = tmp_path / "page.html"
+    ours = run.write(tmp_path / "run.jsonl")
+    assert main(["report", str(ours), "--baseline", str(small(tmp_path, base)), "--out", str(out)]) == 0
+    text = " ".join(out.read_text(encoding="utf-8").split())
+    examined, moved = 3 * 4, 3  # of the fixed layers, and only one check; the others are of another seed
+    assert f"{examined} results examined in both runs; 20 results only in the baseline, 20 results only in this" in text
+    assert f"The verdict changed on 0; {moved} moved by more than the joint error" in text
+
+
 def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
     run, base = sheets
     _without(ANCHORS[0], run)
@@ -230,7 +244,7 @@ def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[S
     paths = run.write(tmp_path / "run.jsonl"), small(tmp_path, base)
     code, said = gated(*paths)
     assert code == 4
-    assert "completeness: scores was planned on 2 of the 3 fixed layers of the baseline" in said
+    assert "completeness: properties draws, outputs, scores: planned on 2 of the 3 fixed layers of the baseline" in said
 
 
 def test_another_profile_says_how_to_run(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
@@ -240,8 +254,8 @@ def test_another_profile_says_how_to_run(tmp_path: Path, sheets: tuple[Sheet, Sh
     run.change("scores.law", gap=1.08)
     code, said = gated(run.write(tmp_path / "run.jsonl"), small(tmp_path, base))
     assert code == 4
-    says = "profile=smoke: the baseline is of the profile default; run with --profile default, or make a new baseline"
-    assert said.splitlines()[1:2] == [f"  completeness: {says}"]
+    says = "profile=smoke: the baseline is of the profile default; run with --profile default, or make a new one with"
+    assert said.splitlines()[1:2] == [f"  completeness: {says} --write-baseline"]
     assert "power" not in said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import msgspec
+import pytest
 
 from attncheck.layers.attention import AttentionLayer
+from tests.gate.conftest import CHECKS
 
 if TYPE_CHECKING:
     from tests.gate.conftest import Sheet
@@ -31,23 +34,79 @@ def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int,
     return code, junit, summary, document
 
 
+# What an element of JUnit XML may have, as Jenkins' schema (junit-10.xsd) says; and what it must.
+ATTRIBUTES = {
+    "testsuites": ({"name", "time", "tests", "failures", "errors"}, set()),
+    "testsuite": (
+        {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
+        {"name", "tests", "failures", "errors"},
+    ),
+    "testcase": ({"name", "time", "classname", "group"}, {"name"}),
+    **dict.fromkeys(("failure", "error", "skipped"), ({"type", "message"}, set())),
+}
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
+
+
+def valid(path: Path) -> ElementTree.Element:
+    """Return the one suite of a file that is held to the schema, names and counts."""
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        allowed, owed = ATTRIBUTES[element.tag]
+        assert owed <= set(element.keys()) <= allowed
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+    (suite,) = root
+    cases = suite.findall("testcase")
+    counts = {"tests": len(cases), **{f"{tag}s": len(suite.findall(f"*/{tag}")) for tag in ("failure", "error")}}
+    for element in (root, suite):
+        assert {name: int(str(element.get(name))) for name in counts} == counts
+        assert float(str(element.get("time"))) == pytest.approx(sum(float(str(case.get("time"))) for case in cases))
+    assert suite.get("skipped") == str(len(suite.findall("*/skipped")))
+    assert len({(case.get("classname"), case.get("name")) for case in cases}) == len(cases)
+    assert all(len(case) <= 1 for case in cases)
+    return suite
+
+
 def test_junit_has_a_case_for_each_property_and_layer(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run = make_sheet(RUN_SEED)
     run.violate("scores.scale")
+    run.causes = ["W_Q: 1.09 times the declared standard deviation"]
     crashed_unit = run.planned[-1].unit
     run.drop(lambda each: each.unit == crashed_unit)
     run.excuse("outputs.energy")
+    run.change("scores.law", seconds=0.25)
     _, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
-    suite = ElementTree.parse(junit).getroot()[0]
+    suite = valid(junit)
     units = [case for case in suite if case.get("classname") != "gate"]
     assert len(units) == len({planned.unit for planned in run.planned}) == 3 * 8
     tags = [(case.get("classname"), child.tag) for case in units for child in case]
     assert tags.count(("scores", "failure")) == 8
     assert tags.count(("outputs", "skipped")) == 8
     assert tags.count(("draws", "error")) == 1
-    assert suite.get("failures") == str(len(suite.findall("testcase/failure")))
-    assert suite.get("tests") == str(len(suite))
     assert all("n=" in str(case.get("name")) for case in units if case.get("classname") == "scores")
+    # Results of one unit share their draws, and the longest says how long these took.
+    assert {case.get("time") for case in units if case.get("classname") == "scores"} == {"0.500"}
+    for failure in suite.findall("testcase[@classname='scores']/failure"):
+        assert failure.get("type") == "violated"
+        assert failure.get("message") == f"1 of 2 examined results are violated; cause: {run.causes[0]}"
+        assert f"attncheck replay {tmp_path}/run.jsonl scores.scale@" in str(failure.text)
+    (verdicts,) = suite.findall("testcase[@classname='gate']/failure[@type='violated']")
+    assert str(verdicts.get("message")).endswith(f"8 results are violated: scores.scale; cause: {run.causes[0]}")
+
+
+def test_pools_are_cases_that_pass(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+    run = make_sheet(RUN_SEED)
+    for name in ("all", "causal"):
+        unit = {"id": f"scores.scale@{name}", "key": f"scores.scale@{name}", "unit": f"scores@{name}", "seconds": 3.0}
+        case = {"pool": name, "of": ["a", "b"]}
+        run.results.append(msgspec.structs.replace(run.results[0], case=case, **unit))
+    code, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+    assert code == 0
+    suite = valid(junit)
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(5 + 3 * 8 + 2), "0", "0")
+    pool = suite.find("testcase[@name='2 cases together, pool all']")
+    assert pool is not None
+    assert pool.get("time") == "1.500"  # pools are looked at together, and each says how long all of them took
 
 
 def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
@@ -63,14 +122,48 @@ def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeShee
     assert {finding["part"] for finding in found["findings"]} == {"verdicts"}
 
 
-def test_summary_is_short_and_leads_with_the_verdict(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run = make_sheet(RUN_SEED)
     run.violate("scores.scale")
+    run.change("scores.scale", diagnosis=["score variance 1.19 [1.10, 1.27] times the declared"])
+    run.causes = ["W_Q: 1.09 times the declared standard deviation", "W_K: 1.09 times the declared standard deviation"]
     _, _, summary, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+    text = summary.read_text(encoding="utf-8").replace("\\", "")
+    lines = [line for line in text.splitlines() if line]
+    assert lines[:4] == [
+        "## attncheck: violated",
+        f"- **cause**: {run.causes[0]}",
+        f"- **or**: {run.causes[1]}",
+        "- **observed**: score variance 1.19 [1.10, 1.27] times the declared",
+    ]
+    assert lines[4].startswith("- **first**: scores.scale on 8 of 8 layers: ratio ")
+    smallest = min(run.results, key=lambda result: result.case["width"] * result.case["seq_len"])
+    assert lines[5] == f"- **layer**: {AttentionLayer.from_dict(smallest.case).describe()}, the smallest of them"
+    command = f"attncheck replay {tmp_path}/run.jsonl scores.scale@{smallest.id[-12:]} --trust my"
+    assert lines[6] == f"<pre>{command}</pre>"
+    assert lines[7] == "- **verdicts**: 8 results are violated: scores.scale"
+    assert lines[8].startswith("VIOLATED: my:simulator, 32 of 32 planned results")
+
+
+def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+    run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
+    for number, check in enumerate(CHECKS):
+        run.change(check, gap=1.1 + 0.01 * number, **{"p_values": [0.999]})
+        base.change(check, effect=0.9, low=0.895, high=0.905)
+    run.drop(lambda each: each.id == run.planned[0].id)
+    run.results.append(run.results[-1])
+    run.closing = False
+    run.head["versions"] = {f"library {number}": "1.0" for number in range(50)}
+    base.head["versions"] = {f"library {number}": "2.0" for number in range(50)}
+    _, _, summary, document = outputs(tmp_path, run, base, gated)
     text = summary.read_text(encoding="utf-8")
-    assert text.startswith("## attncheck: violated\n\nVIOLATED: my:simulator, 32 of 32 planned results")
-    assert f"attncheck replay {tmp_path}/run.jsonl scores.scale@" in text.replace("\\", "")
-    assert len(text.splitlines()) < 60
+    assert len(json.loads(document.read_text(encoding="utf-8"))["findings"]) == 12
+    assert text.count("- **") == 8
+    assert "- and 4 more" in text
+    assert not re.search("[0-9a-f]{12}", text)
+    lines = text.splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 300
 
 
 def test_hostile_names_stay_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
@@ -85,8 +178,8 @@ def test_hostile_names_stay_text(tmp_path: Path, gated: Gated, make_sheet: MakeS
     text = summary.read_text(encoding="utf-8")
     assert "<script" not in text
     assert "\n# heading" not in text
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "script" in line]
-    assert {row.replace("\\|", "").count("|") for row in rows} <= {5, 6}
+    assert "script" in text
+    assert "<pre>attncheck replay" in text
     assert HOSTILE in json.loads(document.read_text(encoding="utf-8"))["run"]["subject"]
 
 

@@ -14,12 +14,13 @@ from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.candidates import candidates, right, scaled_by
+from attncheck.diagnosis.causes import UNKNOWN
 from attncheck.diagnosis.fit import Cause, fitted
 from attncheck.diagnosis.places import Placed
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.regimes import REGIMES
-from attncheck.runs.causes import UNKNOWN, causes_of_samples
+from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.check import check
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject

@@ -72,12 +72,12 @@ def check_files(
     files = [read_samples(path, AttentionLayer.from_toml(layer)) for layer, path in zip(layers, samples, strict=True)]
     results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
     conclusion = conclude_files([*results, *pools], budget, seed)
-    if record is not None:
-        _write(record, files, [*results, *pools], conclusion, budget, seed)
-    observed = _observed(files, results, seed)
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
     wrong = [file.sample for file in files if file.sample.layer.key in bad]
     causes = causes_of_samples(wrong, [*results, *pools], seed, laws)
+    if record is not None:
+        _write(record, files, [*results, *pools], conclusion, budget, seed, causes)
+    observed = _observed(files, results, seed)
     return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed, causes)
 
 
@@ -89,7 +89,13 @@ def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conc
 
 
 def _write(
-    path: Path, files: Sequence[Samples], results: Sequence[Result], conclusion: Conclusion, budget: Budget, seed: int
+    path: Path,
+    files: Sequence[Samples],
+    results: Sequence[Result],
+    conclusion: Conclusion,
+    budget: Budget,
+    seed: int,
+    causes: Sequence[str],
 ) -> None:
     writer = Writer(path)
     planned = [Planned(result.id, result.unit, result.check) for result in results if not of_pool(result)]
@@ -109,7 +115,8 @@ def _write(
         writer.write(result)
     seconds = max((result.seconds for result in results), default=0.0)
     digest = run_digest(results)
-    writer.write(Closing(digest, conclusion.verdict, list(conclusion.reasons), len(results), seconds))
+    reasons = list(conclusion.reasons)
+    writer.write(Closing(digest, conclusion.verdict, reasons, len(results), seconds, causes=list(causes)))
     writer.close()
 
 
