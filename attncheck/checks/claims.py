@@ -50,6 +50,8 @@ class Claim:
 NO_PROGRAMS = "the subject simulates layers and no programs"
 #: How a reason starts where a subject does not expose what a check takes.
 NOT_EXPOSED = "the subject does not expose "
+#: How a reason ends where a profile affords too few draws.
+LARGER = "a larger profile affords more"
 
 #: In the order in which a simulator computes: a fault shows in its own claim and in those that follow.
 CLAIMS = {

@@ -13,7 +13,7 @@ import numpy as np
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.check import AnyCheck, Setting
-from attncheck.checks.claims import CLAIMS
+from attncheck.checks.claims import CLAIMS, LARGER
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
@@ -178,7 +178,7 @@ def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting
     of_program = isinstance(setting, ProgramSetting)
     this, smaller = ("program", "") if of_program else ("layer", "a smaller width or seq_len, or ")
     where = f"the {draws} that a look on this {this} may take"
-    return f"{what} takes more than {where}: {smaller}a larger profile affords more"
+    return f"{what} takes more than {where}: {smaller}{LARGER}"
 
 
 def chunk_of(case: Case, most: int) -> int:

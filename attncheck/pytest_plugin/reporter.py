@@ -26,6 +26,7 @@ class Reporter:
         """Take the results of a finished item."""
         came = shipped(report)
         self.report.take(came["results"])
+        self.report.take_failure(came["unusable"])
         if came["theory"] is not None:
             self.report.take_theory(came["theory"])
 

@@ -18,15 +18,19 @@ import msgspec
 
 from attncheck.evidence.ledger import Conclusion, Ledger
 from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.bounded import Largest
 from attncheck.records.conclusion import concluded, entry_of
 from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, of_pool, read_as, sensible
 from attncheck.records.scope import Scope
+from attncheck.records.words import detectable
 
 #: Results that are kept of each check, the most suspicious ones.
 KEPT = 24
 _Number = TypeVar("_Number", int, float)
+# Verdicts of examined results, the worst first.
+_WORST = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT)
 # Distinct texts that are counted.
 _DISTINCT = 500
 
@@ -63,8 +67,8 @@ class Tally:
         Draws of a look, by unit.
     sizes : list of int
         The smallest and the largest look; empty if none was taken.
-    gaps : list of float
-        The smallest and the largest detectable gap.
+    gaps, departures : list of float
+        The smallest and the largest detectable gap, and how far from what is declared these are.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Tally:
     draws: dict[int, int] = dataclasses.field(default_factory=dict)
     sizes: list[int] = dataclasses.field(default_factory=list)
     gaps: list[float] = dataclasses.field(default_factory=list)
+    departures: list[float] = dataclasses.field(default_factory=list)
     hint: str = ""
     smallest: Result | None = None
     _worst: Largest[_Kept] = dataclasses.field(default_factory=lambda: Largest(KEPT))
@@ -99,6 +104,8 @@ class Tally:
         self.sizes = _range(self.sizes, result.size)
         if result.gap is not None:
             self.gaps = _range(self.gaps, result.gap)
+        if (departure := detectable(result)) is not None:
+            self.departures = _range(self.departures, departure)
         self.hint = max(self.hint, result.hint)
         if result.verdict == Verdict.VIOLATED:
             self.smallest = min(self.smallest or result, result, key=extent)
@@ -115,21 +122,23 @@ class Space:
         How often each value of each field occurs over distinct layers, all of them and those with a violation.
     shapes : Counter
         How often each (width, seq_len, num_heads) occurs.
-    layers, violated : set of int
-        Keys of the layers.
+    layers : dict of int to (float, str)
+        How large each layer is, see `extent`, and its short name, by its key.
+    violated : set of int
+        Keys of layers.
     """
 
     values: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
     violated_values: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
     shapes: Counter[tuple[int, int, int]] = dataclasses.field(default_factory=Counter)
-    layers: set[int] = dataclasses.field(default_factory=set)
+    layers: dict[int, tuple[float, str]] = dataclasses.field(default_factory=dict)
     violated: set[int] = dataclasses.field(default_factory=set)
 
     def add(self, layer: dict[str, Any], violated: bool) -> int:
         """Count a layer once; return its key."""
         key = _key(msgspec.json.encode(layer, order="sorted"))
         if key not in self.layers:
-            self.layers.add(key)
+            self.layers[key] = _size(layer), layer_name(layer)
             _count_fields(self.values, _visited(layer))
             shape = tuple(layer.get(name) for name in ("width", "seq_len", "num_heads"))
             if all(isinstance(part, int) for part in shape):
@@ -153,8 +162,8 @@ class Gathered:
     tallies : dict of str to Tally
         By check, in the order of their names.
     space : Space
-    claim_layers : dict of str to set of int
-        Keys of the layers on which a claim was examined.
+    claim_layers : dict of str to dict of int to str
+        The worst verdict of a claim on each layer on which it was examined, by the layer's key.
     reported : int
         Results in the record.
     conclusion : Conclusion
@@ -170,7 +179,7 @@ class Gathered:
     closing: Closing | None = None
     tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)
     space: Space = dataclasses.field(default_factory=Space)
-    claim_layers: dict[str, set[int]] = dataclasses.field(default_factory=dict)
+    claim_layers: dict[str, dict[int, str]] = dataclasses.field(default_factory=dict)
     reported: int = 0
     conclusion: Conclusion = dataclasses.field(default_factory=Conclusion)
     theory: list[Theory] = dataclasses.field(default_factory=list)
@@ -232,10 +241,26 @@ def suspicion(result: Result) -> tuple[float, float, float, str]:
 
 def extent(result: Result) -> tuple[float, str]:
     """Return a key that is smaller for smaller layers and programs; ties go by id."""
-    if "program" in result.case:
-        return float(len(result.case["program"].get("lines", []))), result.id
-    sizes = [result.case.get(name) for name in ("width", "seq_len", "num_heads")]
-    return math.prod(size for size in sizes if isinstance(size, int | float)), result.id
+    return _size(result.case), result.id
+
+
+def worse(verdict: str, other: str) -> str:
+    """Return the worse of two verdicts of examined results.
+
+    Examples
+    --------
+    >>> worse("consistent", "inconclusive")
+    'inconclusive'
+    """
+    return min(verdict, other, key=lambda each: (_WORST.index(each) if each in _WORST else len(_WORST), each))
+
+
+def _size(case: dict[str, Any]) -> float:
+    if "program" in case:
+        lines = case["program"].get("lines", []) if isinstance(case["program"], dict) else []
+        return float(len(lines))
+    sizes = [case.get(name) for name in ("width", "seq_len", "num_heads")]
+    return float(math.prod(size for size in sizes if isinstance(size, int | float)))
 
 
 def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
@@ -256,7 +281,8 @@ def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
         # A layer on which nothing was examined was not visited.
         if line.p_values:
             layer = found.space.add(line.case, line.verdict == Verdict.VIOLATED)
-            found.claim_layers.setdefault(line.claim, set()).add(layer)
+            verdicts = found.claim_layers.setdefault(line.claim, {})
+            verdicts[layer] = worse(line.verdict, verdicts.get(layer, line.verdict))
         _tally(found.tallies, line)
 
 

@@ -129,7 +129,8 @@ class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """How a run ended.
 
-    ``causes`` says what is most likely wrong, the first first. ``digest`` is of all digits, see `run_digest`.
+    ``causes`` says what is most likely wrong, the first first. ``failed`` says why results are missing, each error of
+    the subject once. ``digest`` is of all digits, see `run_digest`.
     ``content`` is of all bytes before the closing line, filled in by `Writer`.
     """
 
@@ -140,6 +141,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     seconds: float
     content: str = ""
     causes: list[str] = []
+    failed: list[str] = []
 
 
 Line = Manifest | Result | Theory | Closing

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attncheck._lib.words import number
-from attncheck.checks.claims import NOT_EXPOSED
+from attncheck._lib.words import counted, number
+from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
 from attncheck.records.schema import Result
 
 #: Where attncheck's own subjects are: a record that names one of them is replayed without further ado.
@@ -46,6 +46,46 @@ def telling(reasons: Mapping[str, int]) -> str:
     return min(reasons, key=lambda reason: (not reason.startswith(NOT_EXPOSED), -reasons[reason], reason), default="")
 
 
+def unexamined(reasons: Mapping[str, int]) -> list[str]:
+    """Return what would be gained by exposing more, and what else was not examined, in a line each.
+
+    Parameters
+    ----------
+    reasons : mapping of str to int
+        Reasons why results were not examined, and how many.
+
+    Examples
+    --------
+    >>> unexamined({"the subject does not expose scores, keys": 3, "softmax only": 2})
+    ['Return keys and scores too: up to 3 more results.', 'Not examined: 2 other results; all of them: softmax only']
+    """
+    exposing = {reason: count for reason, count in reasons.items() if reason.startswith(NOT_EXPOSED)}
+    others = {reason: count for reason, count in reasons.items() if reason not in exposing and reason != NO_PROGRAMS}
+    lines = []
+    if exposing:
+        fields = {field for reason in exposing for field in reason.removeprefix(NOT_EXPOSED).split(", ")}
+        lines.append(f"Return {_and(sorted(fields))} too: up to {counted(sum(exposing.values()), 'more result')}.")
+    if others:
+        most, total = max(sorted(others), key=lambda reason: others[reason]), sum(others.values())
+        told = f"Not examined: {counted(total, 'other result' if exposing else 'result')}"
+        lines.append(f"{told}; {'all' if others[most] == total else f'{others[most]:,}'} of them: {most}")
+    if NO_PROGRAMS in reasons:
+        lines.append(f"No programs of Netsor were asked for: {NO_PROGRAMS}.")
+    return lines
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return names as a person lists them.
+
+    Examples
+    --------
+    >>> _and(["key_gram", "scores", "value_gram"]), _and(["scores"])
+    ('key_gram, scores and value_gram', 'scores')
+    """
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def interval(result: Result) -> str:
     """Return the effect with its interval."""
     if result.effect is None:
@@ -58,14 +98,33 @@ def reads(result: Result) -> str:
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 
+def detectable(result: Result) -> float | None:
+    """Return by how much what is declared must be missed for a look to see it; None where nothing would have been seen.
+
+    A ratio of 0.8 is as far from 1 as one of 1.25.
+    """
+    gap, null = result.gap, result.null_effect
+    if gap is None or null is None or gap <= 0.0 or gap == null or not math.isfinite(gap):
+        return None
+    return math.exp(abs(math.log(gap))) - 1.0 if null == 1.0 else abs(gap - null)
+
+
+def in_gaps(result: Result, value: float | None) -> float | None:
+    """Return an effect in units of what would have been seen: 0 declared, 1 the detectable gap."""
+    return _between(value, result.null_effect, result.gap)
+
+
 def in_departures(result: Result, value: float | None) -> float | None:
     """Return an effect in units of the departure that the check must catch: 0 declared, 1 must be caught.
 
     Ratios are measured by their logarithms, so that 1/r lies as far below as r above.
     """
-    null, departure = result.null_effect, result.departure
-    if value is None or null is None or departure is None or departure == null:
+    return _between(value, result.null_effect, result.departure)
+
+
+def _between(value: float | None, null: float | None, unit: float | None) -> float | None:
+    if value is None or null is None or unit is None or unit == null or not math.isfinite(unit):
         return None
-    if null == 1.0 and departure > 0.0:
-        return math.log(max(value, 1e-12)) / math.log(departure)
-    return (value - null) / (departure - null)
+    if null == 1.0 and unit > 0.0:
+        return math.log(max(value, 1e-12)) / math.log(unit)
+    return (value - null) / (unit - null)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -13,14 +12,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck._lib.words import chance, counted, number, printable
+from attncheck._lib.words import chance, counted, number
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pictures import cdf_of_uniform
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
-from attncheck.records.words import in_departures
 from attncheck.report import svg
 from attncheck.report.pictures import Counts, Covariances, PairedCounts, RatePicture, Residuals, leaves, read_picture
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw
@@ -30,8 +28,8 @@ _QUANTILE = NormalDist().inv_cdf(0.995)
 _FARTHEST = 1e4
 # Labels of widths that fit.
 _MOST_WIDTHS = 8
-# Characters of a name that fit.
-_LABEL = 48
+# Standard deviations that a density shows at least, and the room beyond its outermost quantile.
+_WIDEST, _STEP = 4.0, 0.3
 # Labels of quantiles.
 _QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
@@ -55,24 +53,31 @@ def _counts(picture: Counts | PairedCounts, result: Result) -> Drawing:
     low, high = map(picture.in_errors, picture.band)
     found = picture.in_errors(picture.below)
     outside = leaves(picture) is not None
+    observed, declared = picture.shares
+    # Quantiles lie as a normal law has them: a right law shows as a bell, whatever it is.
+    edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:
+        _densities(axes, edges, observed, declared, outside)
+
+    def difference(axes: Axes) -> None:
         axes.fill_between(places, low, high, color=BAND, linewidth=0)
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
         color, line = (BAD, "--") if outside else (ACCENT, "-")
         axes.plot(places, found, color=color, linewidth=1.4, linestyle=line, marker="" if len(found) > 9 else ".")
         reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, found))
-        axes.set(ylim=(-reach, reach), xlabel="quantile", ylabel="difference, standard errors")
-        shown = [place for place in _QUANTILES if places[0] <= special.ndtri(place) <= places[-1]]
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=picture.axis, ylabel="difference")
+        shown = [place for place in _QUANTILES if edges[0] <= special.ndtri(place) <= edges[-1]]
         axes.xaxis.set_major_locator(FixedLocator(list(special.ndtri(shown))))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{special.ndtr(place):g}"))
 
     where, kept = _where(result), _band_kept(picture)
     alt = (
-        f"Difference between the observed and the declared distribution function of {where}, from "
-        f"{counted(picture.count, 'value')}, in standard errors. It {kept}."
+        f"Observed and declared density of {where}, from {counted(picture.count, 'value')}, by the {picture.axis}, "
+        f"and below them the difference of the distribution functions in standard errors. It {kept}."
     )
-    return draw(paint, alt, f"{where}: difference of distribution functions, which {kept}")
+    caption = f"{where}: observed (bars) and declared (line); below, their difference in standard errors, which {kept}"
+    return draw(paint, alt, caption, below=difference, height=320)
 
 
 def _band_kept(picture: Counts | PairedCounts) -> str:
@@ -97,14 +102,13 @@ def _residuals(picture: Residuals, result: Result) -> Drawing:
     edges = np.linspace(-picture.widest, picture.widest, len(shares) + 1)
     cdf = np.array([NormalDist().cdf(edge) for edge in edges])
     cdf[0], cdf[-1] = 0.0, 1.0
-    middle, step = 0.5 * (edges[1:] + edges[:-1]), edges[1] - edges[0]
+    middle = 0.5 * (edges[1:] + edges[:-1])
     expected = np.diff(cdf)
     spread = float(np.sqrt((shares * middle**2).sum()))
 
     def paint(axes: Axes) -> None:
-        axes.bar(middle, shares / step, width=step, color=BAND, edgecolor=ACCENT, linewidth=0.6)
-        axes.plot(middle, expected / step, color=INK, linewidth=1.6)
-        axes.set(xlabel="whitened residual", ylabel="density", xlim=(edges[0], edges[-1]))
+        _densities(axes, edges, shares, expected, result.verdict == Verdict.VIOLATED)
+        axes.set(xlabel="whitened residual", xlim=(edges[0], edges[-1]))
 
     excess = float(0.5 * np.abs(shares - expected).sum())
     alt = (
@@ -112,7 +116,19 @@ def _residuals(picture: Residuals, result: Result) -> Drawing:
         f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
         f"law differ by {excess:.1%} of the residuals."
     )
-    return draw(paint, alt, f"{_where(result)}: whitened residuals (bars) against N(0, 1) (line)")
+    caption = f"{_where(result)}: whitened residuals, observed (bars) and declared, which is N(0, 1) (line)"
+    return draw(paint, alt, caption)
+
+
+def _densities(
+    axes: Axes, edges: NDArray[np.float64], observed: NDArray[np.float64], declared: NDArray[np.float64], wrong: bool
+) -> None:
+    """Draw the observed shares between edges as bars, and the declared ones as a line."""
+    steps, color = np.diff(edges), BAD if wrong else ACCENT
+    axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
+    axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label="declared")
+    axes.set(ylabel="density", yticks=[])
+    axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
 
 
 def _covariances(picture: Covariances, result: Result) -> Drawing:
@@ -169,91 +185,6 @@ def _rate(picture: RatePicture, result: Result) -> Drawing:
         f"logarithmic axes, of {_where(result)}. The fitted slope is {slope}."
     )
     return draw(paint, alt, f"{_where(result)}: rate in the width, slope {slope}")
-
-
-def forest(claim: str, groups: Sequence[tuple[str, Sequence[Result]]]) -> Drawing | None:
-    """Return all effects of a claim in units of the departure that each check must catch.
-
-    Parameters
-    ----------
-    claim : str
-    groups : sequence of (str, sequence of Result)
-        Check names with their results, the most suspicious first.
-    """
-    rows = [_row(name, results) for name, results in groups]
-    rows = [row for row in rows if row.marks]
-    if not rows:
-        return None
-
-    def paint(axes: Axes) -> None:
-        axes.axvspan(-1, 1, color=BAND, linewidth=0)
-        axes.axvline(0, color=MUTED, linewidth=0.8)
-        for place, row in enumerate(rows):
-            axes.text(0.005, place - 0.34, row.name, transform=axes.get_yaxis_transform(), fontsize=11, va="center")
-        placed = [(place + height, mark) for place, row in enumerate(rows) for height, mark in row.placed]
-        for bad in (False, True):
-            _whiskers(axes, [(height, mark) for height, mark in placed if mark.violated == bad], bad)
-        values = [value for row in rows for mark in row.marks for value in (mark.low, mark.high)]
-        axes.set(xlim=_in_units(axes, "x", values), xlabel="deviation in units of what must be caught")
-        axes.set(ylim=(len(rows) - 0.35, -0.65), yticks=[])
-        axes.spines["left"].set_visible(False)
-
-    worst = max((mark for row in rows for mark in row.marks), key=lambda mark: abs(mark.effect))
-    alt = (
-        f"Effects of {counted(len(rows), 'check')} of the claim {claim}, one mark with a 99% interval for each "
-        f"configuration; 0 is what is declared and ±1 the departure that a check must catch. The farthest is "
-        f"{_where(worst.result)} at {worst.effect:.3g}."
-    )
-    caption = "Effects with 99% intervals, by check: 0 is declared, the band ends at what must be caught"
-    return draw(paint, alt, caption, height=60 + 44 * len(rows), margins=(10, 12, 48, 6))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Mark:
-    """One effect with its interval, in units of what must be caught."""
-
-    result: Result
-    effect: float
-    low: float
-    high: float
-
-    @property
-    def violated(self) -> bool:
-        return self.result.verdict == Verdict.VIOLATED
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """The effects of one check."""
-
-    name: str
-    marks: tuple[_Mark, ...]
-
-    @property
-    def placed(self) -> list[tuple[float, _Mark]]:
-        """Marks with their heights below the name, the first one highest."""
-        step = 0.4 / max(1, len(self.marks) - 1)
-        return [(0.05 + step * place, mark) for place, mark in enumerate(self.marks)]
-
-
-def _row(name: str, results: Sequence[Result]) -> _Row:
-    marks = []
-    for result in results:
-        found = [in_departures(result, value) for value in (result.effect, result.low, result.high)]
-        known = [max(-_FARTHEST, min(_FARTHEST, value)) for value in found if value is not None]
-        if len(known) == 3:
-            marks.append(_Mark(result, known[0], min(known[1:]), max(known[1:])))
-    return _Row(printable(name, _LABEL), tuple(marks))
-
-
-def _whiskers(axes: Axes, placed: Sequence[tuple[float, _Mark]], bad: bool) -> None:
-    if not placed:
-        return
-    heights, marks = [height for height, _ in placed], [mark for _, mark in placed]
-    color = BAD if bad else ACCENT
-    axes.hlines(heights, [m.low for m in marks], [m.high for m in marks], color=color, linewidth=0.9, alpha=0.75)
-    effects = [mark.effect for mark in marks]
-    axes.plot(effects, heights, "X" if bad else "o", color=color, markersize=5 if bad else 3, markeredgewidth=0)
 
 
 def limit_distances(results: Sequence[Result]) -> Drawing | None:

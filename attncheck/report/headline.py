@@ -8,6 +8,7 @@ from attncheck._lib.words import chance, counted
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.gather import Gathered
+from attncheck.report.first import Finding, finding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Headline:
     verdict : str
         "violated", "incomplete", "inconclusive" or "consistent".
     sentence : str
+        The verdict; of a violated run with cause and number.
+    extent : str
+        How much was examined.
     budget : str
         What the verdict may be wrong by.
     reasons : tuple of str
@@ -27,14 +31,18 @@ class Headline:
 
     verdict: str
     sentence: str
+    extent: str
     budget: str
     reasons: tuple[str, ...]
 
 
 def headline(found: Gathered) -> Headline:
     """Return the verdict on a run."""
-    conclusion = found.conclusion
-    return Headline(conclusion.verdict, _sentence(found, conclusion.verdict), _budget(found), conclusion.reasons)
+    conclusion, wrong = found.conclusion, finding(found)
+    # What is violated is told with its cause; that its p-values are not uniform says nothing more.
+    told = (each for each in conclusion.findings if wrong is None or each.verdict != Verdict.VIOLATED)
+    sentence = _sentence(found, conclusion.verdict, wrong)
+    return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))
 
 
 def unseen_claims(found: Gathered) -> list[str]:
@@ -43,28 +51,30 @@ def unseen_claims(found: Gathered) -> list[str]:
     return [name for name in CLAIMS if name not in seen]
 
 
-def _sentence(found: Gathered, verdict: str) -> str:
-    claims = len({tally.claim for tally in found.tallies.values() if tally.examined})
-    extent = (
-        f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
-        f"{counted(len(set().union(*found.claim_layers.values())), 'configuration')}"
-    )
+def _sentence(found: Gathered, verdict: str, wrong: Finding | None) -> str:
     subject = found.manifest.subject
     if verdict == "consistent":
         words = found.scope.words
         reach = f"{words.capitalize()}: " if words else ""
-        return f"{reach}{subject} behaves as the theorem says, as far as {extent} can show."
+        return f"{reach}{subject} behaves as the theorem says, as far as {_extent(found)} can show."
     if verdict == "violated":
-        return f"{subject} departs from the theorem: {extent} were examined, and {_what(found)}."
+        what = f"{wrong.cause}; {wrong.sharpest.text}" if wrong else _what(found)
+        return f"{subject} departs from the theorem: {what}."
     if verdict == "incomplete":
-        return f"The run on {subject} is incomplete, which is not a pass: {extent} were examined of what was planned."
-    return f"The run on {subject} settles nothing, which is not a pass: {extent} were examined."
+        why = found.closing.failed[0] if found.closing and found.closing.failed else ""
+        return f"The run on {subject} is incomplete, which is not a pass{f': {why}' if why else ''}."
+    return f"The run on {subject} settles nothing, which is not a pass."
+
+
+def _extent(found: Gathered) -> str:
+    claims = len({tally.claim for tally in found.tallies.values() if tally.examined})
+    return (
+        f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
+        f"{counted(len(found.space.layers), 'configuration')}"
+    )
 
 
 def _what(found: Gathered) -> str:
-    count = found.count(Verdict.VIOLATED)
-    if count:
-        return f"{count:,} {'is' if count == 1 else 'are'} violated"
     if any(each.verdict == Verdict.VIOLATED for each in found.theory):
         return "a statement of attncheck's own theory does not hold"
     return "the evidence as a whole is not uniform"

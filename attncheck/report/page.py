@@ -15,6 +15,7 @@ from attncheck.layers.names import layer_name
 from attncheck.records.gather import gather
 from attncheck.records.words import interval, reads
 from attncheck.report.compare import LEVEL, compare, read_earlier
+from attncheck.report.first import sharpest
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits
@@ -91,6 +92,8 @@ _FILTERS: dict[str, Any] = {
     "reads": reads,
     "printable": words.printable,
     "looks": looks,
+    "sharpest": sharpest,
+    "capitalized": lambda text: text[:1].upper() + text[1:],
     "reason": reason_of,
     "visits": visits,
 }

@@ -31,10 +31,17 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
             raise ValueError("is not what attncheck writes")
         _check_counts(self.below, self.count)
 
+    axis = "quantile of the declared law"
+
     @property
     def quantiles(self) -> FloatArray:
         """Where values are counted."""
         return QUANTILES
+
+    @property
+    def shares(self) -> tuple[FloatArray, FloatArray]:
+        """The observed and the declared shares between these points, and beyond the outermost."""
+        return _between(self.below, self.count), np.diff(QUANTILES, prepend=0.0, append=1.0)
 
     @property
     def band(self) -> tuple[IntArray, IntArray]:
@@ -69,10 +76,18 @@ class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="
         """The values of both."""
         return self.count + self.against
 
+    axis = "quantile of draws and exact law together"
+
     @property
     def quantiles(self) -> FloatArray:
         """Where values are counted, as shares of both samples."""
         return np.array(self.pooled) / self.total
+
+    @property
+    def shares(self) -> tuple[FloatArray, FloatArray]:
+        """The observed shares between these points, and those of the reference; see `Counts`."""
+        theirs = np.array(self.pooled) - np.array(self.below)
+        return _between(self.below, self.count), _between(theirs, self.against)
 
     @property
     def band(self) -> tuple[IntArray, IntArray]:
@@ -146,6 +161,11 @@ def leaves(picture: Counts | PairedCounts) -> int | None:
 
 def _angle(part: ArrayLike, whole: float) -> FloatArray:
     return np.arcsin(np.sqrt(np.asarray(part) / whole))
+
+
+def _between(below: ArrayLike, count: int) -> FloatArray:
+    """Return the shares of `count` values between points, from the numbers below each."""
+    return np.diff(np.asarray(below, dtype=float), prepend=0.0, append=float(count)) / count
 
 
 def _check_counts(below: Sequence[int], count: int) -> None:

@@ -14,16 +14,15 @@ _TITLES = {
     "verdict": "Verdict",
     "failures": "What failed",
     "claims": "Claims",
-    "together": "All configurations together",
+    "together": "All together",
     "statements": "Statements of the paper",
     "rates": "Rates in the width",
-    "details": "Claim by claim",
     "uniformity": "First-look p-values",
-    "theory": "Theory, without the subject",
+    "theory": "Theory",
     "power": "Power",
-    "space": "What was visited",
+    "space": "Visited",
     "comparison": "Compared with the baseline",
-    "provenance": "How this was made",
+    "provenance": "How it was made",
 }
 _KEYS = ("title", "template", "sections", "titles", "pictures", "failures")
 

@@ -61,8 +61,12 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelcolor": INK,
 }
 _NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+# Hundredths of a pixel are enough.
+_LONG = re.compile(r"-?\b\d+\.\d{3,}")
 #: No word on when and with what a drawing was made.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
+# The share of a drawing that a second pair of axes takes, and how much of that lies between them.
+_LOWER, _LOWER_GAP = 0.45, 0.15
 _DPI = 72  # an SVG's unit: sizes below are in CSS pixels
 
 
@@ -97,12 +101,15 @@ def draw(
     width: int = 440,
     height: int = 270,
     margins: tuple[int, int, int, int] = (66, 12, 48, 10),
+    below: Callable[[Axes], None] | None = None,
 ) -> Drawing:
     """Return what `paint` puts on a pair of axes.
 
     Parameters
     ----------
     paint : callable Axes -> None
+    below : callable Axes -> None, optional
+        What stands on a second pair below, with the same horizontal scale.
     alt, caption : str
         Of the `Drawing`.
     width, height : int
@@ -114,9 +121,14 @@ def draw(
     with style():
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
         FigureCanvasSVG(figure)
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
-        )
+        room = (height - bottom - top) / height
+        lower = _LOWER * room if below else 0.0
+        frame = left / width, (width - left - right) / width
+        axes = figure.add_axes((frame[0], bottom / height + lower, frame[1], room - lower))
+        if below:
+            second = figure.add_axes((frame[0], bottom / height, frame[1], lower * (1.0 - _LOWER_GAP)), sharex=axes)
+            below(second)
+            axes.tick_params(labelbottom=False)
         paint(axes)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata=METADATA)
@@ -142,7 +154,7 @@ def _with_variables(svg: str) -> str:
     svg = re.sub(
         r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL
     )
-    svg = re.sub(r"\n\s*", "\n", svg)
+    svg = _LONG.sub(lambda found: f"{float(found[0]):.2f}", re.sub(r"\n\s*", "\n", svg))
     return svg.replace("<defs>", f"{style}<defs>", 1)
 
 

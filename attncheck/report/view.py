@@ -7,30 +7,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from functools import cached_property
 from typing import Any
 
 from markupsafe import Markup
 
-from attncheck._lib.words import chance
-from attncheck.checks.claims import CLAIMS
+from attncheck._lib.words import chance, counted
+from attncheck.checks.claims import CLAIMS, LARGER
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.records.gather import Gathered, Space, Tally, suspicion
 from attncheck.records.schema import Result
-from attncheck.records.words import replay_command, telling
+from attncheck.records.words import replay_command, telling, unexamined
 from attncheck.report import figures
 from attncheck.report.compare import Comparison
+from attncheck.report.first import ClaimMap, Finding, claim_map, finding, sharpest, would_have_seen
 from attncheck.report.headline import Headline, headline, unseen_claims
 from attncheck.report.pictures import RatePicture, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
+from attncheck.report.scales import Scale, by_check, by_configuration
 from attncheck.report.svg import Drawing
 
-# Results of one check that its forest plot shows.
-_SHOWN = 16
+# Pools that are shown.
+_POOLS = 20
 # Values of a field that are listed, and those that there are.
 _VALUES = 14
 _CHOICES = {
@@ -40,8 +43,6 @@ _CHOICES = {
     "mask": MASKS,
     "score_scaling": SCORE_SCALINGS,
 }
-# Likely causes that the verdict names.
-_CAUSES = 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,21 +111,20 @@ class ClaimView:
         return max(leading, key=suspicion, default=None)
 
     @cached_property
-    def overview(self) -> list[Drawing]:
-        """The pictures of all results together."""
-        groups = [(tally.name, tally.worst[:_SHOWN]) for tally in self.examined]
-        limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
-        drawn = [figures.forest(self.name, groups), figures.limit_distances(limits)]
-        return [drawing for drawing in drawn if drawing is not None]
+    def scale(self) -> Scale:
+        """The effects of its examined checks on one scale, a row each."""
+        return by_check([(tally.name, tally.worst) for tally in self.examined])
 
     @cached_property
     def pictures(self) -> list[Drawing]:
-        """The pictures of single results: one of each kind, then of further checks, the most suspicious first."""
+        """The pictures of its results: distances from the limit, and of each kind the most suspicious result's."""
         pictured = [_pictured(tally) for tally in self.examined]
         results = sorted((result for result in pictured if result is not None), key=suspicion, reverse=True)
         first = {type(read_picture(result.picture)): result for result in reversed(results)}
-        chosen = sorted(results, key=lambda result: result not in first.values())[: self.most]
-        return [drawing for drawing in map(figures.of_result, chosen) if drawing is not None]
+        chosen = [result for result in results if result in first.values()][: self.most]
+        limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
+        drawn = [figures.limit_distances(limits), *map(figures.of_result, chosen)]
+        return [drawing for drawing in drawn if drawing is not None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,10 +147,70 @@ class View:
     power: PowerTable | None
     paper: Any = None
 
+    @property
+    def sections(self) -> list[str]:
+        """The sections of the recipe that have something to show."""
+        return [name for name in self.recipe.sections if self._holds(name)]
+
+    def _holds(self, section: str) -> bool:
+        match section:
+            case "comparison":
+                return self.comparison is not None
+            case "failures":
+                return bool(self.finding or self.doubts)
+            case "claims":
+                return bool(self.run.claim_layers)
+            case "together" | "uniformity" | "power" | "rates":
+                return bool(getattr(self, section))
+            case "experiments":
+                return self.paper is not None
+            case "theory":
+                return bool(self.run.theory)
+            case "space":
+                return bool(self.run.space.layers)
+        return True
+
     @cached_property
     def headline(self) -> Headline:
         """The verdict in a sentence."""
         return headline(self.run)
+
+    @cached_property
+    def finding(self) -> Finding | None:
+        """What is wrong, if any check is violated."""
+        return finding(self.run)
+
+    @cached_property
+    def evidence(self) -> Drawing | Scale | None:
+        """The picture of the sharpest violated result: observed against declared."""
+        if self.finding is None:
+            return None
+        return figures.of_result(self.finding.sharpest) or by_configuration(self.finding.failures[0])
+
+    @cached_property
+    def seen(self) -> Scale | None:
+        """What would have been seen."""
+        return would_have_seen(self.run.tallies, self.run.pools)
+
+    @cached_property
+    def map(self) -> ClaimMap | None:
+        """Claims against configurations."""
+        return claim_map(self.run)
+
+    @cached_property
+    def remedy(self) -> str:
+        """What would let more be examined; empty where nothing would."""
+        larger = sum(
+            count for tally in self.run.tallies.values() for reason, count in tally.reasons.items() if LARGER in reason
+        )
+        exposing = next((line for line in self.remedies if line.startswith("Return ")), "")
+        return exposing or (f"A larger profile examines up to {counted(larger, 'more result')}." if larger else "")
+
+    @cached_property
+    def remedies(self) -> list[str]:
+        """What was not examined, and what would change that."""
+        reasons = sum((tally.reasons for tally in self.run.tallies.values()), Counter[str]())
+        return unexamined(dict(sorted(reasons.items())))
 
     @cached_property
     def claims(self) -> list[ClaimView]:
@@ -172,11 +232,6 @@ class View:
         return sorted(found.items())
 
     @cached_property
-    def causes(self) -> list[causes.Cause]:
-        """Likely causes, the first first."""
-        return causes.causes(self.run.tallies)[:_CAUSES]
-
-    @cached_property
     def diagnosed(self) -> Result | None:
         """The violated result whose estimates tell most."""
         return causes.diagnosed(self.run.tallies)
@@ -194,9 +249,18 @@ class View:
         return [view.name for view in self.claims[:before] if view.verdict == Verdict.CONSISTENT]
 
     @cached_property
-    def failures(self) -> list[Tally]:
-        """The violated checks, the most telling first."""
-        return causes.violated(self.run.tallies)
+    def groups(self) -> list[causes.Cause]:
+        """The violated checks that are told in full, by what they point at, the sharpest first."""
+        return [] if self.finding is None else self.finding.groups(self.recipe.failures)
+
+    def pictures_of(self, tally: Tally) -> list[Drawing | Scale]:
+        """Return the pictures of a violated check: its effects by configuration, and what its sharpest result carries.
+
+        What stands on the first screen is not shown again.
+        """
+        drawn = [by_configuration(tally), figures.of_result(sharpest(tally))]
+        first = self.evidence if isinstance(self.evidence, Drawing) else None
+        return [each for each in drawn if each is not None and each != first]
 
     @cached_property
     def together(self) -> list[Result]:
@@ -204,9 +268,9 @@ class View:
         return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
 
     @cached_property
-    def together_overview(self) -> Drawing | None:
-        """The picture of the most suspicious pools, in units of what each of them detects."""
-        return figures.forest("all of them", [(pool.id, [pool]) for pool in self.together[:_SHOWN]])
+    def together_scale(self) -> Scale:
+        """The effects of the most suspicious pools, a row each."""
+        return by_check([(pool.id, [pool]) for pool in self.together[:_POOLS]])
 
     @cached_property
     def doubts(self) -> list[Result]:

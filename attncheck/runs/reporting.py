@@ -11,6 +11,7 @@ import msgspec
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.processes import spread
+from attncheck._lib.words import printable
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
@@ -19,6 +20,9 @@ from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
+
+# Errors of a subject that a record keeps, and how much of each.
+_FAILURES, _LONGEST = 20, 400
 
 
 class RunReport:
@@ -31,6 +35,7 @@ class RunReport:
         self.run = run
         self.failure = ""
         self.causes: list[str] = []
+        self._failed: set[str] = set()
         self.results: list[Result] = []
         self.theory: list[Theory] = []
         self.conclusion: Conclusion | None = None
@@ -52,6 +57,11 @@ class RunReport:
         statement = msgspec.convert(fields, Theory)
         self.theory.append(statement)
         self._write(statement)
+
+    def take_failure(self, message: str) -> None:
+        """Take what was wrong with the subject where a unit has no results; the record says it at its end."""
+        if message:
+            self._failed.add(printable(message, _LONGEST))
 
     def pool(self, processes: int) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:
         """Examine the pools and take their results, but for violated ones: return these, each with its message.
@@ -89,6 +99,7 @@ class RunReport:
             reported=len(self.results) + len(self.theory),
             seconds=time.perf_counter() - self._started,
             causes=self.causes,
+            failed=sorted(self._failed)[:_FAILURES],
         )
         self._write(closing)
         self._writer.close()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attncheck._lib.words import chance, counted, listed, span
-from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
+from attncheck.checks.claims import NO_PROGRAMS
 from attncheck.diagnosis.causes import diagnosed, hints, telling, violated
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
@@ -22,7 +22,7 @@ from attncheck.layers.names import layer_call, layer_name
 from attncheck.records.gather import Tally
 from attncheck.records.schema import Result, Theory, of_layer, of_pool, run_digest
 from attncheck.records.scope import Scope
-from attncheck.records.words import replay_command
+from attncheck.records.words import replay_command, unexamined
 from attncheck.runs import details
 from attncheck.runs.details import by_property, of_cases
 from attncheck.runs.run import Run
@@ -138,20 +138,7 @@ def wrong_in(
 
 def not_examined(results: Sequence[Result]) -> list[str]:
     """Return in a line what was not examined, and in another what would be gained by exposing more, if there is any."""
-    left = [result.reason for result in results if not result.p_values and result.reason != NO_PROGRAMS]
-    programs = sum(result.reason == NO_PROGRAMS for result in results)
-    lines = []
-    if left:
-        exposing = [reason.removeprefix(NOT_EXPOSED).split(", ") for reason in left if reason.startswith(NOT_EXPOSED)]
-        others = Counter(reason for reason in left if not reason.startswith(NOT_EXPOSED))
-        if exposing:
-            fields = list(dict.fromkeys(field for fields in exposing for field in fields))
-            lines.append(f"Return {listed(sorted(fields))} too: up to {counted(len(exposing), 'more result')}.")
-        if others:
-            most, count = others.most_common(1)[0]
-            told = f"Not examined: {counted(others.total(), 'other result' if exposing else 'result')}"
-            lines.append(f"{told}; {'all' if count == others.total() else f'{count:,}'} of them: {most}")
-    return [*lines, *([f"No programs of Netsor were asked for: {NO_PROGRAMS}."] if programs else [])]
+    return unexamined(Counter(result.reason for result in results if not result.p_values))
 
 
 def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:

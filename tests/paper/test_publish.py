@@ -151,7 +151,7 @@ def test_a_report_of_a_run_shows_the_figures(written: Path, tmp_path: Path) -> N
     render_report(record, recipe="paper", out=tmp_path / "without.html")
     shown, absent = (Pictures((tmp_path / f"{name}.html").read_text(encoding="utf-8")) for name in ("with", "without"))
     assert len(shown.pictures) == len(absent.pictures) + 16
-    assert "attncheck paper" in (tmp_path / "without.html").read_text(encoding="utf-8")
+    assert 'id="experiments"' not in (tmp_path / "without.html").read_text(encoding="utf-8")
 
 
 def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, written: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -23,8 +24,10 @@ from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import STAGES
 from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
 from attncheck.looks.profiles import ANCHORS
+from attncheck.records.gather import tallied
 from attncheck.records.schema import Planned, read
 from attncheck.report import figures, render_report
+from attncheck.report.scales import by_configuration
 
 from .conftest import LAYERS, long_record, make_result, pictured_results, violated_result, write_record
 
@@ -37,18 +40,31 @@ class Parsed(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.first: list[str] = []  # elements of the verdict, in order
         self._text: list[str] = []
+        self._section = ""
+        self._sections: dict[str, list[str]] = {}
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        self._section = str(dict(attrs)["id"]) if tag == "section" else self._section
+        if self._section == "verdict":
+            self.first.append(f"{tag}.{dict(attrs).get('class')}" if dict(attrs).get("class") else tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._section = "" if tag == "section" else self._section
 
     def handle_data(self, data: str) -> None:
         self._text.append(data)
+        self._sections.setdefault(self._section, []).append(data)
 
     @property
     def text(self) -> str:
         return " ".join(" ".join(self._text).split())
+
+    def section(self, name: str) -> str:
+        return " ".join(" ".join(self._sections.get(name, [])).split())
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -65,39 +81,141 @@ def render(record: Path, **options: Any) -> Parsed:
 
 
 def test_clean_run_says_so_with_its_budget_and_what_was_not_examined(clean_record: Path) -> None:
-    text = render(clean_record).text
-    assert "mine:simulate behaves as the theorem says" in text
-    assert "was set to 1e-06 before the run" in text
-    assert "the subject does not expose value_gram: conditional.law" in text
-    assert "Nothing failed." in text
+    page = render(clean_record)
+    text = page.text
+    assert "mine:simulate behaves as the theorem says" in page.section("verdict")
+    assert "was set to 1e-06 before the run" in page.section("verdict")
+    assert "the subject does not expose value_gram: conditional.law" in page.section("verdict")
+    assert not page.section("failures")
     assert "numpy 2.1.0" in text
     assert "12.5 s" in text
 
 
 def test_fault_can_be_named_from_the_verdict_alone(faulty_record: Path) -> None:
-    verdict = render(faulty_record).text.partition("What was not examined")[0]
-    assert "mine:simulate departs from the theorem" in verdict
-    assert "score variance 0.25 [0.24, 0.26], declared 1" in verdict
-    assert "the standard deviation of W_Q differs" in verdict
-    assert "All 2 configurations with a violation, and none of the others, have" in verdict
-    assert "mask: causal" in verdict
-    assert "the claims before the first violated one are consistent: draws" in verdict
+    page = render(faulty_record)
+    assert "mine:simulate departs from the theorem: the standard deviation of W_Q differs" in page.section("verdict")
+    assert "score variance 0.25 [0.24, 0.26], declared 1" in page.section("verdict")
+    failures = page.section("failures")
+    assert "All 2 configurations with a violation, and none of the others, have" in failures
+    assert "mask: causal" in failures
+    assert "the claims before the first violated one are consistent: draws" in failures
 
 
-def test_failures_have_smallest_layer_diagnosis_and_replay(faulty_record: Path) -> None:
-    text = render(faulty_record).text.partition("What failed")[2]
+def in_order(found: list[str], *wanted: str) -> bool:
+    """Return whether elements come in an order, others between them."""
+    rest = iter(found)
+    return all(any(each == name for each in rest) for name in wanted)
+
+
+def test_first_screen_of_a_violated_run_has_sentence_picture_layer_and_replay(faulty_record: Path) -> None:
+    page = render(faulty_record)
+    assert in_order(
+        page.first, "div.box violated", "h2", "div.first", "figure.scale", "dl.facts", "pre.copy", "details"
+    )
+    assert "figure.map" not in page.first
+    text, smallest = page.section("verdict"), violated_result(layer=LAYERS[2])
+    sentence, _, rest = text.partition("expected 1.")
+    assert sentence.endswith("variance, observed over declared: 0.25 [0.23, 0.27], ")
+    assert "Smallest layer that fails n=2 s=5 H=1 causal" in rest
+    assert f"attncheck replay {faulty_record} {smallest.id}" in rest
+    assert "Return value_gram too: up to 1 more result." in rest
+
+
+def test_first_screen_of_a_consistent_run_has_what_would_have_been_seen_and_the_map(clean_record: Path) -> None:
+    page = render(clean_record)
+    assert in_order(page.first, "div.box consistent", "h2", "div.first", "figure.scale bars", "figure.map", "details")
+    text = page.section("verdict")
+    assert "scores: variance 3%" in text  # a gap of 1.03
+    seen, verdicts = text.partition("What would have been seen")[2].partition("3 claims on")[::2]
+    assert "limit:" in seen
+    assert verdicts.count("✓") - 1 == 3 + 1 + 1  # the key, scores on three layers, two claims on one of them
+
+
+def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) -> None:
+    blunt = violated_result(
+        "scores.size", effect=0.5, low=0.1, high=0.9, null_effect=0.0, hint="blunt", text="blunt: 0.5 ["
+    )
+    sharp = violated_result("scores.scale", p_values=[1e-4] * 3, hint="sharp", combined=1e-12)
+    limit = violated_result(
+        "outputs.limit", kind="limit", claim="limit", effect=9.0, low=8.999, high=9.001, hint="limit"
+    )
+    page = render(write_record(tmp_path / "run.jsonl", [blunt, sharp, limit]))
+    headings = [page.section("failures").index(word) for word in ("Sharp", "Blunt", "Limit")]
+    assert headings == sorted(headings)
+    assert "departs from the theorem: sharp" in page.section("verdict")
+
+
+def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None:
+    for causes, words in (
+        (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; ", "Or W_Q is half"]),
+        (
+            ["none that is known fits", "W_Q is half"],
+            ["no cause that is known fits; ", "Points at the standard deviation"],
+        ),
+    ):
+        record = write_record(tmp_path / f"{len(words[0])}.jsonl", [violated_result()], closing={"causes": causes})
+        for word in words:
+            assert word in render(record).section("verdict")
+
+
+def test_pool_that_is_violated_alone_is_told_as_any_failure(tmp_path: Path) -> None:
+    single = [make_result(layer=layer) for layer in LAYERS]
+    of = {"pool": "all", "of": [each.unit.partition("@")[2] for each in single]}
+    pool = violated_result(id="scores.scale@all", unit="scores@all", illustration="", diagnosis=[])
+    page = render(write_record(tmp_path / "pool.jsonl", [*single, msgspec.structs.replace(pool, case=of)]))
+    assert "departs from the theorem: the standard deviation of W_Q differs" in page.section("verdict")
+    assert "attncheck replay" in page.section("verdict")
+    assert "scores.scale@all" in page.section("verdict")
+    assert "3 cases together" in page.section("failures")
+
+
+def test_subject_that_fails_is_told_first(tmp_path: Path) -> None:
+    owed = [Planned("scores.scale@0", "scores@0", "scores.scale")]
+    closing = {"verdict": "incomplete", "failed": ["subject['outputs'][0]=nan: is not finite; mend the simulator"]}
+    text = render(write_record(tmp_path / "nan.jsonl", [], planned=owed, closing=closing)).section("verdict")
+    assert "is incomplete, which is not a pass: subject['outputs'][0]=nan: is not finite; mend the simulator." in text
+
+
+def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path) -> None:
+    layers = [LAYERS[0].replace(width=width) for width in range(2, 62)]
+    results = [make_result(layer=layer) for layer in layers[:-1]] + [violated_result(layer=layers[-1])]
+    text = render(write_record(tmp_path / "many.jsonl", results)).section("claims")
+    assert "1 claim on 40 configurations" in text
+    assert "20 other configurations not shown" in text
+    assert text.partition("not shown")[2].count("✗") == 3  # the cell, the claim and the check
+
+
+def test_scale_ends_its_band_where_the_promise_ends() -> None:
+    tally = tallied([make_result(), violated_result(layer=LAYERS[1], gap=1.5)])["scores.scale"]
+    scale = by_configuration(tally)
+    assert scale is not None
+    wrong, right = scale.rows
+    assert wrong.marks[0].wrong
+    assert not right.marks[0].wrong
+    assert wrong.band is not None
+    assert right.band is not None
+    assert scale.declared is not None
+    low, high = wrong.band
+    # Ratios as far below as above, and further where less would have been seen.
+    assert scale.declared - low == pytest.approx(high - scale.declared, abs=0.02)
+    assert (high - low) / (right.band[1] - right.band[0]) == pytest.approx(np.log(1.5) / np.log(1.03), rel=0.02)
+    assert wrong.marks[0].high < low < right.marks[0].at < high
+
+
+def test_failures_have_smallest_layer_and_replay(faulty_record: Path) -> None:
+    text = render(faulty_record).section("failures")
     smallest = violated_result(layer=LAYERS[2])
     assert f"attncheck replay {faulty_record} {smallest.id}" in text
-    assert "Smallest of them n=2 s=5 H=1 causal" in text
+    assert "Smallest of them: n=2 s=5 H=1 causal" in text
     assert "n=1 s=1 H=1 (on fresh draws: an illustration, not a verdict)" in text
     assert "1e-09 , 1e-08 , 1e-09 , at the level 0.0005 of one look" in text
 
 
 def test_claims_table_has_all_columns(clean_record: Path) -> None:
     page = render(clean_record)
-    for title in ("Claim", "Checks", "Configurations", "Draws", "Effect", "Detectable gap", "Verdict"):
-        assert title in page.text
-    assert "1.001 [0.981, 1.021] , expected 1" in page.text
+    for title in ("Check", "Effects by configuration", "Effect", "Detectable gap", "Draws a look", "Verdict"):
+        assert title in page.section("claims")
+    assert "1.001 [0.981, 1.021], expected 1" in page.text
 
 
 def test_every_claim_has_its_place_along_the_computation() -> None:
@@ -109,13 +227,8 @@ def test_sections_come_in_reading_order(clean_record: Path) -> None:
     assert ids == [
         "verdict",
         "claims",
-        "together",
-        "details",
         "uniformity",
-        "theory",
-        "power",
         "space",
-        "failures",
         "statements",
         "provenance",
     ]
@@ -123,7 +236,7 @@ def test_sections_come_in_reading_order(clean_record: Path) -> None:
 
 def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
     images = render(faulty_record).all("img")
-    assert len(images) >= 8
+    assert len(images) >= 6
     for image in images:
         assert len(str(image["alt"])) > 80
         assert re.search(r"\d", str(image["alt"]))
@@ -290,7 +403,7 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},
     ]
     results = [make_result(f"scores.{number}", picture=picture) for number, picture in enumerate(pictures)]
-    assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 3
+    assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 2
 
 
 def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path: Path) -> None:
@@ -380,10 +493,9 @@ def test_run_against_itself_shows_no_change(faulty_record: Path) -> None:
 # Recipes and the power table ---------------------------------------------------------------------
 
 
-def test_paper_recipe_says_what_it_does_not_hold(faulty_record: Path) -> None:
-    text = render(write_record(faulty_record.with_name("one.jsonl"), [make_result()]), recipe="paper").text
-    for heading in ("Rates in the width", "Neighbouring regimes", "Published experiments at full size"):
-        assert f"{heading} Not part of this record." in text
+def test_paper_recipe_leaves_out_what_it_does_not_hold(faulty_record: Path) -> None:
+    page = render(write_record(faulty_record.with_name("one.jsonl"), [make_result()]), recipe="paper")
+    assert [each["id"] for each in page.all("section")] == ["verdict", "claims", "provenance"]
     assert "fitted slope" in " ".join(str(i["alt"]) for i in render(faulty_record, recipe="paper").all("img"))
 
 

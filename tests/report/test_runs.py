@@ -48,10 +48,10 @@ def test_fault_is_named_first(tmp_path: Path, fault: str, properties: list[str],
     # On one layer: each violated layer is diagnosed and made smaller, which is what costs time.
     record = record_of(tmp_path / "record.jsonl", f"attncheck.faults:{fault}", *properties, layers=LAYERS[:1])
     page = render_report(record, recipe="gate", out=tmp_path / "page.html").read_text(encoding="utf-8")
-    first = page.partition("What the violated checks point at")[2].partition("</li>")[0]
-    assert words[0] in first
+    verdict, _, failures = page.partition('id="failures"')
+    assert words[0][1:] in failures.partition("<h3>")[2].partition("</h3>")[0]  # a heading begins with a capital
     for word in words[1:]:
-        assert word in page.partition("What the violated checks point at")[0]
+        assert word in verdict
 
 
 def test_right_simulator_gets_pictures_of_its_draws(tmp_path: Path) -> None:
@@ -95,3 +95,16 @@ def test_page_that_cannot_be_made_does_not_hide_the_verdict(place: pytest.Pytest
     said = finished.stdout.str()
     assert "VIOLATED: attncheck.faults:half_precision_scores" in said
     assert "Report: not written, InputError" in said
+
+
+def test_page_of_a_subject_that_fails_begins_with_its_error(place: pytest.Pytester) -> None:
+    returns = "{'outputs': np.full((size, layer.seq_len, 1), np.nan)}"
+    place.makepyfile(broken=f"import numpy as np\ndef simulate(layer, size, rng): return {returns}")
+    place.syspathinsert()
+    page = place.path / "page.html"
+    assert run_pytest(place, page, "--attncheck-subject", "broken:simulate").ret == 1
+    found = page.read_text(encoding="utf-8").partition("<h2")[2].partition("</h2>")[0]
+    assert (
+        "The run on broken:simulate is incomplete, which is not a pass: subject[&#39;outputs&#39;][0, 0, 0]=nan"
+        in found
+    )
