@@ -123,6 +123,7 @@ CHECKS = (
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
         measure=_positions,
+        picture=portraits.between_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
     ),

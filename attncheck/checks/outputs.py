@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
 from attncheck.checks.departures import of_law, of_spread
 from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform, tail_law
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
+from attncheck.checks.portraits import against_limit
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import two_neurons
 from attncheck.checks.sample import Sample
@@ -120,9 +122,14 @@ def _limit_check(
     def allowance(setting: Setting) -> float:
         return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
 
+    def taken(sample: Sample) -> FloatArray:
+        return marginal(sample.layer).values(sample) if values is None else values(sample)
+
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-        law = marginal_law(sample.layer, marginal(sample.layer), "limit")
-        return (law.uniform(marginal(sample.layer).values(sample) if values is None else values(sample)),)
+        return (marginal_law(sample.layer, marginal(sample.layer), "limit").uniform(taken(sample)),)
+
+    def picture(sample: Sample) -> dict[str, Any]:
+        return against_limit(taken(sample), marginal_law(sample.layer, marginal(sample.layer), "limit"))
 
     def reason(setting: Setting) -> str:
         if excluded(setting):
@@ -146,6 +153,7 @@ def _limit_check(
         reads=f"Kolmogorov distance of {what} from the limit:",
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
+        picture=picture,
         hint="the law does not approach the theorem's limit",
         excluded=reason,
         fewest_draws=FEWEST_NUMBERS,

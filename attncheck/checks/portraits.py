@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.laws import MarginalLaw
 from attncheck.checks.sample import Sample
-from attncheck.evidence.pictures import covariances, histogram_of_residuals
+from attncheck.evidence.pictures import covariances, density, histogram_of_residuals, matrix
 from attncheck.layers.attention_map import visible
 from attncheck.layers.rotary import score_alignment
 
@@ -17,6 +18,8 @@ FloatArray = NDArray[np.float64]
 # Score entries whose pairs are shown, and of those also between heads.
 _ENTRIES = 6
 _BETWEEN_HEADS = 3
+# Heads, or positions, that a matrix shows.
+_MOST = 12
 
 
 def whitened_scores(sample: Sample) -> dict[str, Any]:
@@ -49,3 +52,36 @@ def score_covariances(sample: Sample) -> dict[str, Any]:
         products = np.hstack([products, entries[:, 0, crossed] * entries[:, 1, crossed]])
         predicted = np.hstack([predicted, np.zeros((len(sample), len(crossed)))])
     return covariances(predicted, products)
+
+
+def between_heads(sample: Sample) -> dict[str, Any]:
+    """Show the correlations of N Nᵀ between heads, N their whitened scores: 0, but where two have one W_Q."""
+    residual, heads = sample.whitened_scores, min(_MOST, sample.layer.num_heads)
+    scores = np.where(residual.kept, residual.values, 0.0)[:, :heads]
+    squares = (scores @ scores.swapaxes(-1, -2)).reshape(len(sample), heads, -1)
+    squares = squares - squares.mean(axis=0)
+    products = squares @ squares.swapaxes(-1, -2)
+    sizes = np.sqrt(np.einsum("nhh->h", products))
+    scale = np.maximum(np.outer(sizes, sizes), 1e-300) / len(sample)
+    error = np.where(np.eye(heads) > 0, 1.0, products.std(axis=0) / np.sqrt(len(sample)) / scale)
+    what = "correlations between heads of what whitened scores make together"
+    return matrix(products.mean(axis=0) / scale, np.eye(heads), error, "heads", what, len(sample))
+
+
+def between_positions(sample: Sample) -> dict[str, Any]:
+    """Show E[y_i y_j] of one neuron, and what it is given scores and values: Σ_y says which positions see which."""
+    factor, outputs = sample.output_factor[:, :_MOST], sample.outputs[:, :_MOST]
+    declared = factor @ factor.swapaxes(-1, -2)
+    observed = outputs @ outputs.swapaxes(-1, -2) / outputs.shape[-1]
+    error = (observed - declared).std(axis=0) / np.sqrt(len(sample))
+    what = "covariances between positions of one neuron's output, given scores and values"
+    return matrix(observed.mean(axis=0), declared.mean(axis=0), error, "positions", what, len(sample))
+
+
+def against_limit(values: FloatArray, law: MarginalLaw) -> dict[str, Any]:
+    """Show single numbers of draws and the law of the limit."""
+
+    def cdf(points: FloatArray) -> FloatArray:
+        return np.where(points > 0.0, 1.0 - (tail := law.mixture.upper_tail(np.abs(points))), tail)
+
+    return density(values, law.std, cdf)

@@ -299,7 +299,7 @@ class Sample:
         return energy, np.broadcast_to(rank * float(self.layer.head_width), energy.shape)
 
     @cached_property
-    def _output_factor(self) -> FloatArray:
+    def output_factor(self) -> FloatArray:
         """M with y[:, c] = M z given scores and values, (draws, s, heads·s)."""
         values = spectrum(self.need("value_gram"), self.rounding)
         blocks = self.weights @ values.root
@@ -310,7 +310,7 @@ class Sample:
     @cached_property
     def output_residual(self) -> Residual:
         """Σ_y^{-1/2} y: i.i.d. N(0, 1) given inputs, scores and values, (draws, s, coordinates)."""
-        return whiten_columns(self._output_factor, self.outputs, self.rounding)
+        return whiten_columns(self.output_factor, self.outputs, self.rounding)
 
     @cached_property
     def head_directions(self) -> Residual:
@@ -318,13 +318,13 @@ class Sample:
 
         Its rows are orthonormal where they are kept, so that the W_h W_hᵀ, each head's part, add up to I.
         """
-        return whiten_columns(self._output_factor, self._output_factor, self.rounding)
+        return whiten_columns(self.output_factor, self.output_factor, self.rounding)
 
     @cached_property
     def shift_direction(self) -> FloatArray:
         """Σ_y^{-1/2} 1: where a constant added to the outputs would show, (draws, s, 1)."""
         ones = np.ones((len(self), self.layer.seq_len, 1))
-        return whiten_columns(self._output_factor, ones, self.rounding).values
+        return whiten_columns(self.output_factor, ones, self.rounding).values
 
     @cached_property
     def variance_weights(self) -> FloatArray:

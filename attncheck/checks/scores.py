@@ -209,6 +209,7 @@ CHECKS = (
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
         hint="heads share W_Q, or a stream of random numbers",
+        picture=portraits.between_heads,
         excluded=lambda setting: tied(setting) or one_head(setting),
     ),
     Check(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.departures import of_correlation, of_direction
+from attncheck.checks.portraits import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
@@ -178,6 +179,7 @@ CHECKS = (
         family=lambda setting: Largest(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
         measure=_pairs,
         hint="two heads share W_Q",
+        picture=between_heads,
         excluded=lambda setting: tied(setting) or one_head(setting),
     ),
 )

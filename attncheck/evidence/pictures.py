@@ -81,6 +81,58 @@ def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
     return {"kind": "residuals", "widest": _WIDEST, "shares": _decimals(shares), "count": int(residuals.size)}
 
 
+def density(values: FloatArray, std: float, cdf: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
+    """Return the shares of values in bins from -4 to 4 standard deviations, and those of a law that is no normal one.
+
+    Parameters
+    ----------
+    values : ndarray
+    std : float
+        The law's standard deviation.
+    cdf : callable ndarray -> ndarray
+        Its distribution function.
+
+    Examples
+    --------
+    >>> density(np.zeros(10), 2.0, lambda points: (points > 0.0).astype(float))["law"][15:17]
+    [1.0, 0.0]
+    """
+    edges = std * np.linspace(-_WIDEST, _WIDEST, _BINS + 1)
+    shares = np.diff(cdf(edges[1:-1]), prepend=0.0, append=1.0)
+    return {
+        **histogram_of_residuals(values / std),
+        "kind": "density",
+        "law": _decimals(shares),
+        "std": float(f"{std:.4g}"),
+    }
+
+
+def matrix(
+    observed: FloatArray, declared: FloatArray, error: FloatArray, of: str, what: str, count: int
+) -> dict[str, Any]:
+    """Return the entries of a symmetric matrix up to its diagonal, row by row, with their standard errors.
+
+    Parameters
+    ----------
+    observed, declared, error : ndarray, shape (k, k)
+    of : str
+        What its rows are: heads, positions.
+    what : str
+        What its entries are.
+    count : int
+        Draws.
+
+    Examples
+    --------
+    >>> matrix(np.eye(2), np.zeros((2, 2)), np.ones((2, 2)), "heads", "correlations", 10)["observed"]
+    [1.0, 0.0, 1.0]
+    """
+    places = np.tril_indices(len(observed))
+    columns = {"observed": observed, "declared": declared, "error": error}
+    entries = {name: _significant(values[places]) for name, values in columns.items()}
+    return {"kind": "matrix", **entries, "of": of, "what": what, "size": len(observed), "count": count}
+
+
 def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
     """Return predicted and observed covariances with the standard errors of their differences.
 

@@ -118,6 +118,32 @@ class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kin
     count: int
 
 
+class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
+    """Shares of values in equal bins from -widest to widest standard deviations `std`, and those of a law."""
+
+    shares: list[float]
+    law: list[float]
+    widest: float
+    std: float
+    count: int
+
+
+class Matrix(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
+    """A symmetric matrix up to its diagonal, row by row, what it should be, and standard errors; `of` are its rows."""
+
+    observed: list[float]
+    declared: list[float]
+    error: list[float]
+    of: str
+    what: str
+    size: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or 2 * len(self.observed) != self.size * (self.size + 1):
+            raise ValueError("is not what attncheck writes")
+
+
 class RatePicture(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     """A distance at several widths, and the slope of its logarithm with an interval."""
 
@@ -129,7 +155,7 @@ class RatePicture(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     high: float
 
 
-Picture = Counts | PairedCounts | Residuals | Covariances | RatePicture
+Picture = Counts | PairedCounts | Residuals | Density | Matrix | Covariances | RatePicture
 
 
 def read_picture(raw: dict[str, Any] | None) -> Picture | None:
@@ -176,7 +202,7 @@ def _check_counts(below: Sequence[int], count: int) -> None:
 
 def _drawable(picture: Picture) -> bool:
     """Return whether there is something to draw: lists of one length, and numbers that axes can hold."""
-    values = msgspec.structs.astuple(picture)
+    values = [value for value in msgspec.structs.astuple(picture) if not isinstance(value, str)]
     columns = [value for value in values if isinstance(value, list)]
     numbers = [*(value for value in values if not isinstance(value, list)), *(x for column in columns for x in column)]
     return bool(columns[0]) and len({len(column) for column in columns}) == 1 and max(map(abs, numbers)) < _LARGEST

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
@@ -61,12 +64,14 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelcolor": INK,
 }
 _NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
-# Hundredths of a pixel are enough.
-_LONG = re.compile(r"-?\b\d+\.\d{3,}")
+# Hundredths of a pixel are enough for what is drawn; labels stay what they are.
+_TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
 #: No word on when and with what a drawing was made.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 # The share of a drawing that a second pair of axes takes, and how much of that lies between them.
 _LOWER, _LOWER_GAP = 0.45, 0.15
+# Labels of widths that fit.
+_MOST_WIDTHS = 8
 _DPI = 72  # an SVG's unit: sizes below are in CSS pixels
 
 
@@ -135,6 +140,21 @@ def draw(
     return Drawing(_uri(_with_variables(buffer.getvalue().decode())), alt, caption, width, height)
 
 
+def plain() -> FuncFormatter:
+    """Return labels of numbers with a minus sign."""
+    return FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
+
+
+def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
+    """Make the horizontal axis logarithmic, with labels at some of the widths."""
+    known = np.unique(widths)
+    step = -(-len(known) // _MOST_WIDTHS)
+    axes.set(xscale="log", xlabel="width n", xlim=(0.75 * known[0], known[-1] / 0.75))
+    axes.xaxis.set_major_locator(FixedLocator(list(known[::-1][::step][::-1])))
+    axes.xaxis.set_major_formatter(plain())
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
 @contextmanager
 def style() -> Iterator[None]:
     """Draw as pictures of a page are drawn, whatever the settings of the user."""
@@ -154,8 +174,12 @@ def _with_variables(svg: str) -> str:
     svg = re.sub(
         r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL
     )
-    svg = _LONG.sub(lambda found: f"{float(found[0]):.2f}", re.sub(r"\n\s*", "\n", svg))
+    svg = _TAG.sub(_rounded, re.sub(r"\n\s*", "\n", svg))
     return svg.replace("<defs>", f"{style}<defs>", 1)
+
+
+def _rounded(tag: re.Match[str]) -> str:
+    return _LONG.sub(lambda found: f"{float(found[0]):.2f}", tag[0])
 
 
 def _uri(svg: str) -> str:

@@ -29,8 +29,10 @@ from attncheck.report.headline import Headline, headline, unseen_claims
 from attncheck.report.pictures import RatePicture, read_picture
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
+from attncheck.report.results import of_result
 from attncheck.report.scales import Scale, by_check, by_configuration
 from attncheck.report.svg import Drawing
+from attncheck.runs.details import MAIN_CHECKS
 
 # Pools that are shown.
 _POOLS = 20
@@ -116,14 +118,15 @@ class ClaimView:
         return by_check([(tally.name, tally.worst) for tally in self.examined])
 
     @cached_property
-    def pictures(self) -> list[Drawing]:
-        """The pictures of its results: distances from the limit, and of each kind the most suspicious result's."""
+    def pictures(self) -> list[Drawing | Scale]:
+        """The pictures of its results: those of its main check, and of each kind the most suspicious result's."""
         pictured = [_pictured(tally) for tally in self.examined]
         results = sorted((result for result in pictured if result is not None), key=suspicion, reverse=True)
         first = {type(read_picture(result.picture)): result for result in reversed(results)}
         chosen = [result for result in results if result in first.values()][: self.most]
         limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
-        drawn = [figures.limit_distances(limits), *map(figures.of_result, chosen)]
+        main = next((by_configuration(tally) for tally in self.examined if tally.name in MAIN_CHECKS), None)
+        drawn = [main if self.most else None, figures.limit_distances(limits), *map(of_result, chosen)]
         return [drawing for drawing in drawn if drawing is not None]
 
 
@@ -185,7 +188,7 @@ class View:
         """The picture of the sharpest violated result: observed against declared."""
         if self.finding is None:
             return None
-        return figures.of_result(self.finding.sharpest) or by_configuration(self.finding.failures[0])
+        return of_result(self.finding.sharpest) or by_configuration(self.finding.failures[0])
 
     @cached_property
     def seen(self) -> Scale | None:
@@ -258,7 +261,7 @@ class View:
 
         What stands on the first screen is not shown again.
         """
-        drawn = [by_configuration(tally), figures.of_result(sharpest(tally))]
+        drawn = [by_configuration(tally), of_result(sharpest(tally))]
         first = self.evidence if isinstance(self.evidence, Drawing) else None
         return [each for each in drawn if each is not None and each != first]
 
@@ -295,7 +298,7 @@ class View:
     def rates(self) -> list[Drawing]:
         """The pictures of rates in the width."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
-        found = (figures.of_result(result) for result in kept if isinstance(read_picture(result.picture), RatePicture))
+        found = (of_result(result) for result in kept if isinstance(read_picture(result.picture), RatePicture))
         return [drawing for drawing in found if drawing is not None]
 
     @property

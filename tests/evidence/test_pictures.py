@@ -12,7 +12,7 @@ from scipy import special, stats
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.pictures import covariances, histogram_of_residuals, rate
+from attncheck.evidence.pictures import covariances, density, histogram_of_residuals, matrix, rate
 from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(20)
@@ -137,3 +137,18 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
     # Only the id, the layer and the picture matter: the other fields are None, whatever their types.
     result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]
     assert run_digest([result]) == run_digest([msgspec.structs.replace(result, picture={"kind": "counts"})])
+
+
+def test_density_has_the_shares_of_a_law_in_the_same_bins() -> None:
+    picture = density(3.0 * RNG.standard_normal(1000), 3.0, lambda points: special.ndtr(points / 3.0))
+    assert np.abs(np.array(picture["law"]) - np.array(picture["shares"])).max() < 5 * (0.1 * 0.9 / 1000) ** 0.5
+    assert sum(picture["law"]) == pytest.approx(1.0, abs=1e-3)
+    assert (picture["kind"], picture["std"], picture["count"]) == ("density", 3.0, 1000)
+
+
+def test_matrix_goes_row_by_row_up_to_the_diagonal() -> None:
+    entries = np.array([[1.0, 9.0], [0.123456, 2.0]])
+    picture = matrix(entries, 2 * entries, entries, "heads", "correlations", 7)
+    assert picture["observed"] == [1.0, 0.1235, 2.0]
+    assert picture["declared"][1] == 0.2469
+    assert (picture["of"], picture["size"], picture["count"]) == ("heads", 2, 7)

@@ -9,9 +9,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from scipy import special
 
 from attncheck._lib.streams import digest
-from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform, covariances, histogram_of_residuals
+from attncheck.evidence.pictures import (
+    cdf_of_two,
+    cdf_of_uniform,
+    covariances,
+    density,
+    histogram_of_residuals,
+    matrix,
+)
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, run_digest
 from attncheck.records.writer import Writer
@@ -111,12 +119,16 @@ def pictured_results() -> list[Result]:
         "high": -0.9,
     }
     distance: dict[str, Any] = {"null_effect": 0.0, "departure": 0.05, "effect": 0.02}
+    law = density(values.ravel(), 1.0, special.ndtr)
+    heads = matrix(np.cov(values.T), np.eye(3), np.full((3, 3), 0.05), "heads", "correlations between heads", 500)
     return [
+        make_result("outputs.limit", "limit", picture=law, **(distance | {"kind": "limit", "null_effect": 0.03})),
+        make_result("scores.heads", "heads", picture=heads, null_effect=0.0, effect=0.01, gap=0.05),
         make_result("scores.law", picture=cdf_of_uniform(np.sort(rng.random(500)), 0.0), **distance),
         make_result("scores.size", picture=cdf_of_two(np.sort(values[:, 0]), np.arange(-2, 2, 0.01), np.zeros_like)),
         make_result("scores.spread", picture=covariances(np.ones((500, 3)), values**2)),
         make_result("conditional.scale", "conditional", picture=histogram_of_residuals(values.ravel())),
-        make_result("outputs.limit", "limit", picture=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),
+        make_result("theorem1.order", "theorem1", picture=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import os
@@ -22,11 +23,12 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import STAGES
-from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
+from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform, matrix
 from attncheck.looks.profiles import ANCHORS
 from attncheck.records.gather import tallied
 from attncheck.records.schema import Planned, read
-from attncheck.report import figures, render_report
+from attncheck.report import render_report
+from attncheck.report.results import of_result
 from attncheck.report.scales import by_configuration
 
 from .conftest import LAYERS, long_record, make_result, pictured_results, violated_result, write_record
@@ -126,9 +128,9 @@ def test_first_screen_of_a_consistent_run_has_what_would_have_been_seen_and_the_
     assert in_order(page.first, "div.box consistent", "h2", "div.first", "figure.scale bars", "figure.map", "details")
     text = page.section("verdict")
     assert "scores: variance 3%" in text  # a gap of 1.03
-    seen, verdicts = text.partition("What would have been seen")[2].partition("3 claims on")[::2]
+    seen, verdicts = text.partition("What would have been seen")[2].partition("5 claims on")[::2]
     assert "limit:" in seen
-    assert verdicts.count("✓") - 1 == 3 + 1 + 1  # the key, scores on three layers, two claims on one of them
+    assert verdicts.count("✓") - 1 == 3 + 4  # but for the key: scores on three layers, four claims on one
 
 
 def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) -> None:
@@ -245,7 +247,8 @@ def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
 
 def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
     alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
-    for words in ("distribution function", "Histogram", "covariances", "fitted slope is -1", "Distance from the limit"):
+    kinds = "distribution function", "Histogram of 1,500 whitened", "predicted covariances", "fitted slope is -1"
+    for words in (*kinds, "Distance from the limit", "the law of the limit and the normal law", "between heads"):
         assert words in alternatives
 
 
@@ -365,7 +368,7 @@ def test_a_verdict_that_was_edited_is_refused_by_its_line(tmp_path: Path) -> Non
     ],
 )
 def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], words: str) -> None:
-    drawing = figures.of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    drawing = of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
     assert drawing is not None
     assert re.search(words, drawing.caption)
     assert re.search(words, drawing.alt)
@@ -373,14 +376,23 @@ def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], 
 
 def test_picture_of_two_samples_names_where_they_part() -> None:
     ours, theirs = np.sort(RNG.standard_normal(500) + 1.0), np.sort(RNG.standard_normal(2000))
-    drawing = figures.of_result(make_result("scores.size", picture=cdf_of_two(ours, theirs, np.zeros_like)))
+    drawing = of_result(make_result("scores.size", picture=cdf_of_two(ours, theirs, np.zeros_like)))
     assert drawing is not None
     assert re.search(r"leaves its 99% band, .*: too few values lie below, \d+ of 500", drawing.caption)
 
 
+def test_labels_of_a_picture_keep_their_digits_and_lines_only_what_shows() -> None:
+    values = (np.arange(1000) + 0.5) / 1000
+    drawing = of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    assert drawing is not None
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert {">0.0001</text>", ">0.9999</text>"} <= set(re.findall(r">[\d.]+</text>", svg))
+    assert not re.search(r"<path[^>]*\d\.\d{3}", svg)
+
+
 def test_right_picture_stays_inside_its_band() -> None:
     values = (np.arange(1000) + 0.5) / 1000
-    drawing = figures.of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    drawing = of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
     assert drawing is not None
     assert drawing.caption.endswith("stays inside its 99% band")
     assert "too" not in drawing.alt
@@ -401,6 +413,8 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         {"kind": "residuals", "shares": [1e300], "widest": 4, "count": 3},
         {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
         {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},
+        {"kind": "density", "shares": [1.0], "law": [0.5, 0.5], "widest": 4, "std": 1, "count": 3},
+        matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3) | {"size": 3},
     ]
     results = [make_result(f"scores.{number}", picture=picture) for number, picture in enumerate(pictures)]
     assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 2
@@ -480,7 +494,7 @@ def test_long_records_are_streamed(tmp_path: Path) -> None:
 def test_baseline_shows_what_moved(clean_record: Path, faulty_record: Path) -> None:
     page = render(faulty_record, baseline=clean_record)
     text = page.text.partition("Compared with the baseline")[2]
-    assert "8 results examined in both runs; 0 results only in the baseline, 4 results only in this run" in text
+    assert "10 results examined in both runs; 0 results only in the baseline, 4 results only in this run" in text
     assert "The verdict changed on 2; 2 moved" in text
     assert "✓ consistent → ✗ violated" in text
     assert any("in this run against those in the baseline" in str(image["alt"]) for image in page.all("img"))

@@ -1,0 +1,266 @@
+"""The picture that a result carries: observed against declared, with its message in words."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.words import counted, number
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.names import layer_name
+from attncheck.records.schema import Result
+from attncheck.report.pictures import (
+    Counts,
+    Covariances,
+    Density,
+    Matrix,
+    PairedCounts,
+    RatePicture,
+    Residuals,
+    leaves,
+    read_picture,
+)
+from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
+
+# Standard errors of a 99% interval.
+_QUANTILE = NormalDist().inv_cdf(0.995)
+# Standard deviations that a density shows at least, and the room beyond its outermost quantile.
+_WIDEST, _STEP = 4.0, 0.3
+# Labels of quantiles.
+_QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
+
+
+def of_result(result: Result) -> Drawing | None:
+    """Return the picture that a result carries, or None."""
+    match read_picture(result.picture):
+        case Counts() | PairedCounts() as picture:
+            return _counts(picture, result)
+        case Residuals() as picture:
+            return _residuals(picture, result)
+        case Density() as picture:
+            return _density(picture, result)
+        case Matrix() as picture:
+            return _matrix(picture, result)
+        case Covariances() as picture:
+            return _covariances(picture, result)
+        case RatePicture() as picture:
+            return _rate(picture, result)
+    return None
+
+
+def _counts(picture: Counts | PairedCounts, result: Result) -> Drawing:
+    places = special.ndtri(picture.quantiles)
+    low, high = map(picture.in_errors, picture.band)
+    found = picture.in_errors(picture.below)
+    outside = leaves(picture) is not None
+    observed, declared = picture.shares
+    # Quantiles lie as a normal law has them: a right law shows as a bell, whatever it is.
+    edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
+
+    def paint(axes: Axes) -> None:
+        _densities(axes, edges, observed, declared, outside)
+
+    def difference(axes: Axes) -> None:
+        axes.fill_between(places, low, high, color=BAND, linewidth=0)
+        axes.axhline(0.0, color=MUTED, linewidth=0.8)
+        color, line = (BAD, "--") if outside else (ACCENT, "-")
+        axes.plot(places, found, color=color, linewidth=1.4, linestyle=line, marker="" if len(found) > 9 else ".")
+        reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, found))
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=picture.axis, ylabel="difference")
+        shown = [place for place in _QUANTILES if edges[0] <= special.ndtri(place) <= edges[-1]]
+        axes.xaxis.set_major_locator(FixedLocator(list(special.ndtri(shown))))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{special.ndtr(place):g}"))
+
+    where, kept = _where(result), band_kept(picture)
+    alt = (
+        f"Observed and declared density of {where}, from {counted(picture.count, 'value')}, by the {picture.axis}, "
+        f"and below them the difference of the distribution functions in standard errors. It {kept}."
+    )
+    caption = f"{where}: observed (bars) and declared (line); below, their difference in standard errors, which {kept}"
+    return draw(paint, alt, caption, below=difference, height=320)
+
+
+def band_kept(picture: Counts | PairedCounts) -> str:
+    """Return that a picture stays inside its band, or where it lies farthest outside and by how many values."""
+    worst = leaves(picture)
+    if worst is None:
+        return "stays inside its 99% band"
+    place, found = float(picture.quantiles[worst]), picture.below[worst]
+    low, high = (int(edge[worst]) for edge in picture.band)
+    side, at = "below", f"{place:.2g}"
+    if place > 0.5:
+        low, found, high = picture.count - high, picture.count - found, picture.count - low
+        side, at = "above", f"1 − {1.0 - place:.2g}"
+    return (
+        f"leaves its 99% band, farthest at quantile {at}: too {'many' if found > high else 'few'} values lie {side}, "
+        f"{found:,} of {picture.count:,} where the band has {low:,} to {high:,}"
+    )
+
+
+def _residuals(picture: Residuals, result: Result) -> Drawing:
+    shares = np.array(picture.shares)
+    edges = np.linspace(-picture.widest, picture.widest, len(shares) + 1)
+    cdf = np.array([NormalDist().cdf(edge) for edge in edges])
+    cdf[0], cdf[-1] = 0.0, 1.0
+    middle = 0.5 * (edges[1:] + edges[:-1])
+    expected = np.diff(cdf)
+    spread = float(np.sqrt((shares * middle**2).sum()))
+
+    def paint(axes: Axes) -> None:
+        _densities(axes, edges, shares, expected, result.verdict == Verdict.VIOLATED)
+        axes.set(xlabel="whitened residual", xlim=(edges[0], edges[-1]))
+
+    excess = float(0.5 * np.abs(shares - expected).sum())
+    alt = (
+        f"Histogram of {counted(picture.count, 'whitened residual')} of {_where(result)} with the density of a "
+        f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
+        f"law differ by {excess:.1%} of the residuals."
+    )
+    caption = f"{_where(result)}: whitened residuals, observed (bars) and declared, which is N(0, 1) (line)"
+    return draw(paint, alt, caption)
+
+
+def _density(picture: Density, result: Result) -> Drawing:
+    observed, law = np.array(picture.shares), np.array(picture.law)
+    edges = np.linspace(-picture.widest, picture.widest, len(law) + 1)
+    normal = np.diff([0.0, *special.ndtr(edges[1:-1]), 1.0])
+    errors = np.sqrt(law * (1.0 - law) / max(1, picture.count))
+    half = NormalDist().inv_cdf(1 - 0.005 / len(law))
+
+    def paint(axes: Axes) -> None:
+        _densities(axes, edges, observed, law, result.verdict == Verdict.VIOLATED, "limit")
+        axes.stairs(normal / np.diff(edges), edges, color=MUTED, linewidth=1.2, linestyle="--", baseline=None)
+        axes.plot([], color=MUTED, linewidth=1.2, linestyle="--", label="Gaussian")
+        axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
+
+    def difference(axes: Axes) -> None:
+        axes.stairs(100 * half * errors, edges, baseline=-100 * half * errors, fill=True, color=BAND, linewidth=0)
+        axes.axhline(0.0, color=MUTED, linewidth=0.8)
+        axes.stairs(100 * (normal - law), edges, color=MUTED, linewidth=1.2, linestyle="--", baseline=None)
+        axes.stairs(100 * (observed - law), edges, color=ACCENT, linewidth=1.4, baseline=None)
+        axes.set(xlim=(edges[0], edges[-1]), xlabel="standard deviations of the limit", ylabel="difference, %")
+
+    off = [0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal)]
+    alt = (
+        f"Histogram of {counted(picture.count, 'value')} of {_where(result)}, with the law of the limit and the normal "
+        f"law of the same variance, {picture.std:.3g} squared; below, what they differ from the limit by, bin by bin. "
+        f"Histogram and limit differ by {off[0]:.1%} of the values, the normal law and the limit by {off[1]:.1%}."
+    )
+    caption = (
+        f"{_where(result)}: values (bars), the limit (line) and the Gaussian of its variance (dashed); below, their "
+        f"difference from the limit, with the band that draws of the limit itself keep with 99% chance"
+    )
+    return draw(paint, alt, caption, below=difference, height=320)
+
+
+def _matrix(picture: Matrix, result: Result) -> Drawing:
+    rows, columns = np.tril_indices(picture.size)
+    observed, declared, error = (np.array(x) for x in (picture.observed, picture.declared, picture.error))
+    half = NormalDist().inv_cdf(1 - 0.005 / len(observed))
+    off = np.abs(observed - declared) > half * error
+    largest = max(float(np.abs([observed, declared]).max()), 1e-300)
+
+    def paint(axes: Axes) -> None:
+        size = 0.8 * 28_000 / picture.size**2 / largest  # the largest disc fills its cell
+        axes.scatter(columns, rows, s=size * np.abs(declared), color=BAND, linewidths=0)
+        for chosen, color in ((~off, ACCENT), (off, BAD)):
+            places, values = (columns[chosen], rows[chosen]), observed[chosen]
+            axes.scatter(*places, s=size * np.abs(values), facecolors="none", edgecolors=color, linewidths=1.5)
+        axes.plot(columns[off], rows[off], "x", color=BAD, markersize=5)
+        axes.set(xlim=(-0.6, picture.size - 0.4), ylim=(picture.size - 0.4, -0.6), xlabel=picture.of)
+        axes.set(xticks=range(picture.size), yticks=range(picture.size), aspect="equal")
+        axes.set(xticklabels=range(1, picture.size + 1), yticklabels=range(1, picture.size + 1))
+
+    worst = int(np.argmax(np.abs(observed - declared) / np.maximum(error, 1e-300)))
+    where = f"{picture.of} {columns[worst] + 1} and {rows[worst] + 1}"
+    alt = (
+        f"{_where(result)}: {picture.what}, observed and declared, as areas of discs. "
+        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in units of its error is that of "
+        f"{where}: {observed[worst]:.3g}, declared {declared[worst]:.3g}."
+    )
+    caption = (
+        f"{_where(result)}: {picture.what}, observed (rings) and declared (discs) as areas; "
+        f"crossed ones lie outside a joint 99% interval"
+    )
+    return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
+
+
+def _densities(
+    axes: Axes,
+    edges: NDArray[np.float64],
+    observed: NDArray[np.float64],
+    declared: NDArray[np.float64],
+    wrong: bool,
+    name: str = "declared",
+) -> None:
+    """Draw the observed shares between edges as bars, and the declared ones as a line."""
+    steps, color = np.diff(edges), BAD if wrong else ACCENT
+    axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
+    axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label=name)
+    axes.set(ylabel="density", yticks=[])
+    axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
+
+
+def _covariances(picture: Covariances, result: Result) -> Drawing:
+    predicted, observed, error = (np.array(x) for x in (picture.predicted, picture.observed, picture.error))
+    # One interval for all pairs together.
+    half = NormalDist().inv_cdf(1 - 0.005 / len(predicted)) * error
+    off = np.abs(observed - predicted) > half
+
+    def paint(axes: Axes) -> None:
+        low, high = min(predicted.min(), observed.min()), max(predicted.max(), observed.max())
+        axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0)
+        for chosen, color, marker in ((~off, ACCENT, "o"), (off, BAD, "X")):
+            if chosen.any():
+                axes.errorbar(
+                    predicted[chosen],
+                    observed[chosen],
+                    half[chosen],
+                    fmt=marker,
+                    color=color,
+                    markersize=5,
+                    elinewidth=1,
+                )
+        axes.set(xlabel="predicted covariance", ylabel="observed covariance")
+
+    inputs = float(predicted @ predicted)
+    slope = float(predicted @ observed) / inputs if inputs > 0 else 0.0
+    alt = (
+        f"Observed against predicted covariances of {counted(len(predicted), 'pair')} of scores on "
+        f"{layer_name(result.case)}, with joint 99% intervals. {int(off.sum())} of them lie off the diagonal; "
+        f"observed covariances are {slope:.3g} times the predicted ones."
+    )
+    caption = f"Score covariances on {layer_name(result.case)}: observed against predicted, joint 99% intervals"
+    return draw(paint, alt, caption)
+
+
+def _rate(picture: RatePicture, result: Result) -> Drawing:
+    widths, distances, errors = (np.array(x) for x in (picture.widths, picture.distances, picture.errors))
+
+    def paint(axes: Axes) -> None:
+        axes.errorbar(widths, distances, _QUANTILE * errors, fmt="o", color=ACCENT, markersize=5)
+        centre = np.exp(np.log(widths).mean())
+        level = np.exp(np.log(np.maximum(distances, 1e-300)).mean())
+        ratio = widths / centre
+        axes.fill_between(widths, level * ratio**picture.low, level * ratio**picture.high, color=BAND, linewidth=0)
+        axes.plot(widths, level * ratio**picture.slope, color=INK, linewidth=1.2)
+        width_axis(axes, widths)
+        axes.set(yscale="log", ylabel="distance")
+        axes.yaxis.set_major_formatter(plain())
+        axes.yaxis.set_minor_formatter(plain() if distances.max() < 10 * distances.min() else NullFormatter())
+
+    slope = f"{number(picture.slope)} [{number(picture.low)}, {number(picture.high)}]"
+    alt = (
+        f"Distance to the limit against the width, {number(float(widths.min()))} to {number(float(widths.max()))}, on "
+        f"logarithmic axes, of {_where(result)}. The fitted slope is {slope}."
+    )
+    return draw(paint, alt, f"{_where(result)}: rate in the width, slope {slope}")
+
+
+def _where(result: Result) -> str:
+    return f"{result.check} on {layer_name(result.case)}"

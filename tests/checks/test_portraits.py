@@ -1,0 +1,69 @@
+"""Pictures of whole samples: true of a right one, and pointing at what is wrong in a wrong one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.streams import stream
+from attncheck.checks import portraits
+from attncheck.checks.laws import marginal_law
+from attncheck.checks.marginals import last_position
+from attncheck.checks.sample import Sample
+from attncheck.layers.attention import AttentionLayer
+from attncheck.subject import Subject
+
+LAYER = AttentionLayer(width=12, seq_len=4, num_heads=3, mask="causal")
+SIZE = 4_000
+
+
+def sample_of(subject: str) -> Sample:
+    return Subject.of(subject).draw(LAYER, SIZE, stream(0, "tests", "portraits"))
+
+
+def deviations(picture: dict[str, Any]) -> NDArray[np.float64]:
+    """Return a matrix of differences in standard errors, its upper triangle 0."""
+    observed, declared, error = (np.array(picture[name]) for name in ("observed", "declared", "error"))
+    found = np.zeros((picture["size"],) * 2)
+    found[np.tril_indices(picture["size"])] = (observed - declared) / error
+    return found
+
+
+@pytest.mark.parametrize("show", [portraits.between_heads, portraits.between_positions])
+def test_matrix_of_a_right_sample_is_as_declared(show: Any) -> None:
+    picture = show(sample_of("attncheck.subject:collapsed"))
+    assert np.abs(deviations(picture)).max() < 5.0
+    assert np.abs(deviations(picture)).max() > 0.5
+
+
+def test_heads_that_share_queries_are_told_from_each_other() -> None:
+    found = deviations(portraits.between_heads(sample_of("attncheck.faults:twin_queries")))
+    pairs = found[np.tril_indices(3, -1)]
+    assert (np.abs(pairs) > 10.0).any()
+    assert np.abs(np.diag(found)).max() < 6.0
+
+
+def test_positions_that_a_leaking_mask_lets_see_too_much_are_told() -> None:
+    found = deviations(portraits.between_positions(sample_of("attncheck.faults:leaking_mask")))
+    assert np.abs(found[0, 0]) > 10.0  # the first position sees the second one
+    assert np.abs(found[3, 3]) < 5.0  # the last position sees all anyway
+
+
+def test_values_stand_against_the_law_of_the_limit_and_that_is_no_normal_one() -> None:
+    layer = AttentionLayer(width=12, seq_len=4, num_heads=1, attention_map="linear")
+    law = marginal_law(layer, last_position(layer), "limit")
+    rng = np.random.default_rng(3)
+    chances = law.mixture.weights / law.mixture.weights.sum()
+    values = rng.standard_normal(200_000) * np.sqrt(rng.choice(law.mixture.variances, 200_000, p=chances))
+    picture = portraits.against_limit(values, law)
+    shares, declared = np.array(picture["shares"]), np.array(picture["law"])
+    errors = np.sqrt(declared * (1 - declared) / values.size)
+    assert np.abs(shares - declared).max() < 5 * errors.max() + 1e-5
+    assert picture["std"] == pytest.approx(values.std(), rel=0.02)
+    normal = np.diff([0.0, *special.ndtr(np.linspace(-4, 4, 33)[1:-1]), 1.0])
+    assert np.abs(declared - normal).max() > 0.02
+    assert declared.sum() == pytest.approx(1.0, abs=1e-3)
