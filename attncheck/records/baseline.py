@@ -164,4 +164,4 @@ def _encoded(line: msgspec.Struct) -> bytes:
 def _compressed(content: bytes) -> bytes:
     import lzma  # some builds of Python lack it
 
-    return lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+    return lzma.compress(content, preset=6 | lzma.PRESET_EXTREME)
