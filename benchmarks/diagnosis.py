@@ -1,6 +1,6 @@
 """Is the first cause that is named the right one? Known-wrong simulators, and bugs that others reported.
 
-``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure, twenty minutes of one
+``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure, half an hour of one
 core, and puts the tables into benchmarks/diagnosis.md. With ``--resume FILE`` nothing that was done is lost.
 """
 
@@ -170,7 +170,8 @@ def page(found: Sequence[Cell]) -> str:
         f"Samples of up to three layers, as a violated run takes them, with {counted(seeds, 'seed')}: how often the "
         "first cause that is told is what is wrong. *Alone* is how often nothing else fits: without that candidate the "
         "answer would be *none that is known*. A cell in which the right simulator fits too shows nothing, and is left "
-        "out: there the violated checks say what they point at.",
+        "out: there the violated checks say what they point at. A run reads off draws that come again before it fits "
+        "anything; they are fitted here.",
         "",
     ]
     for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported"), ("two", _TWO)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -204,3 +205,10 @@ def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> 
     found = causes_of_samples(samples(deaf, "grams", layers, FEW), [], 1, GAUSSIAN_LAWS)
     assert found[0].startswith("W_V: 1.5")
     assert found[0].endswith(f"(on {layers[0].describe()}; nothing fits all violated layers)")
+
+
+@pytest.mark.parametrize("fault", ["copied_draws", "repeated_stream"])
+def test_draws_that_come_again_are_read_off(fault: str) -> None:
+    found = causes_of_samples(samples(FAULTS[fault].subject, "outputs"), [], 1, GAUSSIAN_LAWS)
+    assert len(found) == 1
+    assert re.fullmatch(r"draws come again: [\d,]+ of 2,500 in a call are different, to the digit", found[0])
