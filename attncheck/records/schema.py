@@ -41,8 +41,8 @@ class Planned(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """What a run is: versions, seed, budget, subject and everything it planned to do.
 
-    ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks what
-    `attncheck.records.baseline` wrote.
+    ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps only
+    what runs are held against.
     """
 
     schema: int
