@@ -1,13 +1,18 @@
 """The documentation site: `tox run -e docs` builds it into build/docs."""
 
+import sys
+from pathlib import Path
+
 import attncheck
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "attncheck"
 author = "the attncheck developers"
 copyright = f"{author}, MIT licence"
 version = release = attncheck.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "gallery"]
 html_theme = "furo"
 html_title = f"attncheck {release}"
 html_copy_source = False

@@ -125,7 +125,8 @@ class ClaimView:
         first = {type(read_picture(result.picture)): result for result in reversed(results)}
         chosen = [result for result in results if result in first.values()][: self.most]
         limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
-        main = next((by_configuration(tally) for tally in self.examined if tally.name in MAIN_CHECKS), None)
+        examined = {tally.name: tally for tally in self.examined}
+        main = next((by_configuration(examined[name]) for name in MAIN_CHECKS if name in examined), None)
         drawn = [main if self.most else None, figures.limit_distances(limits), *map(of_result, chosen)]
         return [drawing for drawing in drawn if drawing is not None]
 

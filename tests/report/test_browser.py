@@ -33,7 +33,7 @@ FLAGS = (
     "--disable-sync",
 )
 PAGES = ("clean", "faulty", "hostile", "killed", "gate", "paper")
-SCREENS = {"phone": (360, 740), "tablet": (820, 1180), "desktop": (1280, 900)}
+SCREENS = {"phone": (360, 740), "tablet": (820, 1180), "desktop": (1280, 800), "wide": (1600, 900)}
 
 
 def browser_path() -> str | None:
@@ -122,6 +122,35 @@ def test_asks_for_nothing_complains_of_nothing_fits_the_screen_and_leads_somewhe
         asked = [url for url in opened.requests if not url.startswith("data:")]
         assert asked == [pages[name].as_uri()]
         assert opened.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("faulty", ["#verdict h2", ".first figure", ".first dd.code", ".first pre"]),
+        ("clean", ["#verdict h2", ".first .bars", ".first .map"]),
+    ],
+)
+def test_first_screen_holds_all_that_is_wanted(
+    browser: Any, pages: dict[str, Path], name: str, wanted: list[str]
+) -> None:
+    with Opened(browser, pages[name]) as opened:
+        for selector in wanted:
+            box = opened.page.locator(selector).first.bounding_box()
+            assert box["y"] + box["height"] <= SCREENS["desktop"][1], selector
+
+
+def test_labels_of_a_scale_do_not_touch(browser: Any, pages: dict[str, Path]) -> None:
+    """On any screen, and with all that is folded open."""
+    ends = "[...t.children].map(c => c.getBoundingClientRect()).map(r => [r.left, r.right])"
+    with Opened(browser, pages["faulty"]) as opened:
+        opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        for width, height in SCREENS.values():
+            opened.page.set_viewport_size({"width": width, "height": height})
+            scales = opened.page.evaluate(f"[...document.querySelectorAll('.ticks')].map(t => {ends})")
+            assert len(scales) > 4
+            for places in scales:
+                assert all(left > right for (_, right), (left, _) in itertools.pairwise(places)), (width, places)
 
 
 @pytest.mark.parametrize("name", PAGES)

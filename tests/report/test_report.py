@@ -215,7 +215,7 @@ def test_failures_have_smallest_layer_and_replay(faulty_record: Path) -> None:
 
 def test_claims_table_has_all_columns(clean_record: Path) -> None:
     page = render(clean_record)
-    for title in ("Check", "Effects by configuration", "Effect", "Detectable gap", "Draws a look", "Verdict"):
+    for title in ("Check", "Effects by configuration", "Effect", "Detectable gap", "Examined", "Verdict"):
         assert title in page.section("claims")
     assert "1.001 [0.981, 1.021], expected 1" in page.text
 

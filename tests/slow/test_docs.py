@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 SHELL = ("sh", "yaml")
-NOT_EXAMINED = {"jinja", "{eval-rst}", "{include}", "{toctree}"}
+NOT_EXAMINED = {"jinja", "{eval-rst}", "{include}", "{toctree}", "{page}"}
 # What a document imports that is not installed everywhere: see `tox run -e frameworks`.
 FRAMEWORK = re.compile(r"^import (torch)$", re.MULTILINE)
 # Where a block begins or ends, and its language, which is empty at the end.
