@@ -94,8 +94,9 @@ def density(values: FloatArray, std: float, cdf: Callable[[FloatArray], FloatArr
 
     Examples
     --------
-    >>> density(np.zeros(10), 2.0, lambda points: (points > 0.0).astype(float))["law"][15:17]
-    [1.0, 0.0]
+    >>> uniform = density(np.zeros(10), 2.0, lambda points: np.clip((points + 2.0) / 4.0, 0.0, 1.0))
+    >>> uniform["law"][11:14]
+    [0.0, 0.125, 0.125]
     """
     edges = std * np.linspace(-_WIDEST, _WIDEST, _BINS + 1)
     shares = np.diff(cdf(edges[1:-1]), prepend=0.0, append=1.0)
