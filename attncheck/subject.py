@@ -84,9 +84,6 @@ class Subject:
         ``programs(program, width, size, rng)``, which simulates programs and returns the arrays of
         `attncheck.ProgramDraws`; None if the subject simulates layers only. From the callable's attribute
         `programs`, or the callable itself where its first parameters are called so.
-    layers : tuple of AttentionLayer
-        The layers that it is, where it is no simulator of any: a run examines these and no others. From the callable's
-        attribute `layers`.
     """
 
     name: str

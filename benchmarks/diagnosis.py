@@ -21,12 +21,14 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck._lib.words import counted
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN
 from attncheck.diagnosis.fit import Cause, draws_of, fitted
 from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
+from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import Subject
 from benchmarks.diagnosis_bugs import BUGS
 
@@ -45,6 +47,9 @@ LAYERS = (
 _MOST = 3
 # What sees a scale, by the beginning of the names of faults of scale.
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
+
+# What is read off before anything is fitted, and the faults that it names.
+_READ = {"come again": ("copied_draws", "repeated_stream"), "share their weights": ("weights_per_call",)}
 
 # Two faults at once: the steps of the first, but for that of the second.
 _PAIRS = (
@@ -98,7 +103,18 @@ def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cel
 
 
 def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
-    samples = list(_samples(kind, name, exposure, seed))
+    samples, later = zip(*_samples(kind, name, exposure, seed), strict=True)
+    if read := next(read_off(samples, later, GAUSSIAN_LAWS), ""):
+        return Cell(
+            seed,
+            kind,
+            name,
+            exposure,
+            True,
+            int(any(name in of and said in read for said, of in _READ.items())),
+            True,
+            read,
+        )
     fits, others = fitted(samples, seed_sequence(seed, "diagnosis", role="candidates"))
     words = [cause.candidate.words for cause in fits[:TOLD]] or [UNKNOWN] * bool(others)
     if kind != "bug":
@@ -115,8 +131,8 @@ def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
     )
 
 
-def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[Sample]:
-    """Yield samples of layers on which something shows."""
+def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[tuple[Sample, Sample]]:
+    """Yield samples of two calls for each layer on which something shows."""
     if kind == "fault":
         subject = Subject.of(FAULTS[name].subject)
         layers = [NAMED_BY[name][0], *(layer for layer in LAYERS if not FAULTS[name].reason_hidden(layer))]
@@ -132,14 +148,17 @@ def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[Sample]
         if found == _MOST or subject.reason_unsupported(layer):
             continue
         try:
-            drawn = subject.draw(
-                layer, draws_of(layer, frozenset(EXPOSURES[exposure])), stream(seed, "diagnosis", layer.key)
-            )
+            rng, draws = stream(seed, "diagnosis", layer.key), draws_of(layer, frozenset(EXPOSURES[exposure]))
+            drawn, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
         except InputError:
             continue
         found += 1
-        arrays = {field: drawn.need(field) for field in EXPOSURES[exposure] if field in drawn.exposed}
-        yield Sample.from_mapping(layer, arrays, len(drawn))
+        yield (_showing(drawn, exposure), _showing(other, exposure))
+
+
+def _showing(drawn: Sample, exposure: str) -> Sample:
+    arrays = {field: drawn.need(field) for field in EXPOSURES[exposure] if field in drawn.exposed}
+    return Sample.from_mapping(drawn.layer, arrays, len(drawn))
 
 
 def _both(first: Any, second: Any) -> Literal:
@@ -170,8 +189,8 @@ def page(found: Sequence[Cell]) -> str:
         f"Samples of up to three layers, as a violated run takes them, with {counted(seeds, 'seed')}: how often the "
         "first cause that is told is what is wrong. *Alone* is how often nothing else fits: without that candidate the "
         "answer would be *none that is known*. A cell in which the right simulator fits too shows nothing, and is left "
-        "out: there the violated checks say what they point at. A run reads off draws that come again before it fits "
-        "anything; they are fitted here.",
+        "out: there the violated checks say what they point at. Draws that come again, and calls that "
+        "differ, are read off before anything is fitted.",
         "",
     ]
     for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported"), ("two", _TWO)):

@@ -26,7 +26,7 @@ LAYERS = 3
 # Draws of a sample that are looked at, more where outputs alone tell little each.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # Draws of each candidate round by round, and the nearest ones that are left after it.
-_ROUNDS = ((300, 24), (1_500, 6))
+_ROUNDS = ((300, 48), (1_500, 6))
 # Chance that the true cause is not among those whose distance is taken once more, on so many times the sample's draws:
 # most of its error is the sample's own then, and the same for all of them.
 _LEFT_OUT, _MORE = 1e-6, 2

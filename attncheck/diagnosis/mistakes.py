@@ -33,6 +33,27 @@ def _sharing(*names: str) -> Literal:
     return Literal(project=project)
 
 
+def _sliced(shared: bool) -> Literal:
+    """Give each head a slice of the inputs."""
+
+    def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+        heads, entries = layer.num_heads, layer.width // layer.num_heads
+        slices = inputs.reshape(*inputs.shape[:2], heads, entries).swapaxes(1, 2)
+
+        def made(std: float) -> FloatArray:
+            matrices = rng.standard_normal((len(inputs), 1 if shared else heads, entries, layer.head_width))
+            return np.asarray(std * entries**-0.5 * slices @ matrices)
+
+        return Projections(inputs, made(layer.query_std), made(layer.key_std), made(layer.value_std))
+
+    return Literal(project=project)
+
+
+def _divided(layer: AttentionLayer) -> bool | str:
+    whole = layer.num_heads > 1 and layer.num_kv_heads is None and layer.width % layer.num_heads == 0
+    return whole or "the inputs cannot be cut into a slice for each head"
+
+
 def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
     made = independent(layer, inputs, rng)
 
@@ -40,6 +61,12 @@ def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Proje
         return vectors.swapaxes(1, 2).reshape(vectors.shape)
 
     return Projections(inputs, viewed(made.queries), viewed(made.keys), viewed(made.values))
+
+
+def _restored(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    """Merge heads by the view that has split them."""
+    N, heads, s, width = mixed.shape
+    return project_out(layer, mixed.reshape(N, s, heads, width).swapaxes(1, 2), coordinates, rng)
 
 
 def _activated(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
@@ -68,6 +95,19 @@ def _among_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 def _seeing(see: Callable[[AttentionLayer], NDArray[np.bool_]]) -> Literal:
     return Literal(weigh=lambda layer, scores: map_scores(layer, scores, see(layer)))
+
+
+def _later_only(rest: float) -> Literal:
+    """Let positions see later ones; the last one sees all with a share of a weight."""
+
+    def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+        if layer.mask == "none":
+            return attention_weights(layer, scores)
+        weights = np.full(scores.shape, rest / layer.seq_len)
+        weights[:, :, :-1] = map_scores(layer, scores[:, :, :-1], ~visible(layer)[:-1])
+        return weights
+
+    return Literal(weigh=weigh)
 
 
 def _filled_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -167,6 +207,19 @@ MISTAKES: tuple[Fault, ...] = (
         Literal(finish=_merged_by_view),
     ),
     Fault(
+        "split_and_merged_by_view",
+        "heads are split and merged by a view without a transpose: a head mixes positions",
+        seen.both(seen.several_heads, seen.several_positions),
+        Literal(project=_split_by_view, finish=_restored),
+    ),
+    Fault("sliced_heads", "each head projects a slice of the inputs only", _divided, _sliced(shared=False)),
+    Fault(
+        "one_sliced_head",
+        "heads project a slice of the inputs each, all by the same W_Q, W_K and W_V",
+        _divided,
+        _sliced(shared=True),
+    ),
+    Fault(
         "activated_projections",
         "queries, keys and values pass through relu",
         seen.everywhere,
@@ -195,6 +248,18 @@ MISTAKES: tuple[Fault, ...] = (
         "the mask is inverted: a position sees itself and the later ones",
         seen.several_positions,
         _seeing(_future),
+    ),
+    Fault(
+        "later_only",
+        "the mask is inverted: a position sees later ones only, and the last one none",
+        seen.causal,
+        _later_only(rest=0.0),
+    ),
+    Fault(
+        "later_only_or_all",
+        "the mask is inverted: a position sees later ones only, and the last one all alike",
+        seen.both(seen.softmax, seen.causal),
+        _later_only(rest=1.0),
     ),
     Fault("strict_mask", "the mask hides a position from itself", seen.several_positions, _seeing(_past)),
     Fault("own_position_only", "each position attends to itself only", seen.several_positions, _seeing(_only_itself)),

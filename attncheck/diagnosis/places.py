@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import special, stats
 
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.features import features_of
@@ -87,3 +87,7 @@ class Placed:
         gap = (np.array(means) - self._center) @ self._whiten
         known = max(1, self.size - self.dof - 2) / self.size  # the covariance is an estimate, as in Hotelling's test
         return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
+
+    def p_value(self, other: Sample) -> float:
+        """Return the chance of a distance as large as another sample's if it is of the same law."""
+        return float(stats.chi2.sf(self.distance(other), self.dof))

@@ -118,9 +118,9 @@ def _shifted(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np
 
 
 FAULTS = (
-    Fault("tied_query_key", "W_Q is W_K", seen.separate, Literal(project=_tied_query_key)),
-    Fault("tied_key_value", "W_V is W_K", seen.everywhere, Literal(project=_tied_key_value)),
-    Fault("tied_query_value", "W_V is W_Q", seen.everywhere, Literal(project=_tied_query_value)),
+    Fault("tied_query_key", "W_Q and W_K are the same matrix", seen.separate, Literal(project=_tied_query_key)),
+    Fault("tied_key_value", "W_V and W_K are the same matrix", seen.everywhere, Literal(project=_tied_key_value)),
+    Fault("tied_query_value", "W_V and W_Q are the same matrix", seen.everywhere, Literal(project=_tied_query_value)),
     Fault(
         "slipped_slice",
         "the first W_V is the last W_K, cut from a packed matrix one slice too early",
@@ -135,7 +135,7 @@ FAULTS = (
     ),
     Fault(
         "interleaved_groups",
-        "heads take the keys and values of another group",
+        "groups are interleaved: heads take keys and values of the wrong group",
         seen.both(seen.shared_groups, seen.several_groups),
         Literal(project=_interleaved_groups),
     ),

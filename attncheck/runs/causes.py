@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN, hints, telling
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.evidence.verdicts import Verdict
@@ -19,9 +20,6 @@ from attncheck.layers.features import features_of
 from attncheck.records.schema import Result, of_layer
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
-
-# Share of draws that come again for which that is the cause; of 12,000 numbers of single precision ten do by chance.
-_AGAIN = 0.01
 
 
 def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
@@ -37,16 +35,25 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
         The run seed.
     """
     samples: list[Sample] = []
+    later: list[Sample] = []
     for layer in _telling(results):
         rng = stream(seed, "fit", layer.key, role="diagnosis")
         with own_arithmetic(), contextlib.suppress(InputError):  # one that now and then fails keeps its verdict
             exposed = samples[0].exposed if samples else _exposed(subject, layer, rng)
-            samples.append(subject.draw(layer, draws_of(layer, exposed), rng))
-    return causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs")
+            draws = draws_of(layer, exposed)
+            one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
+            samples.append(one)
+            later.append(other)
+    return causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs", later)
 
 
 def causes_of_samples(
-    samples: Sequence[Sample], results: Sequence[Result], seed: int, laws: WeightLaws, handed: bool = False
+    samples: Sequence[Sample],
+    results: Sequence[Result],
+    seed: int,
+    laws: WeightLaws,
+    handed: bool = False,
+    later: Sequence[Sample] = (),
 ) -> list[str]:
     """Return what is most likely wrong with samples of violated layers: what fits, or what the violated checks say.
 
@@ -60,11 +67,15 @@ def causes_of_samples(
         Of the weights, as they are declared.
     handed : bool
         Whether the inputs are attncheck's own.
+    later : sequence of Sample
+        Of the same layers from another call each, where there is one.
     """
     exposed = samples[0].exposed if samples else frozenset()
-    alike = [_cut(each) for each in samples if each.exposed == exposed and each.score_entries is None][:LAYERS]
-    if laws.gaussian and (read := [words for each in alike for words in _repeats(each)]):
-        return read[:1]
+    places = [at for at, each in enumerate(samples) if each.exposed == exposed and each.score_entries is None][:LAYERS]
+    alike = [_cut(samples[at]) for at in places]
+    with own_arithmetic():
+        if read := next(read_off(alike, [later[at] for at in places if later], laws), ""):
+            return [read]
     root = seed_sequence(seed, "fit", role="diagnosis/candidates")
     tried = False
     # Several things may be wrong where layers are less plain: the first one has the fewest features.
@@ -76,15 +87,6 @@ def causes_of_samples(
                 where = "" if some == alike else f" (on {some[0].layer.describe()}; nothing fits all violated layers)"
                 return [f"{cause.candidate.words}{where}" for cause in fits[:TOLD]]
     return [*[UNKNOWN] * tried, *hints(telling(results))][:TOLD]
-
-
-def _repeats(sample: Sample) -> Iterator[str]:
-    """Say how many draws come again, to the digit: outputs of Gaussian weights never do, but for rounding."""
-    rows = sample.outputs.reshape(len(sample), -1)
-    rows = rows[rows.any(axis=1)]  # zeros have a cause of their own
-    different = len(np.unique(rows, axis=0))
-    if len(rows) - different > _AGAIN * len(rows):
-        yield f"draws come again: {different:,} of {len(rows):,} in a call are different, to the digit"
 
 
 def _cut(sample: Sample) -> Sample:
