@@ -17,7 +17,7 @@ from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
-from attncheck.theory.limits.words import told
+from attncheck.theory.limits.symmetric import SymmetricLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
@@ -28,7 +28,7 @@ _BLOCK = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
-class LimitLaw:
+class LimitLaw(SymmetricLaw):
     """The hierarchical law of (y^1, …, y^s) at infinite width.
 
     Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is
@@ -69,43 +69,17 @@ class LimitLaw:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 
-    def __str__(self) -> str:
-        """Return size, shape and tails in a line."""
-        return told(f"limit of {self.layer.describe()}", self)
+    @property
+    def _what(self) -> str:
+        return f"limit of {self.layer.describe()}"
+
+    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
+        return self.mixture(position).upper_tail(sizes)
 
     @functools.cached_property
     def kernel(self) -> Kernel:
         """K_jk = E[Z^{x^j} Z^{x^k}] of the inputs."""
         return input_kernel(self.layer)
-
-    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position ≤ t) = E Φ(t/√v).
-
-        Parameters
-        ----------
-        t : array_like
-            Any shape; infinite entries are allowed.
-        position : int
-            Which of the seq_len positions.
-
-        Returns
-        -------
-        ndarray, in the shape of `t`
-
-        Raises
-        ------
-        InputError
-            If `t` holds NaN or is not numeric, or there is no such position.
-        """
-        t = check_points(t)
-        tail = self.mixture(position).upper_tail(np.abs(t))
-        return np.where(t < 0, tail, 1 - tail)[()]
-
-    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
-        t = check_points(t)
-        tail = self.mixture(position).upper_tail(np.abs(t))
-        return np.where(t < 0, 1 - tail, tail)[()]
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`; as `cdf` otherwise.

@@ -19,7 +19,7 @@ from attncheck.simulators.collapsed import input_entries
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
-from attncheck.theory.limits.words import told
+from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.gap import ERRORS, Gap, standard_error
 from attncheck.theory.rates.marginal import Marginal, OutputEntry
@@ -78,7 +78,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
 
 
 @dataclasses.dataclass(frozen=True)
-class FiniteWidthLaw:
+class FiniteWidthLaw(SymmetricLaw):
     """The law of one neuron of each position of the output at finite width, as `LimitLaw` has it in the limit.
 
     Given inputs, scores and values the output is exactly normal, so that the law is a scale mixture of normals
@@ -106,26 +106,10 @@ class FiniteWidthLaw:
             object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
 
-    def __str__(self) -> str:
-        """Return size, shape and tails in a line."""
-        return told(f"law of {self.layer.describe()} at its width", self)
-
     @property
     def limit(self) -> LimitLaw:
         """The law at infinite width."""
         return limit(self.layer)
-
-    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position ≤ t), in the shape of `t`; arguments and errors as ``LimitLaw.cdf``."""
-        t = check_points(t)
-        tail = self._upper_tail(t, position)
-        return np.where(t < 0, tail, 1 - tail)[()]
-
-    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position > t), without the cancellation of 1 - cdf."""
-        t = check_points(t)
-        tail = self._upper_tail(t, position)
-        return np.where(t < 0, 1 - tail, tail)[()]
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`, of what is not exactly 0."""
@@ -261,10 +245,14 @@ class FiniteWidthLaw:
         second = gap.limit.variance() + gap.limit.mean() ** 2
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
-    def _upper_tail(self, t: FloatArray, position: int) -> FloatArray:
-        beyond = self.gap(position).limit.upper_tail(np.abs(t))
+    @property
+    def _what(self) -> str:
+        return f"law of {self.layer.describe()} at its width"
+
+    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
+        beyond = self.gap(position).limit.upper_tail(sizes)
         # By symmetry no more than a half.
-        return np.asarray(np.clip(beyond + self._replicates(t, position, "upper_tail").mean(axis=0), 0.0, 0.5))
+        return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
         """Return the difference from the limit at ±t by each repetition, (repetitions, *t.shape)."""

@@ -14,7 +14,7 @@ from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, condense
-from attncheck.theory.limits.words import told
+from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
@@ -27,7 +27,7 @@ _BLOCK = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class StackLaw:
+class StackLaw(SymmetricLaw):
     """The conjectured law of a stack's output (z^1, …, z^s) at infinite width.
 
     Given the scores of all layers the output is N(0, C) with C from `attncheck.theory.stacks.recursion`: its
@@ -57,10 +57,6 @@ class StackLaw:
     draws: int = 2**16
     seed: int = 0
 
-    def __str__(self) -> str:
-        """Return size, shape and tails in a line."""
-        return told(f"conjectured limit of {self.stack.depth} layers of {self.stack.layer.describe()}", self)
-
     def __post_init__(self) -> None:
         if not isinstance(self.stack, AttentionStack):
             refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
@@ -77,35 +73,6 @@ class StackLaw:
     def kernel_error(self) -> float:
         """A bound on the error of the entries of each draw's kernels, relative to their diagonals."""
         return self._drawn[1]
-
-    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(z^position ≤ t) = E Φ(t/√v).
-
-        Parameters
-        ----------
-        t : array_like
-            Any shape; infinite entries are allowed.
-        position : int
-            Which of the seq_len positions.
-
-        Returns
-        -------
-        ndarray, in the shape of `t`
-
-        Raises
-        ------
-        InputError
-            If `t` holds NaN or is not numeric, or there is no such position.
-        """
-        t = check_points(t)
-        tail = self._law(position).upper_tail(np.abs(t))
-        return np.where(t < 0, tail, 1 - tail)[()]
-
-    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(z^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
-        t = check_points(t)
-        tail = self._law(position).upper_tail(np.abs(t))
-        return np.where(t < 0, 1 - tail, tail)[()]
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of z^position at `t`, of the part that is not 0; as `cdf` otherwise."""
@@ -181,6 +148,13 @@ class StackLaw:
             parts = (v, *np.array_split(v, _PARTS))
             self._laws[position] = tuple(condense(part, np.ones(len(part))) for part in parts)
         return self._laws[position]
+
+    @property
+    def _what(self) -> str:
+        return f"conjectured limit of {self.stack.depth} layers of {self.stack.layer.describe()}"
+
+    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
+        return self._law(position).upper_tail(sizes)
 
     def _law(self, position: int) -> ScaleMixture:
         return self._kept(position)[0]

@@ -1,0 +1,76 @@
+"""What all laws of one neuron's outputs have in common: they are symmetric about 0."""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck.layers.kernel import FloatArray
+from attncheck.theory.limits.mixture import check_points
+
+# Standard deviations beyond which a tail is told, and how much of a normal law lies there.
+_FAR, _NORMAL = 3.0, 0.0027
+
+
+class SymmetricLaw(abc.ABC):
+    """A law of outputs y^1, …, y^s, each of which is symmetric about 0.
+
+    A law says how large its upper tails are. What follows from these by symmetry is here.
+    """
+
+    def __str__(self) -> str:
+        """Return size, shape and tails of the first position in a line."""
+        std = float(np.sqrt(self.variance()))
+        far = 2.0 * float(self.sf(_FAR * std))
+        return (
+            f"{self._what}, one neuron of the first position: standard deviation {std:.4g}, excess kurtosis "
+            f"{self.excess_kurtosis():.3g}, P(|y| > {_FAR:g} standard deviations) {far:.2g} (normal: {_NORMAL:g})"
+        )
+
+    def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position ≤ t).
+
+        Parameters
+        ----------
+        t : array_like
+            Any shape; infinite entries are allowed.
+        position : int
+            Which of the seq_len positions.
+
+        Returns
+        -------
+        ndarray, in the shape of `t`
+
+        Raises
+        ------
+        InputError
+            If `t` holds NaN or is not numeric, or there is no such position.
+        """
+        t = check_points(t)
+        tail = self._upper_tail(np.abs(t), position)
+        return np.where(t < 0, tail, 1 - tail)[()]
+
+    def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
+        t = check_points(t)
+        tail = self._upper_tail(np.abs(t), position)
+        return np.where(t < 0, 1 - tail, tail)[()]
+
+    @abc.abstractmethod
+    def variance(self, position: int = 0) -> float:
+        """Return the variance of y^position."""
+
+    @abc.abstractmethod
+    def excess_kurtosis(self, position: int = 0) -> float:
+        """Return the excess kurtosis of y^position, and 0 where it is always 0."""
+
+    @property
+    @abc.abstractmethod
+    def _what(self) -> str:
+        """What it is the law of, in words."""
+
+    @abc.abstractmethod
+    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
+        """Return P(y^position > size) for sizes ≥ 0, in their shape."""
