@@ -145,9 +145,9 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
     found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
-    # Fitted numbers say again what a known number before them does.
-    known = next((place for place, each in enumerate(found) if not each.candidate.free), len(found))
-    return [each for place, each in enumerate(found) if place < known or not each.candidate.free]
+    # A fitted factor says again what a known one before it does.
+    known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
+    return [each for at, each in enumerate(found) if at < known or not each.candidate.free]
 
 
 def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
@@ -213,7 +213,7 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _Scale]) -> bool:
 def _own_scale(scales: Mapping[str, _Scale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
     """Return the candidate whose scales are those that the sample has, whatever they are."""
     # What differs by chance is left as it is.
-    factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 4.0 * each.error}
+    factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 3.0 * each.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
     words = f"{'; '.join(parts)} the declared standard deviation"
     return Candidate("scale", words, right(laws, scaled_by(factors)), free=max(1, len(factors)))
