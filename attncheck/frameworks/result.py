@@ -137,7 +137,7 @@ class Inspection:
         ----------
         weights : {"gaussian", "own"}
             Gaussian matrices of the scales of `layer` in place of the module's, so that all that is exact is examined;
-            or what its initialiser draws.
+            or what its initialiser draws, biases too.
         seq_len : int
             Positions of the layer that it names as its own.
 
@@ -145,7 +145,7 @@ class Inspection:
         ------
         InputError
             As `layer`; if attention is written by hand, if its outputs are more than attention, if nothing can be put
-            into modules, or, with "own", if it draws biases.
+            into modules, or, with "own", if it draws entries of no law that checks know.
         """
         if self.reader is None:
             remedy = (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import check_choice, refuse
+from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.binding import FloatArray, Instrument
 from attncheck.frameworks.effective import ROLES, Reader, Seen
 from attncheck.frameworks.initialiser import SYMBOLS
@@ -25,6 +26,8 @@ _CLOSE = 1e-2
 _GAIN = 1.25
 # Biases below are the rounding of zeros.
 _SMALL = 1e-6
+# So many entries of a bias tell its law and its scale, from so many modules at most.
+_ENTRIES, _MODULES = 2**13, 1024
 _SEEDS = 2**31
 _NORMAL = "normal"
 
@@ -45,8 +48,8 @@ class ModuleSubject:
         What it is, over some number of positions.
     factor : float
         What products of queries and keys are multiplied by.
-    weights : str or mapping of str to str
-        The law of its matrices, by role where they differ, of `attncheck.simulators.weights.WEIGHT_LAWS`.
+    weights : str or mapping
+        The law of its matrices and its biases, as `attncheck.simulators.weights.WeightLaws.of` takes them.
     arrays : callable
         Draws the arrays of a module.
     rotation : Rotation, optional
@@ -62,7 +65,7 @@ class ModuleSubject:
     state: Any
     layer: AttentionLayer
     factor: float
-    weights: str | Mapping[str, str]
+    weights: str | Mapping[str, Any]
     arrays: Arrays
     rotation: Rotation | None = None
 
@@ -132,23 +135,51 @@ def subject_of(
         refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
     state = instrument.init(0)
     if weights == OWN:
-        return _checked(ModuleSubject(reader, state, layer, factor, _laws(laws), _initialised(instrument), rotation))
-    fans = dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
+        declared = _laws(laws) | _biases(reader, layer)
+        return _checked(ModuleSubject(reader, state, layer, factor, declared, _initialised(instrument), rotation))
+    fans = _fans(layer)
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
     arrays = _gaussian(instrument, state, _by_array(reader, state, own))
     return _checked(ModuleSubject(reader, state, layer, factor, GAUSSIAN, arrays, rotation))
 
 
-def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return a law of each matrix that is not refused, by role."""
-    found = {}
-    for role, left in laws.items():
-        known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in left]
-        if not known:
-            problem = f"has entries of a law that checks do not know ({' or '.join(left)})"
-            refuse(SYMBOLS[role], OWN, problem, "pass weights='gaussian'")
-        found[role] = known[0]
-    return found
+    return {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
+
+
+def _law(what: str, left: Sequence[str]) -> str:
+    known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in left]
+    if not known:
+        problem = f"has entries of a law that checks do not know ({' or '.join(left)})"
+        refuse(what, OWN, problem, "pass weights='gaussian'")
+    return known[0]
+
+
+def _biases(reader: Reader, layer: AttentionLayer) -> dict[str, tuple[str, float]]:
+    """Return the law of each bias that is drawn, and its standard deviation times √fan-in, as checks take them.
+
+    A module has few entries of a bias, so that more modules are drawn than for its matrices.
+    """
+    drawn: dict[str, list[FloatArray]] = {}
+    for seed in range(_MODULES):
+        for role, bias in reader.biases(reader.instrument.init(seed)).items():
+            # Heads that share a bias show it once.
+            drawn.setdefault(role, []).append(np.unique(bias))
+        if all(np.abs(found[0]).max() <= _SMALL or sum(map(len, found)) >= _ENTRIES for found in drawn.values()):
+            break
+    fans = _fans(layer)
+    found = {role: np.concatenate(parts) for role, parts in drawn.items() if np.abs(parts[0]).max() > _SMALL}
+    scales = {role: entry_laws.scale_of(entries) for role, entries in found.items()}
+    left = {role: entry_laws.laws_of(found[role], scales[role], reader.instrument.precision) for role in found}
+    return {
+        f"{role}_bias": (_law(f"bias of {SYMBOLS[role]}", left[role]), scales[role].std * fans[role] ** 0.5)
+        for role in found
+    }
+
+
+def _fans(layer: AttentionLayer) -> dict[str, int]:
+    return dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
 
 
 def _initialised(instrument: Instrument) -> Arrays:
@@ -208,12 +239,13 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
     reader, rng = subject.reader, np.random.default_rng(0)
     state = reader.instrument.fill(subject.state, subject.arrays(rng))
     matrices, x = reader.read(state), rng.standard_normal((1, 4, reader.width))
-    for role, biases in matrices.biases.items():
-        if np.abs(biases).max() > _SMALL:
-            remedy = "make the module without, or pass weights='gaussian', which sets them to 0"
-            refuse("bias", float(np.abs(biases).max()), f"comes with {SYMBOLS[role]}, and layers have none", remedy)
+    for role, bias in matrices.biases.items():
+        if subject.weights == GAUSSIAN and np.abs(bias).max() > _SMALL:
+            remedy = "make the module without, or pass weights='own'"
+            refuse("bias", float(np.abs(bias).max()), f"comes with {SYMBOLS[role]}, and is not set to 0", remedy)
     seen = reader.see(state, x)
-    off = float(np.abs(seen.y - _attention(subject, seen, matrices.output)).max() / np.abs(seen.y).max())
+    made = _attention(subject, seen, matrices.output) + matrices.biases["output"]
+    off = float(np.abs(seen.y - made).max() / np.abs(seen.y).max())
     if not off < _CLOSE:
         problem = f"returns {off:.2g} of its largest output beyond attention, such as a residual path or a norm"
         refuse("call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's own")
