@@ -36,6 +36,7 @@ class Plain:
     """Attention in NumPy, its queries, keys and values packed into one array."""
 
     base: float | None = None
+    before = 1.0
 
     def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0, gain: float = 1.0) -> None:
         self.residual, self.bias, self.value_scale, self.gain = residual, bias, value_scale, gain
@@ -53,7 +54,7 @@ class Plain:
             each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
             for each in np.split(x @ state["packed"] + state["bias"], 3, axis=-1)
         )
-        q, k = turned(q, self.base), turned(k, self.base)
+        q, k = self.before * turned(q, self.base), turned(k, self.base)
         heads = core(q, k, v)
         if heads is None:
             weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
@@ -72,7 +73,7 @@ class Unfilled:
     """The same, and nothing can be put into it."""
 
     init, run = Plain.init, Plain.run
-    residual, bias, value_scale, gain = False, 0.0, 1.0, 1.0
+    residual, bias, value_scale, gain, before = False, 0.0, 1.0, 1.0, 1.0
     base = None
 
 
@@ -80,6 +81,68 @@ class Turned(Plain):
     """The same with rotary positions."""
 
     base = 10.0
+
+
+class ByHand(Plain):
+    """The same with a causal mask, and its softmax watched only."""
+
+    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
+        return self.softmax(state, x, lambda scores, axis: None)
+
+    def softmax(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
+        later = np.triu(np.ones((x.shape[1], x.shape[1]), dtype=bool), 1)
+
+        def attend(q: FloatArray, k: FloatArray, v: FloatArray) -> FloatArray:
+            scores = np.where(later, -np.inf, q @ k.swapaxes(-1, -2) / SIZE**0.5)
+            given, weights = core(scores, -1), np.exp(scores - scores.max(-1, keepdims=True))
+            made: FloatArray = (weights / weights.sum(-1, keepdims=True) if given is None else given) @ v
+            return made
+
+        return super().run(state, x, attend)
+
+
+class Hidden(ByHand):
+    """The same, and nothing is known of its parameters."""
+
+    def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
+        return {}
+
+
+class Scaled(Plain):
+    """Its queries are multiplied by a number before attention."""
+
+    before = 0.5
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "own"])
+@pytest.mark.parametrize("make", [ByHand, Scaled], ids=["by hand", "scaled before"])
+def test_attention_that_is_written_otherwise_is_sampled(make: type[Plain], weights: str) -> None:
+    found = ac.inspect(make(bias=1.0), width=WIDTH, draws=64)
+    subject, layer = found.subject(weights=weights), found.layer()
+    assert len(WeightLaws.of(subject.weights).biases) == (4 if weights == "own" else 0)
+    report = ac.check(subject, layer, properties=["exactness", "outputs", "scores"], profile="smoke")
+    assert report.verdict == "consistent"
+    report.require(min_examined=30)
+    wrong = ac.check(subject, layer.replace(query_std=1.5 * layer.query_std), properties=["scores"], profile="smoke")
+    assert wrong.verdict == "violated"
+
+
+def test_by_hand_its_outputs_and_its_visible_scores_are_drawn() -> None:
+    subject = ac.inspect(ByHand(bias=1.0), width=WIDTH).subject(weights="own")
+    drawn = subject(subject.layer, np.ones((3, 4, WIDTH)), np.random.default_rng(0))
+    assert {name: array.shape for name, array in drawn.items()} == {"outputs": (3, 4, 2), "scores": (3, HEADS, 4, 4)}
+    np.testing.assert_array_equal(
+        np.isinf(drawn["scores"]), np.broadcast_to(np.triu(np.ones((4, 4)), 1), (3, HEADS, 4, 4))
+    )
+    doubled = dataclasses.replace(
+        subject, arrays=lambda rng: {name: (1 + (name == "last bias")) * a for name, a in subject.arrays(rng).items()}
+    )
+    assert ac.check(doubled, subject.layer, properties=["exactness"], profile="smoke").verdict == "violated"
+
+
+def test_matrices_that_are_not_found_are_no_subject() -> None:
+    with pytest.raises(ac.InputError, match=r"attention='by hand': shows products of its matrices alone"):
+        ac.inspect(Hidden(), width=WIDTH).subject()
 
 
 def test_rotary_positions_are_examined_given_the_keys() -> None:
