@@ -27,7 +27,8 @@ def check(
     record
         Write a run record to this path.
     weights
-        The law of the weights, e.g. uniform, or those of some matrices: query=uniform,output=student5.
+        The law of the weights, e.g. uniform, or those of some matrices: query=uniform,output=student5;
+        query_bias=uniform:0.577 declares a bias of this law and this standard deviation times √fan_in.
     seed
         Keys the draws of the exact law that the samples are compared with.
     false_alarm

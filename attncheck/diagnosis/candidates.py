@@ -148,6 +148,7 @@ def candidates(
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
     yield from _drawn_otherwise(laws, handed, exposed)
+    yield from _unbiased(laws)
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
@@ -232,13 +233,22 @@ def _inverse(text: str) -> str:
 def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
     """Yield other laws of the weights: of all matrices, and of the layer's own where the inputs are seen or handed."""
     for name in WEIGHT_LAWS:
-        own = {matrix: name for matrix in vars(laws) if matrix != "inputs"}
+        own = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))
         for of_inputs in [*of_own, *[name] * (not handed)]:
-            read = WeightLaws.of({**own, "inputs": of_inputs})
-            said = repr(name) if handed or read == WeightLaws.of(name) else f"{name!r}, of the inputs {laws.inputs!r}"
+            read = WeightLaws(**own, inputs=of_inputs, biases=laws.biases)
+            said = repr(name) if handed or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
                 yield Candidate(f"weights {said}", f"all of it fits weights={said}", right(read))
+
+
+def _unbiased(laws: WeightLaws) -> Iterator[Candidate]:
+    """Yield the declared biases of which one is 0, or all are."""
+    declared = [bias.matrix for bias in laws.biases]
+    for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
+        left = tuple(bias for bias in laws.biases if bias.matrix not in names)
+        said = f"a bias of 0 for {listed(names)}"
+        yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=left)))
 
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:

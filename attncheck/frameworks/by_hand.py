@@ -25,6 +25,7 @@ from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import UNTOLD, Forward, rounding
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.softmax import POSITIONS, UNSEEN, Products, Watcher, forward_of, rank_of
+from attncheck.frameworks.views import SoftmaxView, biases_of
 
 #: The two products by their names.
 PRODUCTS = {"query_key": "W_Q W_Kᵀ", "value_output": "W_V W_O"}
@@ -33,8 +34,6 @@ _UNSEPARATED = "products of matrices show, and no matrices: these are not found 
 _SCALE = "std of W_Q W_Kᵀ is that of scores times 1/sqrt(head_dim): another scale of scores would show in it"
 # Entries of each matrix that every draw but the first is looked at for.
 _ENTRIES = 2**16
-# A bias that is less of its matrix is rounding.
-_NO_BIAS = 1e-5
 # A factor this close to one that has a name is that one.
 _NAMED = 1e-2
 _SINGLE = 2.0**-24
@@ -102,7 +101,7 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
         matrices = found.matrices(instrument.parameters(instrument.init(seed + i)))
         rows = {role: matrix[: -(-_ENTRIES // math.prod(matrix.shape[1:]))] for role, matrix in matrices.items()}
         read.append(dataclasses.replace(read[0], **_fields(rows)))
-    return _separate(read, found.factor, seen)
+    return _separate(read, found, seen)
 
 
 def _apart(watcher: Watcher, state: Any) -> bool:
@@ -126,23 +125,14 @@ def _fields(matrices: Mapping[str, FloatArray]) -> dict[str, Any]:
 
 def _effective(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> Effective:
     """Return matrices with the biases that the products show beside them."""
-    m, heads = products.values.shape[1], len(products.values)
-    blocks = matrices["output"].reshape(heads, found.head_dim, -1).swapaxes(1, 2)
-    beside = {"value": (blocks, products.value_bias, products.values)}
-    if "query" in matrices:
-        query, key = (found.factor * matrices[role][:m].swapaxes(0, 1) for role in ("query", "key"))
-        beside |= {"query": (key, products.column, products.scores), "key": (query, products.row, products.scores)}
-    biases = {role: np.zeros((heads, 1)) for role in ROLES} | {"output": products.silent}
-    for role, (of, bias, product) in beside.items():
-        # What is below the rounding of the products is no bias.
-        if np.abs(bias).max() > _NO_BIAS * np.abs(product).max():
-            biases[role] = (np.linalg.pinv(of) @ bias[..., None])[..., 0]
-    return Effective(**_fields(matrices), biases=biases, past=np.zeros((m, blocks.shape[1])))
+    biases = biases_of(products, found, matrices)
+    shape = products.values.shape[1:]
+    return Effective(**_fields(matrices), biases=biases, past=np.zeros(shape))
 
 
-def _separate(read: Sequence[Effective], factor: float, seen: _Seen) -> Inspection:
+def _separate(read: Sequence[Effective], found: Factors, seen: _Seen) -> Inspection:
     """Return what the matrices say, where they were found among the parameters."""
-    watcher, notes = seen.watcher, [*seen.notes]
+    watcher, notes, factor = seen.watcher, [*seen.notes], found.factor
     precision = watcher.instrument.precision
     paths = dict(seen.paths)
     if seen.bilinear:
@@ -155,7 +145,8 @@ def _separate(read: Sequence[Effective], factor: float, seen: _Seen) -> Inspecti
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {role: matrix_of(role, read, distinct, precision, centred=False) for role in roles}
     notes += [*repeated(read, roles, labels, precision), *about_heads(read, roles, labels, precision), *biased(weights)]
-    return _result(seen, len(read), weights, paths, notes, len(set(labels)))
+    made = _result(seen, len(read), weights, paths, notes, len(set(labels)))
+    return dataclasses.replace(made, view=SoftmaxView(watcher, found))
 
 
 def _together(read: Sequence[Products], seen: _Seen) -> Inspection:

@@ -206,9 +206,19 @@ class Reader:
         q, k, v = (self.layout.standard(np.asarray(a, dtype=np.float64), len(x)) for a in got[0])
         return Seen(y, q, k, v, len(got))
 
+    def biases(self, state: Any) -> dict[str, FloatArray]:
+        """Return what a module adds to images of its matrices, by role."""
+        return self._added(self._none(state))
+
+    def _none(self, state: Any) -> Seen:
+        return self.see(state, np.zeros((1, 1, self.width)), silent=True)
+
+    def _added(self, none: Seen) -> dict[str, FloatArray]:
+        return {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
+
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
         """Return the matrices of a module; `rows` of the inputs and of what the heads return, all by default."""
-        none = self.see(state, np.zeros((1, 1, self.width)), silent=True)
+        none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self.see(state, length * np.eye(self.width)[rows][:, None, :], silent=True)
         inner = none.query.shape[1] * none.value.shape[-1]
@@ -217,13 +227,14 @@ class Reader:
         after = self.see(state, np.zeros((len(heads), 1, self.width)), heads)
         size = unit_size(self.norm, self.width)
         read = {r: self._change(units[r][:, :, 0], none[r][:, :, 0]) / size for r in ROLES}
-        biases = {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
         output = self._change(after.y[:, 0], none.y[0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
                 what = "is what unit vectors show of some weights"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
-        return Effective(**read, output=output, biases=biases, past=self._change(units.y[:, 0], none.y[0]) / length)
+        return Effective(
+            **read, output=output, biases=self._added(none), past=self._change(units.y[:, 0], none.y[0]) / length
+        )
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
         """Return what unit vectors change, 0 where that is rounding."""

@@ -22,6 +22,7 @@ from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Forward, Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, positions_of
+from attncheck.frameworks.views import CallView
 
 # Entries of each matrix that every draw but the first is read for.
 _ENTRIES = 2**16
@@ -178,7 +179,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
-    return Inspection(*shape, draws, weights, forward, paths, tuple(said), reader, positions.rotation)
+    view = CallView(reader, forward.factor, positions.rotation, gains)
+    return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra)
 
 
 def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.effective import Reader
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.initialiser import Matrix
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward
-from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import Theory, theory_of
+from attncheck.frameworks.views import View
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
@@ -43,10 +42,10 @@ class Inspection:
     paths : mapping of str to Forward
         The same of all code paths of the module whose outputs do not differ from call to call.
     notes : tuple of Note
-    reader : Reader or None
-        The module as it is watched; None where only its softmax is.
-    rotation : Rotation or None
-        How queries and keys are turned; None where they are not, or not alike.
+    view : View or None
+        What a subject takes of the module; None where products of its matrices alone show.
+    extra : int
+        Keys beyond the positions.
     """
 
     width: int
@@ -58,8 +57,8 @@ class Inspection:
     forward: Forward
     paths: Mapping[str, Forward]
     notes: tuple[Note, ...]
-    reader: Reader | None = dataclasses.field(default=None, repr=False, compare=False)
-    rotation: Rotation | None = dataclasses.field(default=None, repr=False, compare=False)
+    view: View | None = dataclasses.field(default=None, repr=False, compare=False)
+    extra: int = dataclasses.field(default=0, repr=False)
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -105,7 +104,7 @@ class Inspection:
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
             shown = self.forward.map if self.forward.known else "no known formula"
             refuse("forward", shown, "is described by no AttentionLayer", remedy)
-        if self.forward.biased or (self.reader is not None and self.reader.layout.extra):
+        if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
@@ -137,25 +136,26 @@ class Inspection:
         ----------
         weights : {"gaussian", "own"}
             Gaussian matrices of the scales of `layer` in place of the module's, so that all that is exact is examined;
-            or what its initialiser draws.
+            or what its initialiser draws, biases too.
         seq_len : int
             Positions of the layer that it names as its own.
 
         Raises
         ------
         InputError
-            As `layer`; if attention is written by hand, if its outputs are more than attention, if nothing can be put
-            into modules, or, with "own", if it draws biases.
+            As `layer`; if attention is written by hand and its matrices are not found among the parameters, if its
+            outputs are more than attention, if nothing can be put into modules, or, with "own", if it draws entries of
+            no law that checks know.
         """
-        if self.reader is None:
+        layer = self.layer(seq_len)
+        if self.view is None:
             remedy = (
                 "let the module call its framework's attention, such as scaled_dot_product_attention, or hand a "
                 "simulator of your own to attncheck.check"
             )
-            refuse("attention", "by hand", "shows its softmax alone, so that nothing can be drawn", remedy)
+            refuse("attention", "by hand", "shows products of its matrices alone, so that their law is unknown", remedy)
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
-        layer, factor = self.layer(seq_len), self.forward.factor
-        return subject_of(self.reader, layer, factor, weights, laws, self._stds, self.rotation)
+        return subject_of(self.view, layer, weights, laws, self._stds)
 
     @functools.cached_property
     def theory(self) -> Theory:
@@ -246,6 +246,7 @@ class Inspection:
         notes = [("wrong" if note.blames else "note", str(note)) for note in self.notes]
         try:
             said = str(self.theory)
+            said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())
         except InputError as error:
             said = f"nothing: {error}"
         forward = f"{'outputs ' if self._unknown else ''}{self.forward}"

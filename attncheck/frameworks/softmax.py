@@ -15,7 +15,8 @@ from attncheck.frameworks.forward import AXES, OTHER, Booleans, masks, visible
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, rounding
 
-_HIDDEN = -1e3  # scores of unit vectors are nowhere near
+#: What is below is hidden: scores are nowhere near.
+HIDDEN = -1e3
 _LENGTH, _SIDE = 16.0, 64
 #: Positions of the inputs that outputs are looked at on.
 POSITIONS = 7
@@ -131,8 +132,8 @@ class Watcher:
         seen = self.watch(state, units[None])[1][0]
         # What a mask hides is seen from the other end.
         turned = self.watch(state, units[None, ::-1])[1][0][:, ::-1, ::-1]
-        hidden = seen < _HIDDEN
-        if np.any(hidden & (turned < _HIDDEN)):
+        hidden = seen < HIDDEN
+        if np.any(hidden & (turned < HIDDEN)):
             refuse("mask", "of the scores", "hides some pairs in both orders", "inspect the layer without its window")
         seen = np.where(hidden, turned, seen)
         constant = seen[:, m, m]
@@ -180,7 +181,7 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     if added == 0.0:
         return dataclasses.replace(UNSEEN, mask=mask), [Note("attention adds nothing to the outputs")], True
     z = normed(x, watcher.norm)[0][:, : watcher.side]
-    seen = scores > _HIDDEN
+    seen = scores > HIDDEN
     bound = 2 * rounding(watcher.instrument.precision, watcher.width)
     off = np.abs(np.where(seen, _made(read, z) - scores, 0.0)).max()
     bilinear = bool(off <= bound * max(1.0, float(np.abs(np.where(seen, scores, 0.0)).max())))
@@ -220,12 +221,12 @@ def _made(read: Products, z: FloatArray) -> FloatArray:
 def _scores_are(watcher: Watcher, state: Any, x: FloatArray, scores: FloatArray, bound: float) -> str:
     """Return why scores are not made of products of matrices."""
     equal = watcher.watch(state, np.repeat(x[:, :1], x.shape[1], axis=1))[1][0]
-    equal = np.where(equal > _HIDDEN, equal, equal[:, :1, :1])
+    equal = np.where(equal > HIDDEN, equal, equal[:, :1, :1])
     small = bound * max(1.0, float(np.abs(equal).max()))
     if np.abs(equal - equal[:, :1, :1]).max() > small:
         return _BY_POSITION
     # Beside inputs so long biases vanish.
     once, twice = (watcher.watch(state, length * x)[1][0] for length in (_LENGTH, 2 * _LENGTH))
-    if np.abs(np.where(scores > _HIDDEN, twice - once, 0.0)).max() <= _STEADY * np.abs(equal).max():
+    if np.abs(np.where(scores > HIDDEN, twice - once, 0.0)).max() <= _STEADY * np.abs(equal).max():
         return "queries and keys are normalised: W_Q and W_K do not show"
     return "scores are no products of queries and keys x W + b: W_Q and W_K do not show"

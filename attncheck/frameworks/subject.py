@@ -9,22 +9,25 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import check_choice, refuse
+from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.binding import FloatArray, Instrument
-from attncheck.frameworks.effective import ROLES, Reader, Seen
+from attncheck.frameworks.effective import ROLES
 from attncheck.frameworks.initialiser import SYMBOLS
-from attncheck.frameworks.rotary import Rotation
+from attncheck.frameworks.views import View
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 OWN = "own"
-_NEURONS = 2
 # A module's outputs follow from its own matrices to this part of the largest.
 _CLOSE = 1e-2
 # Beyond this ratio of sizes an array is no matrix by itself; entries of few are that far off by chance.
 _GAIN = 1.25
 # Biases below are the rounding of zeros.
 _SMALL = 1e-6
+# So many entries of a bias tell its law and its scale, from so many modules at most.
+_ENTRIES, _MODULES = 2**13, 1024
+# Biases that are read off products have so many digits.
+_DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
 
@@ -38,19 +41,15 @@ class ModuleSubject:
 
     Parameters
     ----------
-    reader : Reader
+    view : View
     state
         The module whose arrays are replaced, draw by draw.
     layer : AttentionLayer
         What it is, over some number of positions.
-    factor : float
-        What products of queries and keys are multiplied by.
-    weights : str or mapping of str to str
-        The law of its matrices, by role where they differ, of `attncheck.simulators.weights.WEIGHT_LAWS`.
+    weights : str or mapping
+        The law of its matrices and its biases, as `attncheck.simulators.weights.WeightLaws.of` takes them.
     arrays : callable
         Draws the arrays of a module.
-    rotation : Rotation, optional
-        How queries and keys are turned.
 
     Attributes
     ----------
@@ -58,13 +57,11 @@ class ModuleSubject:
         What a run examines it on.
     """
 
-    reader: Reader
+    view: View
     state: Any
     layer: AttentionLayer
-    factor: float
-    weights: str | Mapping[str, str]
+    weights: str | Mapping[str, Any]
     arrays: Arrays
-    rotation: Rotation | None = None
 
     @property
     def layers(self) -> list[AttentionLayer]:
@@ -82,44 +79,25 @@ class ModuleSubject:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _draw(self, x: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-        state = self.reader.instrument.fill(self.state, self.arrays(rng))
-        seen = self.reader.see(state, x[None])
-        heads, size = seen.query.shape[1], seen.query.shape[-1]
-        k, v = (np.repeat(each, heads // each.shape[1], axis=1) for each in (seen.key, seen.value))
-        return {
-            "outputs": seen.y[:, :, :_NEURONS],
-            "scores": self.factor * (seen.query @ k.swapaxes(-1, -2)),
-            **({"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}),
-            "value_gram": v @ v.swapaxes(-1, -2) / size,
-        }
+        return self.view.drawn(self.view.instrument.fill(self.state, self.arrays(rng)), x[None])
 
 
 def subject_of(
-    reader: Reader,
-    layer: AttentionLayer,
-    factor: float,
-    weights: str,
-    laws: Mapping[str, Any],
-    stds: Mapping[str, float],
-    rotation: Rotation | None = None,
+    view: View, layer: AttentionLayer, weights: str, laws: Mapping[str, Sequence[str]], stds: Mapping[str, float]
 ) -> ModuleSubject:
     """Return a module as a subject.
 
     Parameters
     ----------
-    reader : Reader
+    view : View
     layer : AttentionLayer
         What an inspection found.
-    factor : float
-        What products of queries and keys are multiplied by.
     weights : {"gaussian", "own"}
         Gaussian matrices of the layer's scales in place of the module's, or what its initialiser draws.
     laws : mapping of str to tuple of str
         By role, the laws that are not refused.
     stds : mapping of str to float
         By role, the standard deviation times √fan-in of what is put in.
-    rotation : Rotation, optional
-        How queries and keys are turned.
 
     Raises
     ------
@@ -127,28 +105,62 @@ def subject_of(
         If the binding cannot put arrays into a module, or if outputs are more than attention of the layer.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
-    instrument = reader.instrument
+    instrument = view.instrument
     if not instrument.fills:
         refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
     state = instrument.init(0)
     if weights == OWN:
-        return _checked(ModuleSubject(reader, state, layer, factor, _laws(laws), _initialised(instrument), rotation))
-    fans = dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
+        # A scale of scores that a layer has no word for is one of its queries, and of their bias.
+        declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
+        return _checked(ModuleSubject(view, state, layer, declared, _initialised(instrument)))
+    fans = _fans(layer)
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
-    arrays = _gaussian(instrument, state, _by_array(reader, state, own))
-    return _checked(ModuleSubject(reader, state, layer, factor, GAUSSIAN, arrays, rotation))
+    arrays = _gaussian(instrument, state, _by_array(view, state, own))
+    return _checked(ModuleSubject(view, state, layer, GAUSSIAN, arrays))
 
 
-def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return a law of each matrix that is not refused, by role."""
-    found = {}
-    for role, left in laws.items():
-        known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in left]
-        if not known:
-            problem = f"has entries of a law that checks do not know ({' or '.join(left)})"
-            refuse(SYMBOLS[role], OWN, problem, "pass weights='gaussian'")
-        found[role] = known[0]
+    return {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
+
+
+def _law(what: str, left: Sequence[str]) -> str:
+    known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in left]
+    if not known:
+        problem = f"has entries of a law that checks do not know ({' or '.join(left)})"
+        refuse(what, OWN, problem, "pass weights='gaussian'")
+    return known[0]
+
+
+def _biases(view: View, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
+    """Return the law of each bias that is drawn, and its standard deviation times √fan-in, as checks take them.
+
+    A module has few entries of a bias, so that more modules are drawn than for its matrices.
+    """
+    drawn: dict[str, list[FloatArray]] = {}
+    for seed in range(_MODULES):
+        for role, bias in view.biases(view.instrument.init(seed)).items():
+            drawn.setdefault(role, []).append(_different(bias))
+        if all(np.abs(rows[0]).max() <= _SMALL or sum(map(np.size, rows)) >= _ENTRIES for rows in drawn.values()):
+            break
+    found, fans = {}, _fans(layer)
+    for role, rows in drawn.items():
+        entries = np.concatenate(rows, axis=None)
+        if np.abs(entries).max() > _SMALL:
+            scale = entry_laws.scale_of(entries)
+            law = _law(f"bias of {SYMBOLS[role]}", entry_laws.laws_of(entries, scale, view.instrument.precision))
+            found[f"{role}_bias"] = (law, scale.std * factors.get(role, 1.0) * fans[role] ** 0.5)
     return found
+
+
+def _different(bias: FloatArray) -> FloatArray:
+    """Return the rows of a bias, (heads, d), that differ by more than rounding: heads that share it have it once."""
+    digits = np.round(bias / max(float(np.abs(bias).max()), _SMALL), _DIGITS)
+    return bias[np.unique(digits, axis=0, return_index=True)[1]]
+
+
+def _fans(layer: AttentionLayer) -> dict[str, int]:
+    return dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
 
 
 def _initialised(instrument: Instrument) -> Arrays:
@@ -173,16 +185,16 @@ def _without_bias(array: FloatArray) -> FloatArray:
     return array if np.ptp(array) == 0.0 or array.ndim > 1 else np.zeros_like(array)
 
 
-def _by_array(reader: Reader, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
+def _by_array(view: View, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
     """Return the standard deviations of the arrays that are matrices of attention, by name; `stds` are by role."""
-    instrument = reader.instrument
+    instrument = view.instrument
     kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
-    before = reader.read(state)
+    before = view.matrices(state)
     found: dict[str, float] = {}
     for name, array in kept.items():
         if array.ndim < 2 or np.ptp(array) == 0.0:
             continue
-        after = reader.read(instrument.fill(state, kept | {name: 2.0 * array}))
+        after = view.matrices(instrument.fill(state, kept | {name: 2.0 * array}))
         roles = [role for role in stds if not np.array_equal(before[role], after[role])]
         told = {stds[role] for role in roles}
         if len(told) > 1:
@@ -205,28 +217,19 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:
     """Refuse a module whose outputs are more than attention of its layer, such as a residual path."""
-    reader, rng = subject.reader, np.random.default_rng(0)
-    state = reader.instrument.fill(subject.state, subject.arrays(rng))
-    matrices, x = reader.read(state), rng.standard_normal((1, 4, reader.width))
-    for role, biases in matrices.biases.items():
-        if np.abs(biases).max() > _SMALL:
-            remedy = "make the module without, or pass weights='gaussian', which sets them to 0"
-            refuse("bias", float(np.abs(biases).max()), f"comes with {SYMBOLS[role]}, and layers have none", remedy)
-    seen = reader.see(state, x)
-    off = float(np.abs(seen.y - _attention(subject, seen, matrices.output)).max() / np.abs(seen.y).max())
+    view, rng = subject.view, np.random.default_rng(0)
+    state = view.instrument.fill(subject.state, subject.arrays(rng))
+    if subject.weights == GAUSSIAN:
+        for role, bias in view.biases(state).items():
+            if np.abs(bias).max() > _SMALL:
+                remedy = "make the module without, or pass weights='own'"
+                refuse("bias", float(np.abs(bias).max()), f"comes with {SYMBOLS[role]}, and is not set to 0", remedy)
+    y, made = view.outputs(state, subject.layer, rng.standard_normal((1, 4, view.width)))
+    off = float(np.abs(y - made).max() / np.abs(y).max())
     if not off < _CLOSE:
         problem = f"returns {off:.2g} of its largest output beyond attention, such as a residual path or a norm"
         refuse("call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's own")
     return subject
-
-
-def _attention(subject: ModuleSubject, seen: Seen, output: FloatArray) -> FloatArray:
-    """Return what a layer makes of queries, keys, values, and W_O, (H·d, n)."""
-    layer, heads = subject.layer.replace(seq_len=seen.query.shape[2]), seen.query.shape[1]
-    k, v = (np.repeat(each, heads // each.shape[1], axis=1) for each in (seen.key, seen.value))
-    weights = attention_weights(layer, subject.factor * (seen.query @ k.swapaxes(-1, -2)))
-    merged = (weights @ v).swapaxes(1, 2)
-    return np.asarray(merged.reshape(*merged.shape[:2], -1) @ output)
 
 
 def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:

@@ -1,16 +1,16 @@
-"""Weights of another i.i.d. law: the limit is the same, what Gaussian weights make exact at finite width is lost."""
+"""Weights of another i.i.d. law, and biases: what Gaussian weights alone make exact at finite width is lost."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import check_choice, refuse
+from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import INPUT_WEIGHTS
 from attncheck.layers.program import Weight
@@ -60,22 +60,73 @@ WEIGHT_LAWS: dict[str, Entries] = {
 
 # What the names of a layer's matrices begin with, as `attncheck.layers.expansion` writes them.
 _MATRICES = {"query": "Q", "key": "K", "value": "V", "output": "O", "inputs": INPUT_WEIGHTS}
+_OUTPUT, _BIAS = "output", "_bias"
+_BIASED = {f"{name}{_BIAS}": name for name in _MATRICES if name != "inputs"}
+# Biases of other sizes are none, or all that there is.
+_STDS = (1e-6, 1e6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bias:
+    """What is added to all images of a matrix: a vector that each draw has its own of, of independent entries.
+
+    Attributes
+    ----------
+    matrix : {"query", "key", "value", "output"}
+        Heads that share a matrix share its bias. With tied queries and keys that of the keys is of both.
+    law : str
+        Of the entries, a name in `WEIGHT_LAWS`.
+    std : float
+        Standard deviation of an entry times √fan_in: the width, or the neurons of all heads for the output.
+    """
+
+    matrix: str
+    law: str
+    std: float
+
+    @classmethod
+    def of(cls, field: str, matrix: str, value: Any) -> Self:
+        """Return the bias that a pair of law and standard deviation declares.
+
+        Raises
+        ------
+        InputError
+            If it is no such pair.
+        """
+        remedy = f"pass a law and a standard deviation times √fan_in between {_STDS[0]:g} and {_STDS[1]:g}"
+        remedy += ", e.g. ('uniform', 0.577), or leave it out"
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            refuse(field, value, "is no pair", remedy)
+        law = check_choice(f"{field}, law", value[0], tuple(WEIGHT_LAWS))
+        std = check_number(f"{field}, std", value[1], remedy, minimum=_STDS[0], maximum=_STDS[1])
+        return cls(matrix, law, std)
+
+    def draw(self, rng: np.random.Generator, fan_in: int, shape: tuple[int, int]) -> FloatArray:
+        """Draw one for each draw, (draws, neurons)."""
+        return np.asarray(self.std * fan_in**-0.5 * WEIGHT_LAWS[self.law](rng, shape))
+
+    def __str__(self) -> str:
+        return f"{self.matrix} {self.std:.3g} {self.law}"
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightLaws:
-    """The law of the entries of each matrix of a layer, names in `WEIGHT_LAWS`.
+    """The law of the entries of each matrix of a layer, names in `WEIGHT_LAWS`, and the biases that come with them.
 
     Attributes
     ----------
     query, key, value, output : str
     inputs : str
         That of the W^i, which make the inputs.
+    biases : tuple of Bias
+        Those that are not 0.
 
     Examples
     --------
     >>> print(WeightLaws.of("uniform"), "|", WeightLaws.of({"query": "uniform"}))
     uniform | uniform (query), gaussian (key, value, output, inputs)
+    >>> print(WeightLaws.of({"key_bias": ("uniform", 3**-0.5)}))
+    gaussian, biases (key 0.577 uniform)
     """
 
     query: str = GAUSSIAN
@@ -83,10 +134,13 @@ class WeightLaws:
     value: str = GAUSSIAN
     output: str = GAUSSIAN
     inputs: str = GAUSSIAN
+    biases: tuple[Bias, ...] = ()
 
     @classmethod
     def of(cls, value: Any, field: str = "weights") -> Self:
         """Return the laws that a name says of all matrices, or a mapping of some of them; the others are Gaussian.
+
+        A mapping may have biases too: "query_bias" and so on, each a law and a standard deviation times √fan_in.
 
         Raises
         ------
@@ -96,14 +150,20 @@ class WeightLaws:
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
-            return cls(*[check_choice(field, value, tuple(WEIGHT_LAWS))] * len(_MATRICES))
+            return cls(**dict.fromkeys(_MATRICES, check_choice(field, value, tuple(WEIGHT_LAWS))), biases=())
         if not isinstance(value, Mapping):
             remedy = f"name a law, e.g. 'uniform', or those of some of {', '.join(_MATRICES)}"
             refuse(field, value, "is neither a name nor a mapping of matrices to names", remedy)
-        for name, law in value.items():
-            check_choice(f"{field}, matrix", name, tuple(_MATRICES))
-            check_choice(f"{field}[{name!r}]", law, tuple(WEIGHT_LAWS))
-        return cls(**value)
+        for name in value:
+            check_choice(f"{field}, matrix", name, (*_MATRICES, *_BIASED))
+        laws = {
+            name: check_choice(f"{field}[{name!r}]", law, tuple(WEIGHT_LAWS))
+            for name, law in value.items()
+            if name in _MATRICES
+        }
+        declared = ((name, matrix) for name, matrix in _BIASED.items() if name in value)
+        biases = tuple(Bias.of(f"{field}[{name!r}]", matrix, value[name]) for name, matrix in declared)
+        return cls(**laws, biases=biases)
 
     @classmethod
     def read(cls, text: str, field: str = "weights") -> Self:
@@ -118,29 +178,47 @@ class WeightLaws:
         --------
         >>> print(WeightLaws.read("uniform"), "|", WeightLaws.read("query=uniform,key=student5").key)
         uniform | student5
+        >>> print(WeightLaws.read("output_bias=uniform:0.577"))
+        gaussian, biases (output 0.577 uniform)
         """
         if "=" not in text:
             return cls.of(text, field)
-        pairs = [part.partition("=") for part in text.split(",")]
-        return cls.of({name.strip(): law.strip() for name, _, law in pairs}, field)
+        pairs = ((part.strip() for part in pair.split("=", 1)) for pair in text.split(","))
+        return cls.of({name: _typed(*law) for name, *law in pairs}, field)
+
+    @property
+    def by_matrix(self) -> dict[str, str]:
+        """The law of each matrix."""
+        return {name: getattr(self, name) for name in _MATRICES}
 
     @property
     def gaussian(self) -> bool:
-        """Whether all of them are."""
-        return set(vars(self).values()) == {GAUSSIAN}
+        """Whether all of them are, without biases."""
+        return set(self.by_matrix.values()) == {GAUSSIAN} and not self.biases
 
     @property
     def continuous(self) -> bool:
         """Whether no matrix has entries of a few values."""
-        return "rademacher" not in vars(self).values()
+        return "rademacher" not in self.by_matrix.values()
 
     def __str__(self) -> str:
-        """Return the names of the laws, each with its matrices where they differ."""
-        laws = vars(self)
-        if len(set(laws.values())) == 1:
-            return self.query
+        """Return the names of the laws, each with its matrices where they differ, and the biases."""
+        laws, biases = self.by_matrix, ", ".join(map(str, self.biases))
         groups = {law: [name for name in laws if laws[name] == law] for law in laws.values()}
-        return ", ".join(f"{law} ({', '.join(names)})" for law, names in groups.items())
+        alone = len(groups) == 1
+        said = ", ".join(law if alone else f"{law} ({', '.join(names)})" for law, names in groups.items())
+        return f"{said}, biases ({biases})" if biases else said
+
+
+def _typed(law: str = "") -> str | tuple[str, float | str]:
+    """Return a law as it was typed, with its number where it has one."""
+    name, colon, number = law.partition(":")
+    if not colon:
+        return law
+    try:
+        return name, float(number)
+    except ValueError:
+        return name, number  # which is refused by its field
 
 
 #: The laws that are exact at finite width by formulas.
@@ -148,17 +226,23 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Literal matrices with entries of given laws; Gaussian ones, exactly in law, without."""
+    """Literal matrices with entries of given laws, and biases; Gaussian ones, exactly in law, without."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
-        self._laws = {_MATRICES[name]: law for name, law in vars(laws).items()}
+        self._laws = {_MATRICES[name]: law for name, law in laws.by_matrix.items()}
+        self._biases = {_MATRICES[bias.matrix]: bias for bias in laws.biases if bias.matrix != _OUTPUT}
         self._gaussian = MatrixFreeMultiplier(width, rng)
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        if self._laws[weight.name[0]] == GAUSSIAN:
-            return self._gaussian(weight, vectors, rows, last)
-        return super().__call__(weight, vectors, rows, last)
+        first = weight.name[0]
+        of_law = self._gaussian if self._laws[first] == GAUSSIAN else super().__call__
+        image = of_law(weight, vectors, rows, last)
+        if first not in self._biases:
+            return image
+        # Matrices of queries, keys and values are used once: on all positions together.
+        bias = self._biases[first].draw(self._rng, vectors.shape[-1], (len(image), image.shape[-1]))
+        return np.asarray(image + bias[:, None])
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
         rows, columns = weight.shape(self._width)
@@ -172,7 +256,7 @@ def draw_with_weights(
     rng: np.random.Generator,
     weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices whose entries follow laws of `WEIGHT_LAWS`, scaled as declared.
+    """Draw `layer` with literal matrices and biases whose entries follow laws of `WEIGHT_LAWS`, scaled as declared.
 
     Parameters
     ----------
@@ -181,7 +265,7 @@ def draw_with_weights(
         Draws, and neurons of each.
     rng : numpy.random.Generator
     weights : str, mapping or WeightLaws
-        The law of the entries of all matrices, or of each.
+        The law of the entries of all matrices, or of each; biases with these.
 
     Raises
     ------
@@ -194,5 +278,10 @@ def draw_with_weights(
     >>> draws.outputs.shape
     (10, 4, 1)
     """
-    multiplier = functools.partial(_OtherWeights, laws=WeightLaws.of(weights))
-    return draw_program(layer, size, coordinates, rng, multiplier)
+    laws = WeightLaws.of(weights)
+    draws = draw_program(layer, size, coordinates, rng, functools.partial(_OtherWeights, laws=laws))
+    for bias in laws.biases:
+        if bias.matrix == _OUTPUT:
+            added = bias.draw(rng, layer.num_heads * layer.head_width, (size, draws.outputs.shape[-1]))
+            draws = dataclasses.replace(draws, outputs=draws.outputs + added[:, None])
+    return draws

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +25,18 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws,
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
+Laws = str | Mapping[str, Any]
 PAPER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2)
 NARROW = ac.AttentionLayer(width=4, seq_len=6, num_heads=2)
 CAUSAL = ac.AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
+TURNED = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, rotary_base=100.0)
 UNIFORM = WeightLaws.of("uniform")
+#: Of torch.nn.Linear: each matrix and its bias.
+LINEAR: dict[str, Any] = {
+    name + end: law
+    for name in ("query", "key", "value", "output")
+    for end, law in (("", "uniform"), ("_bias", ("uniform", 1.0)))
+}
 OTHERS = [name for name in WEIGHT_LAWS if name != "gaussian"]
 COST = Cost(1500, 5e-4, 0.9)
 
@@ -36,8 +45,8 @@ COST = Cost(1500, 5e-4, 0.9)
 class Drawn:
     """A subject whose weights have the laws `own`, and W_Q a scale of its own, and which declares others."""
 
-    own: str | Mapping[str, str]
-    weights: str | Mapping[str, str]
+    own: Laws
+    weights: Laws
     scale: float = 1.0
     single: bool = False
     hides: bool = False
@@ -78,6 +87,39 @@ def test_nearly_all_that_gaussian_weights_are_held_to_is_examined() -> None:
 @pytest.mark.parametrize("scale", [1.1, 0.9])
 def test_a_scale_of_queries_is_seen(scale: float) -> None:
     assert "scores.scale" in examine(Drawn("uniform", "uniform", scale), PAPER, "scores")
+
+
+@pytest.mark.parametrize("layer", [PAPER, NARROW, CAUSAL, TURNED], ids=["paper", "singular", "hidden", "turned"])
+@pytest.mark.parametrize("name", ["scores", "conditional", "exactness", "outputs"])
+def test_biases_that_are_declared_pass(layer: ac.AttentionLayer, name: str) -> None:
+    assert examine(Drawn(LINEAR, LINEAR), layer, name) == []
+
+
+@pytest.mark.parametrize(("matrix", "name"), [("query", "scores"), ("key", "scores"), ("value", "exactness")])
+@pytest.mark.parametrize("std", [0.0, 2.0])
+def test_other_biases_than_declared_ones_are_seen(matrix: str, name: str, std: float) -> None:
+    own = {key: law for key, law in LINEAR.items() if key != f"{matrix}_bias"}
+    own |= {f"{matrix}_bias": ("uniform", std)} if std else {}
+    assert examine(Drawn(own, LINEAR), CAUSAL, name) != []
+
+
+def test_biases_of_gaussian_weights_are_not_what_is_computed() -> None:
+    laws = WeightLaws.of({"output_bias": ("gaussian", 1.0)})
+    assert not laws.gaussian
+    assert WeightLaws.read("output_bias=gaussian:1") == laws
+    drawn = draw_with_weights(PAPER, 4000, 2, np.random.default_rng(0), laws).outputs
+    plain = draw_with_weights(PAPER, 4000, 2, np.random.default_rng(0), "gaussian").outputs
+    added = drawn - plain
+    assert np.ptp(added, axis=1).max() < 1e-12
+    assert added.var() == pytest.approx(1 / (PAPER.num_heads * PAPER.width), rel=0.1)
+
+
+@pytest.mark.parametrize("value", ["uniform", ("uniform",), ("odd", 1.0), ("uniform", -1.0), ("uniform", "one")])
+def test_a_bias_is_a_law_and_a_number(value: object) -> None:
+    with pytest.raises(ac.InputError, match=r"weights\['key_bias'\]"):
+        WeightLaws.of({"key_bias": value})
+    with pytest.raises(ac.InputError, match="inputs_bias"):
+        WeightLaws.of({"inputs_bias": ("uniform", 1.0)})
 
 
 def test_laws_are_told_apart_where_weights_are_few() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import attncheck as ac
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.views import CallView
 
 from .plain import CAUSAL, Array, ByHand, Plain, hidden, normal, softmax
 
@@ -181,8 +182,9 @@ def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, 
     found = inspected(before=before, dtype=dtype)
     assert found.forward.rotary_base == pytest.approx(base, rel=1e-9)
     assert found.layer().rotary_base == found.forward.rotary_base
-    assert found.rotation is not None
-    assert (found.rotation.halves, found.rotation.sign) == (halves, steps)
+    assert isinstance(found.view, CallView)
+    assert found.view.rotation is not None
+    assert (found.view.rotation.halves, found.view.rotation.sign) == (halves, steps)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 import attncheck as ac
 from attncheck.frameworks.subject import pooled
 from attncheck.runs.run import Run
+from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
 WIDTH, HEADS, SIZE = 16, 2, 8
+ROLES = ("query", "key", "value", "output")
 CHECKED = ["scores", "conditional"]
 
 
@@ -33,6 +36,7 @@ class Plain:
     """Attention in NumPy, its queries, keys and values packed into one array."""
 
     base: float | None = None
+    before = 1.0
 
     def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0, gain: float = 1.0) -> None:
         self.residual, self.bias, self.value_scale, self.gain = residual, bias, value_scale, gain
@@ -42,20 +46,21 @@ class Plain:
         packed = rng.uniform(-1.0, 1.0, (WIDTH, 3 * WIDTH)) * (1.5 / WIDTH) ** 0.5
         packed[:, 2 * WIDTH :] *= self.value_scale
         last = rng.uniform(-1.0, 1.0, (WIDTH, WIDTH)) / WIDTH**0.5
-        return {"packed": packed, "last": last, "bias": self.bias * rng.standard_normal(WIDTH)}
+        biases = self.bias * rng.uniform(-1.0, 1.0, (4, WIDTH)) / WIDTH**0.5
+        return {"packed": packed, "last": last, "bias": biases[:3].ravel(), "last bias": biases[3]}
 
     def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
         q, k, v = (
             each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
-            for each in np.split(x @ state["packed"] + np.tile(state["bias"], 3), 3, axis=-1)
+            for each in np.split(x @ state["packed"] + state["bias"], 3, axis=-1)
         )
-        q, k = turned(q, self.base), turned(k, self.base)
+        q, k = self.before * turned(q, self.base), turned(k, self.base)
         heads = core(q, k, v)
         if heads is None:
             weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
             heads = weights / weights.sum(-1, keepdims=True) @ v
-        y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"]) + self.residual * x
-        return y
+        y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"])
+        return y + state["last bias"] + self.residual * x
 
     def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
         return state
@@ -68,7 +73,7 @@ class Unfilled:
     """The same, and nothing can be put into it."""
 
     init, run = Plain.init, Plain.run
-    residual, bias, value_scale, gain = False, 0.0, 1.0, 1.0
+    residual, bias, value_scale, gain, before = False, 0.0, 1.0, 1.0, 1.0
     base = None
 
 
@@ -76,6 +81,68 @@ class Turned(Plain):
     """The same with rotary positions."""
 
     base = 10.0
+
+
+class ByHand(Plain):
+    """The same with a causal mask, and its softmax watched only."""
+
+    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
+        return self.softmax(state, x, lambda scores, axis: None)
+
+    def softmax(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
+        later = np.triu(np.ones((x.shape[1], x.shape[1]), dtype=bool), 1)
+
+        def attend(q: FloatArray, k: FloatArray, v: FloatArray) -> FloatArray:
+            scores = np.where(later, -np.inf, q @ k.swapaxes(-1, -2) / SIZE**0.5)
+            given, weights = core(scores, -1), np.exp(scores - scores.max(-1, keepdims=True))
+            made: FloatArray = (weights / weights.sum(-1, keepdims=True) if given is None else given) @ v
+            return made
+
+        return super().run(state, x, attend)
+
+
+class Hidden(ByHand):
+    """The same, and nothing is known of its parameters."""
+
+    def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
+        return {}
+
+
+class Scaled(Plain):
+    """Its queries are multiplied by a number before attention."""
+
+    before = 0.5
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "own"])
+@pytest.mark.parametrize("make", [ByHand, Scaled], ids=["by hand", "scaled before"])
+def test_attention_that_is_written_otherwise_is_sampled(make: type[Plain], weights: str) -> None:
+    found = ac.inspect(make(bias=1.0), width=WIDTH, draws=64)
+    subject, layer = found.subject(weights=weights), found.layer()
+    assert len(WeightLaws.of(subject.weights).biases) == (4 if weights == "own" else 0)
+    report = ac.check(subject, layer, properties=["exactness", "outputs", "scores"], profile="smoke")
+    assert report.verdict == "consistent"
+    report.require(min_examined=30)
+    wrong = ac.check(subject, layer.replace(query_std=1.5 * layer.query_std), properties=["scores"], profile="smoke")
+    assert wrong.verdict == "violated"
+
+
+def test_by_hand_its_outputs_and_its_visible_scores_are_drawn() -> None:
+    subject = ac.inspect(ByHand(bias=1.0), width=WIDTH).subject(weights="own")
+    drawn = subject(subject.layer, np.ones((3, 4, WIDTH)), np.random.default_rng(0))
+    assert {name: array.shape for name, array in drawn.items()} == {"outputs": (3, 4, 2), "scores": (3, HEADS, 4, 4)}
+    np.testing.assert_array_equal(
+        np.isinf(drawn["scores"]), np.broadcast_to(np.triu(np.ones((4, 4)), 1), (3, HEADS, 4, 4))
+    )
+    doubled = dataclasses.replace(
+        subject, arrays=lambda rng: {name: (1 + (name == "last bias")) * a for name, a in subject.arrays(rng).items()}
+    )
+    assert ac.check(doubled, subject.layer, properties=["exactness"], profile="smoke").verdict == "violated"
+
+
+def test_matrices_that_are_not_found_are_no_subject() -> None:
+    with pytest.raises(ac.InputError, match=r"attention='by hand': shows products of its matrices alone"):
+        ac.inspect(Hidden(), width=WIDTH).subject()
 
 
 def test_rotary_positions_are_examined_given_the_keys() -> None:
@@ -112,7 +179,7 @@ def test_a_scale_that_is_declared_wrongly_is_violated() -> None:
 def test_its_own_weights_are_drawn_for_every_draw() -> None:
     found = ac.inspect(Plain(), width=WIDTH)
     subject = found.subject(weights="own")
-    assert subject.weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
+    assert subject.weights == dict.fromkeys(ROLES, "uniform")
     drawn = subject(found.layer(), np.ones((3, 4, WIDTH)), np.random.default_rng(0))
     assert drawn["outputs"].shape == (3, 4, 2)
     assert drawn["scores"].shape == drawn["key_gram"].shape == drawn["value_gram"].shape == (3, HEADS, 4, 4)
@@ -121,11 +188,41 @@ def test_its_own_weights_are_drawn_for_every_draw() -> None:
     assert report.verdict == "consistent"
 
 
-def test_biases_that_are_drawn_are_set_to_zero_or_refused() -> None:
-    found = ac.inspect(Plain(bias=0.3), width=WIDTH)
+def test_biases_that_are_drawn_are_set_to_zero_or_declared() -> None:
+    found = ac.inspect(Plain(bias=1.0), width=WIDTH)
     assert not found.subject().arrays(np.random.default_rng(0))["bias"].any()
-    with pytest.raises(ac.InputError, match=r"bias=.*comes with W_Q"):
-        found.subject(weights="own")
+    subject = found.subject(weights="own")
+    declared = WeightLaws.of(subject.weights)
+    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
+    assert [bias.std for bias in declared.biases] == pytest.approx([3**-0.5] * 4, rel=0.02)
+    report = ac.check(subject, found.layer(), properties=["scores", "exactness"], profile="smoke")
+    assert report.verdict == "consistent"
+    report.require(min_examined=40)
+
+
+@pytest.mark.parametrize(("role", "times", "name"), [("query", 0.0, "scores"), ("output", 2.0, "exactness")])
+def test_biases_other_than_the_declared_ones_are_violated(role: str, times: float, name: str) -> None:
+    found = ac.inspect(Plain(bias=1.0), width=WIDTH)
+    subject = found.subject(weights="own")
+    factors = np.repeat([times if role == each else 1.0 for each in ROLES], WIDTH)
+
+    def arrays(rng: np.random.Generator) -> Mapping[str, FloatArray]:
+        drawn = dict(subject.arrays(rng))
+        return drawn | {"bias": factors[:-WIDTH] * drawn["bias"], "last bias": factors[-WIDTH:] * drawn["last bias"]}
+
+    wrong = dataclasses.replace(subject, arrays=arrays)
+    assert ac.check(wrong, found.layer(), properties=[name], profile="smoke").verdict == "violated"
+
+
+def test_biases_of_no_law_are_refused() -> None:
+    class Constant(Plain):
+        """Its biases are all the same."""
+
+        def init(self, seed: int) -> dict[str, FloatArray]:
+            return super().init(seed) | {"last bias": np.full(WIDTH, 0.5)}
+
+    with pytest.raises(ac.InputError, match=r"bias of W_O=.*a law that checks do not know \(constant\)"):
+        ac.inspect(Constant(), width=WIDTH).subject(weights="own")
 
 
 def test_layers_of_another_shape_are_not_supported() -> None:

@@ -421,9 +421,17 @@ def test_a_make_that_cannot_be_called_is_told_what_to_be(make: Any) -> None:
         ac.inspect(make, width=64)
 
 
-def test_attention_by_hand_is_no_subject() -> None:
-    with pytest.raises(ac.InputError, match=r"attention='by hand': shows its softmax alone.*let the module call"):
-        ac.inspect(lambda: Own(by_hand), width=64, draws=2).subject()
+def test_attention_by_hand_is_a_subject() -> None:
+    def grouped(q: Any, k: Any, v: Any) -> Any:
+        return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+
+    found = ac.inspect(lambda: Own(grouped, kv=2, width=16), width=16)
+    layer = found.layer()
+    assert layer.num_kv_heads == 2
+    report = ac.check(found.subject(), layer, properties=["exactness", "outputs"], profile="smoke")
+    assert report.verdict == "consistent"
+    wrong = ac.check(found.subject(), layer.replace(num_kv_heads=None), properties=["exactness"], profile="smoke")
+    assert wrong.verdict == "violated"
 
 
 # Over widths --------------------------------------------------------------------------------------
@@ -607,7 +615,7 @@ def test_cross_attention_by_hand_is_refused() -> None:
         ac.inspect(Crossed, width=64)
 
 
-def test_biases_that_are_zero_are_none() -> None:
+def test_biases_that_are_zero_are_none_and_others_are_declared() -> None:
     found = ac.inspect(lambda: nn.MultiheadAttention(16, 2, batch_first=True), width=16)
     assert found.subject(weights="own").weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
 
@@ -616,5 +624,11 @@ def test_biases_that_are_zero_are_none() -> None:
         nn.init.normal_(layer.in_proj_bias)
         return layer
 
-    with pytest.raises(ac.InputError, match=r"bias=.*comes with W_Q.*pass weights='gaussian', which sets them to 0"):
-        ac.inspect(biased, width=16).subject(weights="own")
+    found = ac.inspect(biased, width=16)
+    assert ("theory", "of the layer without its biases") in found.told
+    weights = found.subject(weights="own").weights
+    assert isinstance(weights, dict)
+    declared = {name: law for name, law in weights.items() if "bias" in name}
+    assert declared == {
+        f"{role}_bias": ("gaussian", pytest.approx(4.0, rel=0.03)) for role in ("query", "key", "value")
+    }

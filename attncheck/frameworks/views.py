@@ -1,0 +1,186 @@
+"""What a subject takes of one module: of the attention that it calls, or of the softmax where it is written by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from attncheck.frameworks.binding import FloatArray, Instrument
+from attncheck.frameworks.effective import ROLES, Reader
+from attncheck.frameworks.factors import Factors
+from attncheck.frameworks.rotary import Rotation
+from attncheck.frameworks.softmax import HIDDEN, Products, Watcher
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
+
+#: Neurons of the outputs that are drawn.
+NEURONS = 2
+# A bias that is less of its matrix is rounding.
+_NO_BIAS = 1e-5
+
+
+class View(Protocol):
+    """One way in which a module shows its attention.
+
+    Attributes
+    ----------
+    instrument : Instrument
+    width : int
+    """
+
+    @property
+    def instrument(self) -> Instrument:
+        """The binding."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Neurons of an input."""
+        ...
+
+    def drawn(self, state: Any, x: FloatArray) -> dict[str, FloatArray]:
+        """Return what a module exposes on x, (1, L, n), as `attncheck.Draws` names it."""
+        ...
+
+    def matrices(self, state: Any) -> Mapping[str, FloatArray]:
+        """Return the matrices of a module, by role."""
+        ...
+
+    def biases(self, state: Any) -> dict[str, FloatArray]:
+        """Return what a module adds to images of its matrices, by role, one row for each head."""
+        ...
+
+    def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the outputs on x, (1, L, n), and what a layer makes of the module's own matrices, (1, L, m) each."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CallView:
+    """A module whose queries, keys and values are seen where it calls attention.
+
+    Parameters
+    ----------
+    reader : Reader
+    factor : float
+        What products of queries and keys are multiplied by, where these are as they are initialised.
+    rotation : Rotation, optional
+        How queries and keys are turned.
+    gains : mapping of str to float
+        By role, what queries and keys are multiplied by before attention.
+    """
+
+    reader: Reader
+    factor: float
+    rotation: Rotation | None = None
+    gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def instrument(self) -> Instrument:
+        """The binding."""
+        return self.reader.instrument
+
+    @property
+    def width(self) -> int:
+        """Neurons of an input."""
+        return self.reader.width
+
+    def drawn(self, state: Any, x: FloatArray) -> dict[str, FloatArray]:
+        """Return outputs, scores, and what shows of keys and values."""
+        y, scores, k, v = self._seen(state, x)
+        size = v.shape[-1]
+        return {
+            "outputs": y[:, :, :NEURONS],
+            "scores": scores,
+            **({"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}),
+            "value_gram": v @ v.swapaxes(-1, -2) / size,
+        }
+
+    def matrices(self, state: Any) -> dict[str, FloatArray]:
+        """Return the matrices of a module as they are initialised, by role."""
+        read = self.reader.read(state)
+        return {role: read[role] / self._gain(role) for role in (*ROLES, "output")}
+
+    def biases(self, state: Any) -> dict[str, FloatArray]:
+        """Return what a module adds to images of its matrices, by role, one row for each head."""
+        return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
+
+    def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the outputs on x, (1, L, n), and what a layer makes of queries, keys, values and W_O."""
+        y, scores, _, v = self._seen(state, x)
+        matrices = self.reader.read(state)
+        merged = (attention_weights(layer.replace(seq_len=x.shape[1]), scores) @ v).swapaxes(1, 2)
+        made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
+        return y, np.asarray(made)
+
+    def _seen(self, state: Any, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return outputs, scores, and keys and values as they are initialised, of all heads."""
+        seen = self.reader.see(state, x)
+        repeat = functools.partial(np.repeat, axis=1)
+        heads = seen.query.shape[1]
+        q, k, v = (repeat(each, heads // each.shape[1]) for each in (seen.query, seen.key, seen.value))
+        q, k = q / self._gain("query"), k / self._gain("key")
+        return seen.y, self.factor * (q @ k.swapaxes(-1, -2)), k, v
+
+    def _gain(self, role: str) -> float:
+        return self.gains.get(role, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SoftmaxView:
+    """A module whose softmax is seen, and whose matrices were found among its parameters."""
+
+    watcher: Watcher
+    factors: Factors
+
+    @property
+    def instrument(self) -> Instrument:
+        """The binding."""
+        return self.watcher.instrument
+
+    @property
+    def width(self) -> int:
+        """Neurons of an input."""
+        return self.watcher.width
+
+    def drawn(self, state: Any, x: FloatArray) -> dict[str, FloatArray]:
+        """Return outputs, and the scores that go into the softmax."""
+        y, scores = self.watcher.watch(state, x)
+        return {"outputs": y[:, :, :NEURONS], "scores": np.where(scores < HIDDEN, -np.inf, scores)}
+
+    def matrices(self, state: Any) -> Mapping[str, FloatArray]:
+        """Return the matrices of a module, by role."""
+        return self.factors.matrices(self.instrument.parameters(state))
+
+    def biases(self, state: Any) -> dict[str, FloatArray]:
+        """Return what a module adds to images of its matrices, by role, one row for each head."""
+        return biases_of(self.watcher.read(state)[0], self.factors, self.matrices(state))
+
+    def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the outputs on what unit vectors span of x, (1, L, n), and what a layer makes of the products."""
+        products, x = self.watcher.read(state)[0], x.copy()
+        x[:, :, self.watcher.side :] = 0.0
+        y, scores = self.watcher.watch(state, x)
+        values = x[0, :, : self.watcher.side] @ products.values + products.value_bias[:, None]
+        weights = attention_weights(layer.replace(seq_len=x.shape[1]), scores[0])
+        return y, np.asarray((weights @ values).sum(axis=0) + products.silent)[None]
+
+
+def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return the biases that products show beside matrices, by role, (H, d), and (1, m) of the output."""
+    m, heads = products.values.shape[1], len(products.values)
+    blocks = matrices["output"].reshape(heads, found.head_dim, -1).swapaxes(1, 2)
+    beside = {"value": (blocks, products.value_bias, products.values)}
+    if "query" in matrices:
+        query, key = (found.factor * matrices[role][:m].swapaxes(0, 1) for role in ("query", "key"))
+        beside |= {"query": (key, products.column, products.scores), "key": (query, products.row, products.scores)}
+    biases = {role: np.zeros((heads, 1)) for role in ROLES} | {"output": products.silent[None]}
+    for role, (of, bias, product) in beside.items():
+        # What is below the rounding of the products is no bias.
+        if np.abs(bias).max() > _NO_BIAS * np.abs(product).max():
+            biases[role] = (np.linalg.pinv(of) @ bias[..., None])[..., 0]
+    return biases
