@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -79,6 +80,36 @@ def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
     """Return what the violated checks point at, the first first, where no cause was fitted."""
     return list(dict.fromkeys(cause.hint or UNKNOWN for cause in causes(tallies)))[:TOLD]
+
+
+def sharpness(result: Result) -> float:
+    """Return how far an effect lies from what is declared, in halves of its interval; ratios by their logarithms.
+
+    Unlike a p-value it tells a violation that is plain from one that is plainer.
+    """
+    values = result.effect, result.low, result.high, result.null_effect
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if len(known) < len(values):
+        return 0.0
+    if result.null_effect == 1.0 and min(known) > 0.0:
+        known = [math.log(value) for value in known]
+    effect, low, high, null = known
+    return abs(effect - null) / max(0.5 * (high - low), 1e-12)
+
+
+def sharpest(tally: Tally) -> Result:
+    """Return the violated result of a check that lies farthest from what is declared."""
+    bad = [each for each in tally.worst if each.verdict == Verdict.VIOLATED]
+    return max(bad or tally.worst, key=lambda each: (sharpness(each), each.id))
+
+
+def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
+    """Return the violated checks, the sharpest first; those of the limit, which name nothing, come last."""
+
+    def key(tally: Tally) -> tuple[bool, float, str]:
+        return tally.kind == "limit", -sharpness(sharpest(tally)), tally.name
+
+    return sorted(violated(tallies), key=key)
 
 
 def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from attncheck.diagnosis.causes import UNKNOWN, Cause, stage, violated
+from attncheck.diagnosis.causes import UNKNOWN, Cause, sharpest, sharpest_first, stage
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.pools import ALL
 from attncheck.records.gather import Gathered, Tally, tallied
@@ -61,40 +60,13 @@ class Finding:
 
 def finding(found: Gathered) -> Finding | None:
     """Return what is wrong with the subject of a run; None where no check is violated."""
-    bad = violated(found.tallies) or violated(tallied(each for each in found.pools if each.p_values))
-    if not bad:
+    failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
+    if not failures:
         return None
-    failures = sorted(bad, key=_order)
     first = failures[0]
     told = found.closing.causes if found.closing else []
     fitted = tuple(told) if told and told[0] != UNKNOWN else ()
     return Finding(tuple(failures), sharpest(first), first.smallest or first.worst[0], fitted, bool(told))
-
-
-def sharpness(result: Result) -> float:
-    """Return how far an effect lies from what is declared, in halves of its interval; ratios by their logarithms.
-
-    Unlike a p-value it tells a violation that is plain from one that is plainer.
-    """
-    values = result.effect, result.low, result.high, result.null_effect
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if len(known) < len(values):
-        return 0.0
-    if result.null_effect == 1.0 and min(known) > 0.0:
-        known = [math.log(value) for value in known]
-    effect, low, high, null = known
-    return abs(effect - null) / max(0.5 * (high - low), 1e-12)
-
-
-def sharpest(tally: Tally) -> Result:
-    """Return the violated result of a check that lies farthest from what is declared."""
-    bad = [each for each in tally.worst if each.verdict == Verdict.VIOLATED]
-    return max(bad or tally.worst, key=lambda each: (sharpness(each), each.id))
-
-
-def _order(tally: Tally) -> tuple[bool, float, str]:
-    """Return a key that is smaller for sharper checks; the limit, which names nothing, comes last."""
-    return tally.kind == "limit", -sharpness(sharpest(tally)), tally.name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ import jinja2
 import attncheck._lib.words as words
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
+from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.words import allowed, expected
 from attncheck.layers.names import layer_name
 from attncheck.records.gather import gather
 from attncheck.records.words import interval, reads
 from attncheck.report.compare import LEVEL, compare, read_earlier
-from attncheck.report.first import sharpest
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import View, looks, reason_of, visits

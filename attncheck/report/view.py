@@ -17,6 +17,7 @@ from attncheck._lib.words import chance, counted
 from attncheck.checks.claims import CLAIMS, LARGER
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
+from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.records.gather import Gathered, Space, Tally, suspicion
@@ -24,7 +25,7 @@ from attncheck.records.schema import Result
 from attncheck.records.words import replay_command, telling, unexamined
 from attncheck.report import figures
 from attncheck.report.compare import Comparison
-from attncheck.report.first import ClaimMap, Finding, claim_map, finding, sharpest, would_have_seen
+from attncheck.report.first import ClaimMap, Finding, claim_map, finding, would_have_seen
 from attncheck.report.headline import Headline, headline, unseen_claims
 from attncheck.report.pictures import RatePicture, read_picture
 from attncheck.report.power import PowerTable

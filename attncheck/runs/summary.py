@@ -13,7 +13,7 @@ from rich.table import Table
 
 from attncheck._lib.words import chance, counted, listed, span
 from attncheck.checks.claims import NO_PROGRAMS
-from attncheck.diagnosis.causes import diagnosed, hints, telling, violated
+from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -116,7 +116,7 @@ def wrong_in(
     only : callable
         Makes of a claim the words for where it is violated, and nowhere else.
     """
-    if not (found := violated(tallies)):
+    if not (found := sharpest_first(tallies)):
         return []
     leading = found[0]
     numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
