@@ -25,6 +25,7 @@ def manifest_of(
     planned: Sequence[Planned],
     fixed: Iterable[str],
     shard: tuple[int, int] | None = None,
+    draws: int | None = None,
 ) -> Manifest:
     """Return the manifest of a run that starts now, on this machine."""
     return Manifest(
@@ -40,6 +41,7 @@ def manifest_of(
         machine=this_machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         shard=shard,
+        draws=draws,
     )
 
 

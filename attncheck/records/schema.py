@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 
     ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps only
     what runs are held against. ``shard`` is the number of a part of a run and how many parts there are; what is planned
-    is the whole run in each.
+    is the whole run in each. ``draws`` is what the first looks of the whole run take, with the profile thorough.
     """
 
     schema: int
@@ -59,6 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     fixed: list[str] = []
     baseline: bool = False
     shard: tuple[int, int] | None = None
+    draws: int | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):

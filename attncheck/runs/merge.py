@@ -26,7 +26,7 @@ from attncheck.subject import Subject
 #: Why a merged run is incomplete where its pools are suspicious.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
 # What records of one run have in common.
-_SAME = ("subject", "seed", "profile", "false_alarm", "versions", "planned", "level", "fixed")
+_SAME = ("subject", "seed", "profile", "false_alarm", "draws", "versions", "planned", "level", "fixed")
 # What of it is too long to be told.
 _LONG = ("planned", "level", "fixed")
 
@@ -227,7 +227,7 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     theory = [planned.id for planned in manifest.planned if planned.id == planned.unit]
     units = [planned.unit for planned in manifest.planned if planned.id != planned.unit]
     profile, budget = profile_named(manifest.profile), Budget(manifest.false_alarm)
-    run = Run(subject, manifest.seed, profile, budget, record).settled(units, theory)
+    run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(units, theory)
     ids = {planned.id for planned in (*run.planned, *run.planned_theory)}
     if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
         refuse("record", str(record), "has a plan that this version does not make", "make it again")

@@ -328,6 +328,7 @@ class Run:
             planned=[*self.planned, *self.planned_theory],
             fixed=self.fixed,
             shard=None if self.shard is None else (self.shard.number, self.shard.of),
+            draws=self.draws,
         )
 
 

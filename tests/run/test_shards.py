@@ -314,6 +314,7 @@ class TestLacking:
             ({"subject": "another:one"}, "subject another:one, and the others "),
             ({"profile": "default"}, "profile default, and the others smoke"),
             ({"false_alarm": 0.5}, "false alarm 0.5, and the others 1e-06"),
+            ({"draws": 1000}, "draws 1000, and the others None"),
             ({"versions": {"numpy": "0.1"}}, "versions {'numpy': '0.1'}, and the others "),
             ({"planned": []}, "another plan"),
             ({"level": 0.1}, "another plan"),
