@@ -26,7 +26,7 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: str | None, ve
             refuse("out", str(out), "is the record of a shard", "choose another path")
     parts = [Part.read(path) for path in paths]
     if wrong := lacking(parts):
-        print("\n  ".join(["INCOMPLETE: no record was written.", *(finding.text for finding in wrong)]))
+        print("\n  ".join(["INCOMPLETE: no record was written.", *wrong]))
         return ExitCode.INCOMPLETE
     report = merged(parts, out, least)
     code = _told(report, verbose)

@@ -74,14 +74,12 @@ class Part:
         return cls(path, manifest, results, theory, closing)
 
 
-def lacking(parts: Sequence[Part]) -> list[Finding]:
+def lacking(parts: Sequence[Part]) -> list[str]:
     """Return why records do not make one run: a shard is missing, doubled, of another run, or did not end."""
     whole = [f"{part.path} is the record of no shard; leave it out" for part in parts if not part.name]
     shards = [part for part in parts if part.name]
-    texts = [*whole, *_foreign(shards)]
-    if not texts and shards:
-        texts = [*_doubled(shards), *_missing(shards), *_broken(shards)]
-    return [Finding("completeness", "incomplete", text) for text in texts]
+    others = [*whole, *_foreign(shards)]
+    return others or [*_doubled(shards), *_missing(shards), *_broken(shards)]
 
 
 def _foreign(parts: Sequence[Part]) -> Iterable[str]:
@@ -113,8 +111,7 @@ def _doubled(parts: Sequence[Part]) -> Iterable[str]:
 
 
 def _missing(parts: Sequence[Part]) -> Iterable[str]:
-    of = parts[0].manifest.shard[1] if parts[0].manifest.shard else 0
-    there = {part.name for part in parts}
+    there, of = {part.name for part in parts}, max((_value(part.manifest, "shards") for part in parts), default=0)
     gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
     if gone:
         are = "is missing; examine it" if len(gone) == 1 else "are missing; examine each"
