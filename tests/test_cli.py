@@ -31,7 +31,7 @@ from attncheck.looks.profiles import PROFILES, Profile
 from attncheck.looks.unit import Cost, Unit, plan
 from attncheck.subject import Subject
 
-COMMANDS = ("init", "run", "replay", "explain", "gate", "power", "inspect", "check", "report", "paper")
+COMMANDS = ("init", "run", "merge", "replay", "explain", "gate", "power", "inspect", "check", "report", "paper")
 
 
 def refused(said: str) -> str:
@@ -97,6 +97,19 @@ UNUSABLE = {
     ("run", "--draws", "1000"): "use the profile thorough",
     ("run", "--workers", "some"): "pass a whole number, or auto",
     ("run", "--record"): "requires an argument",
+    ("run", "--shard", "9/8"): "shard='9/8': is none of 1/8 to 8/8; pass e.g. 2/8, the second of eight",
+    ("run", "--shard", "x"): "shard='x': is not of the form number/shards; pass e.g. 2/8",
+    ("run", "--shard", "1/2", "--min-examined", "9"): "is of the whole run, and this is a shard; pass it to merge",
+    ("run", "--owed", "none.jsonl", "--seed", "3"): "owed='none.jsonl': settles seed itself; leave --seed out",
+    ("run", "--owed", "none.jsonl", "--shard", "1/2"): "settles shard itself; leave --shard out",
+    ("run", "--owed", "none.jsonl", "--record", "x"): "settles record itself; leave --record out",
+    ("run", "--owed", "none.jsonl", "--only", "draws"): "settles only itself; leave --only out",
+    ("run", "--owed", "none.jsonl", "--workers", "few"): "pass a number of processes, or auto",
+    ("run", "--owed", "none.jsonl"): "pass the path of a run record",
+    ("merge",): "are no records; pass the records of all shards, e.g. part*.jsonl",
+    ("merge", "none.jsonl"): "record=none.jsonl: cannot be read",
+    ("merge", "none.jsonl", "--min-examined", "few"): "min_examined='few': must be a whole number",
+    ("merge", "pyproject.toml", "-o", "pyproject.toml"): "out='pyproject.toml': is the record of a shard; choose",
     ("replay", "only.jsonl"): "attncheck replay --help",
     ("replay", "none.jsonl", "a@b"): "pass the path of a run record",
     ("gate", "none.jsonl"): "attncheck gate --help",

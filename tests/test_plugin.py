@@ -375,7 +375,8 @@ class TestOthers:
             @pytest.mark.parametrize("address", ["somebody@example.org", "scores@0123456789ab"])
             def test_modules(address):
                 ours = {name for name in sys.modules if name.partition(".")[0] == "attncheck"}
-                ours -= {f"attncheck.pytest_plugin.{name}" for name in ("marks", "reporter", "shipped", "statements")}
+                light = ("marks", "reporter", "sharing", "shipped", "statements")
+                ours -= {f"attncheck.pytest_plugin.{name}" for name in light}
                 assert ours == {"attncheck", "attncheck._lib", "attncheck._lib.version", "attncheck.pytest_plugin"}
                 assert not {"numpy", "scipy", "rich", "msgspec"} & set(sys.modules)
 

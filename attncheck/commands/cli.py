@@ -36,6 +36,7 @@ app = App(
 COMMANDS = {
     "init": "Write files to begin with: a layer, a test of it, and a workflow of GitHub that runs both.",
     "run": "Hold a simulator to the theorem, and write a record of it.",
+    "merge": "Make one record of the records of all shards of a run.",
     "inspect": "Say what an attention layer of torch, flax, keras or equinox is at initialisation.",
     "check": "Hold samples produced elsewhere to the exact law at their width and to the limit.",
     "replay": "Repeat one result of a record, to the digit.",

@@ -7,6 +7,9 @@ from typing import Annotated
 
 from attncheck.commands.arguments import ProfileName, Verbose
 
+#: Where a record goes if nobody says where.
+RECORD = Path("reports/output/record.jsonl")
+
 
 def run(
     *,
@@ -16,11 +19,13 @@ def run(
     false_alarm: str = "1e-6",
     draws: str | None = None,
     min_examined: str | None = None,
-    record: Path = Path("reports/output/record.jsonl"),
+    record: Path = RECORD,
     report: Path | None = None,
     workers: str = "auto",
     only: list[str] | None = None,
     resume: Path | None = None,
+    shard: str | None = None,
+    owed: Path | None = None,
     verbose: Annotated[bool, Verbose] = False,
 ) -> int:
     """Hold a simulator to the theorem, and write a record of it.
@@ -49,9 +54,33 @@ def run(
         A property to examine, such as scores, and no other; may be given several times.
     resume
         The record of an interrupted run, which is gone on with.
+    shard
+        Examine a part of the run, such as 2/8, the second of eight; attncheck merge makes one record of all.
+    owed
+        A merged record, which is completed: take the further looks that it owes. All else is as it says.
     verbose
         Show each violated layer as it is found, and all that was skipped, visited and could have been seen.
     """
+    if owed is not None:
+        from attncheck.commands.merging import take_owed
+
+        given = {
+            "profile": profile != "default",
+            "seed": seed != "0",
+            "false_alarm": false_alarm != "1e-6",
+            "record": record != RECORD,
+            **{name: value is not None for name, value in (("draws", draws), ("resume", resume), ("shard", shard))},
+            "only": bool(only),
+        }
+        return take_owed(
+            owed,
+            subject,
+            given=[name for name, was in given.items() if was],
+            workers=workers,
+            min_examined=min_examined,
+            report=report,
+            verbose=verbose,
+        )
     from attncheck.commands.session import run_properties
 
     return run_properties(
@@ -66,5 +95,6 @@ def run(
         workers=workers,
         only=only or [],
         resume=resume,
+        shard=shard,
         verbose=verbose,
     )

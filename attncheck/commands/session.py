@@ -36,6 +36,7 @@ def run_properties(
     workers: str,
     only: Sequence[str],
     resume: Path | None,
+    shard: str | None,
     verbose: bool,
 ) -> int:
     """Run the properties and print what they come to; the arguments are those of `attncheck run`."""
@@ -52,6 +53,7 @@ def run_properties(
         min_examined=min_examined,
         only=only,
         resume=resume,
+        shard=shard,
     )
     print(examined.header(), flush=True)
     options = {
@@ -64,6 +66,7 @@ def run_properties(
         **({} if min_examined is None else {"--attncheck-min-examined": min_examined}),
         **({"--attncheck-only": ",".join(only)} if only else {}),
         **({} if resume is None else {"--attncheck-resume": str(resume)}),
+        **({} if shard is None else {"--attncheck-shard": shard}),
         **({} if report is None else {"--attncheck-report": str(report)}),
     }
     live = examine_properties(options, processes, verbose=verbose)

@@ -164,6 +164,17 @@ class Conclusion:
             return self
         return replace(self, findings=(Finding("verdicts", "inconclusive", doubt),))
 
+    def of_part(self) -> Conclusion:
+        """Return the same for part of a run: violated and missing results. All else is told of the whole run only.
+
+        Examples
+        --------
+        >>> Conclusion((Finding("verdicts", "inconclusive", "nothing was examined"),)).of_part().verdict
+        'consistent'
+        """
+        own = [each for each in self.findings if (each.part, each.verdict) == ("verdicts", "violated")]
+        return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
+
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
         """Return the same, with the verdict that the run itself ended with where that is none of its findings'.
 

@@ -177,13 +177,15 @@ def read_account(path: Path, names: Names) -> Account:
     lines = read_as(path, _Head | Line | Theory | Closing)
     head: _Head = next(lines)
     planned, ids = _planned(path, head, names)
-    gathered, ledger, closing = _Gathering(names), Ledger(ids, head.seed), None
+    gathered, closing = _Gathering(names), None
+    ledger = Ledger(ids if head.shard is None else (), head.seed)
     for number, line in enumerate(lines, 2):
         if isinstance(line, Closing):
             closing = line
             continue
         with sensible(path, number):
-            ledger.take(entry_of(line), planned=isinstance(line, Line) and of_pool(line))
+            own = head.shard is not None or (isinstance(line, Line) and of_pool(line))
+            ledger.take(entry_of(line), planned=own)
             (gathered.take_theory if isinstance(line, Theory) else gathered.take)(line)
     _check_digest(path, closing, gathered.digests)
     gathered.digests = bytearray()
@@ -200,7 +202,7 @@ def read_account(path: Path, names: Names) -> Account:
         layers=gathered.layers,
         notable=[line for kept in gathered.notable.values() for line in worst(kept)],
         refuted=gathered.refuted,
-        conclusion=concluded(ledger, head.false_alarm, closing, scope),
+        conclusion=concluded(ledger, head.false_alarm, closing, scope, head.shard),
         scope=scope,
         **columns,
     )

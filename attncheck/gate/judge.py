@@ -76,7 +76,11 @@ def notes_on(run: Account, baseline: Book) -> Iterator[str]:
 def _missing(run: Account, baseline: Book) -> Iterator[str]:
     if run.head.subject != baseline.head.subject:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
-    if baseline.closing is None or baseline.closing.verdict == "incomplete":
+    if baseline.head.shard is not None:
+        number, of = baseline.head.shard
+        part = f"is of shard {number}/{of}, a part of a run"
+        yield f"baseline={baseline.path}: {part}; pass what attncheck merge makes of all shards"
+    elif baseline.closing is None or baseline.closing.verdict == "incomplete":
         yield f"baseline={baseline.path}: is of a run that did not end or is incomplete; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)

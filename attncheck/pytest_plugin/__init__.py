@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin import statements
+from attncheck.pytest_plugin import sharing, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.pytest_plugin.shipped import Shipped, parcel, ship, shipped
@@ -43,6 +43,7 @@ _DEFAULTS = {
     "min_examined": None,
     "only": None,
     "resume": None,
+    "shard": None,
     "record": DEFAULT_RECORD,
 }
 _SETTLED = ("attncheck_seed", "attncheck_resume")
@@ -88,6 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
     add("only", "NAMES", "properties to examine, with commas between them; without the theory (default: all)")
     add("resume", "PATH", "go on with the run whose record this is")
+    add("shard", "K/N", "examine the Kth of N parts of the run; attncheck merge makes one record of all")
     add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
@@ -145,7 +147,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if mark := definition.get_closest_marker(EXAMINES):
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
-        metafunc.parametrize(parameter, [u.case for u in units], ids=[f"{u.id} {u.case.describe()}" for u in units])
+        run, given = _run_of(config), [(unit.id, unit.case.describe(), [unit.case]) for unit in units]
+        metafunc.parametrize(parameter, sharing.rows(config, run.shard, "units", run.costs(units), given))
     elif mark := definition.get_closest_marker(THEORY):
         key, strategy = mark.args
         cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
@@ -153,7 +156,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             cases = []
         elif strategy is not None:
             cases = [{parameter: each} for each in _collectable(lambda: _drawn(config, strategy, key))]
-        statements.parametrize(metafunc, key, cases)
+        statements.parametrize(metafunc, key, cases, _run_of(config).shard)
 
 
 def _drawn(config: pytest.Config, strategy: Any, key: str) -> list[Any]:
@@ -330,11 +333,16 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     """Fix the plan by what was collected."""
     names = list(node_ids)
-    units, statements = (
-        [found[1] for found in map(pattern.search, names) if found] for pattern in (_UNIT_IN_ID, _THEORY_IN_ID)
-    )
+    units, statements = _named(_UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
     if units or statements:
-        config.stash[_RUN] = _run_of(config).settled(units, statements)
+        run = _run_of(config)
+        mine = sharing.own(names, run.shard)
+        part = [*_named(_UNIT_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
+        config.stash[_RUN] = run.settled(units, statements, part)
+
+
+def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:
+    return [found[1] for found in map(pattern.search, names) if found]
 
 
 def _open(config: pytest.Config) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from attncheck.pytest_plugin import sharing
+
+if TYPE_CHECKING:
+    from attncheck.runs.shards import Shard
 
 
 class Statement:
@@ -41,19 +46,16 @@ class Statement:
         }
 
 
-def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]]) -> None:
+def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]], shard: Shard | None) -> None:
     """Make one item per case, whose id names the statement and the case."""
     from attncheck._lib.streams import digest
 
     ids = [f"{key}@{digest({name: getattr(value, 'key', value) for name, value in case.items()})}" for case in cases]
     words = [", ".join(_worded(name, value) for name, value in case.items()) for case in cases]
-    notes = list(zip(ids, words, strict=True))
-    metafunc.parametrize(
-        [*cases[0], "note"] if cases else ["note"],
-        [[*case.values(), note] for case, note in zip(cases, notes, strict=True)],
-        ids=[" ".join(filter(None, note)) for note in notes],
-        indirect=["note"],
-    )
+    given = [(id, told, [*case.values(), (id, told)]) for id, told, case in zip(ids, words, cases, strict=True)]
+    # What a statement costs is not known beforehand.
+    found = sharing.rows(metafunc.config, shard, "theory", dict.fromkeys(ids, 1.0), given)
+    metafunc.parametrize([*cases[0], "note"] if cases else ["note"], found, indirect=["note"])
 
 
 def _worded(name: str, value: Any) -> str:

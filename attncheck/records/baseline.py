@@ -34,6 +34,7 @@ class Head(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     false_alarm: float
     subject: str
     fixed: list[str] = []
+    shard: tuple[int, int] | None = None
 
 
 class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.ledger import Conclusion, Entry, Ledger
+from attncheck.evidence.ledger import Conclusion, Entry, Finding, Ledger
 from attncheck.records.schema import Closing, Reported, Theory
 from attncheck.records.scope import Scope
 
@@ -25,7 +26,21 @@ def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Reported | Theo
     return ledger
 
 
-def concluded(ledger: Ledger, false_alarm: float, closing: Closing | None, scope: Scope) -> Conclusion:
-    """Return what a record comes to: never better than what the run said at its end."""
-    own = ledger.conclude(Budget(false_alarm), ended=closing is not None).unless(scope.doubt())
-    return own if closing is None else own.no_better_than(closing.verdict, closing.reasons)
+def concluded(
+    ledger: Ledger,
+    false_alarm: float,
+    closing: Closing | None,
+    scope: Scope,
+    shard: tuple[int, int] | None = None,
+) -> Conclusion:
+    """Return what a record comes to: never better than what the run said at its end, and no pass where it is a part."""
+    own = ledger.conclude(Budget(false_alarm), ended=closing is not None)
+    own = own.unless(scope.doubt()) if shard is None else own.of_part()
+    own = own if closing is None else own.no_better_than(closing.verdict, closing.reasons)
+    return own if shard is None else dataclasses.replace(own, findings=(part_of_a_run(shard), *own.findings))
+
+
+def part_of_a_run(shard: tuple[int, int]) -> Finding:
+    """Return why the record of a shard is no pass, with what makes it one."""
+    part = f"the record is of shard {shard[0]}/{shard[1]}, a part of a run"
+    return Finding("completeness", "incomplete", f"{part}; attncheck merge makes one record of all shards")

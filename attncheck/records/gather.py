@@ -213,13 +213,14 @@ def gather(path: Path) -> Gathered:
     """
     lines = read_as(path, _Manifest | Result | Theory | Closing)
     manifest: _Manifest = next(lines)
-    ledger = Ledger((planned.id for planned in manifest.planned), manifest.seed)
+    shard = manifest.shard
+    ledger = Ledger((planned.id for planned in manifest.planned if shard is None), manifest.seed)
     # The plan is the largest part of a long record, and the ledger holds what is needed of it.
     manifest.planned.clear()
     found = Gathered(path, manifest)
     for number, line in enumerate(lines, 2):
         _take(found, ledger, number, line)
-    found.conclusion = concluded(ledger, manifest.false_alarm, found.closing, found.scope)
+    found.conclusion = concluded(ledger, manifest.false_alarm, found.closing, found.scope, shard)
     found.tallies = dict(sorted(found.tallies.items()))
     found.theory.sort(key=lambda each: each.id)
     found.pools.sort(key=lambda each: each.id)
@@ -271,7 +272,8 @@ def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
         return
     with sensible(found.path, number):
         entry, pooled = entry_of(line), isinstance(line, Result) and of_pool(line)
-    ledger.take(entry, planned=pooled)  # which pools there are follows from what was examined
+    # Which pools there are follows from what was examined, and what a shard owes is known to itself.
+    ledger.take(entry, planned=pooled or found.manifest.shard is not None)
     found.reported += not pooled
     if isinstance(line, Theory):
         found.theory.append(line)

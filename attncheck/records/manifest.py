@@ -24,6 +24,8 @@ def manifest_of(
     subject: str,
     planned: Sequence[Planned],
     fixed: Iterable[str],
+    shard: tuple[int, int] | None = None,
+    draws: int | None = None,
 ) -> Manifest:
     """Return the manifest of a run that starts now, on this machine."""
     return Manifest(
@@ -38,6 +40,8 @@ def manifest_of(
         fixed=sorted(set(fixed)),
         machine=this_machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        shard=shard,
+        draws=draws,
     )
 
 

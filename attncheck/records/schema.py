@@ -42,7 +42,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """What a run is: versions, seed, budget, subject and everything it planned to do.
 
     ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps only
-    what runs are held against.
+    what runs are held against. ``shard`` is the number of a part of a run and how many parts there are; what is planned
+    is the whole run in each. ``draws`` is what the first looks of the whole run take, with the profile thorough.
     """
 
     schema: int
@@ -57,6 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     started: str = ""
     fixed: list[str] = []
     baseline: bool = False
+    shard: tuple[int, int] | None = None
+    draws: int | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):

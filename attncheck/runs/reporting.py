@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor
@@ -13,9 +14,10 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.processes import spread
 from attncheck._lib.words import printable
 from attncheck.diagnosis.messages import explain
-from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.ledger import Conclusion, Finding
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import Closing, Result, Theory, run_digest
+from attncheck.layers.case import Case
+from attncheck.records.schema import Closing, Manifest, Result, Theory, run_digest
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
@@ -29,9 +31,15 @@ class RunReport:
     """Takes results as they come in, in any order, writes them down at once, and concludes.
 
     Where the record can no longer be written, the run goes on, its record ends there, and `failure` says why.
+
+    Parameters
+    ----------
+    run : Run
+    manifest : Manifest, optional
+        The first line, where the results were made before.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, manifest: Manifest | None = None) -> None:
         self.run = run
         self.failure = ""
         self.causes: list[str] = []
@@ -43,7 +51,7 @@ class RunReport:
         if run.record is None:
             refuse("record", None, "is missing", "pass the path that the record goes to")
         self._writer = Writer(run.record)
-        self._writer.write(run.manifest())
+        self._writer.write(manifest or run.manifest())
 
     def take(self, results: Sequence[Mapping[str, Any]]) -> None:
         """Take the results of one unit."""
@@ -63,7 +71,14 @@ class RunReport:
         if message:
             self._failed.add(printable(message, _LONGEST))
 
-    def pool(self, processes: int) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:
+    @property
+    def failed(self) -> list[str]:
+        """What was wrong where results are missing, each once."""
+        return sorted(self._failed)
+
+    def pool(
+        self, processes: int, cases: Mapping[str, Case] | None = None
+    ) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:
         """Examine the pools and take their results, but for violated ones: return these, each with its message.
 
         What was wrong with further looks comes second: the pools concerned have no results.
@@ -72,10 +87,12 @@ class RunReport:
         ----------
         processes : int
             How many processes share further looks; 1 for this one.
+        cases : mapping of str to Case, optional
+            Cases by key, where they are at hand.
         """
         try:
             with spread(processes) as each:
-                pools, failed = self.run.pool(self.results, each)
+                pools, failed = self.run.pool(self.results, each, cases)
         except BrokenExecutor:
             problem = "a process died in a further look at pools; mend the simulator"
             return [], [f"subject={self.run.subject.name}: {problem}"]
@@ -87,9 +104,13 @@ class RunReport:
         ]
         return told, failed
 
-    def finish(self) -> bool:
-        """Conclude, write the closing line, and return whether the run is consistent and written down."""
-        self.conclusion = self.run.conclude(self.results, self.theory)
+    def finish(self, *more: Finding) -> bool:
+        """Conclude, write the closing line, and return whether the run is consistent and written down.
+
+        `more` is why it is no pass beside what its results say.
+        """
+        found = self.run.conclude(self.results, self.theory)
+        self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
         if self.run.explains:
             self.causes = causes_of(self.run.subject, self.results, self.run.seed)
         closing = Closing(
@@ -99,7 +120,7 @@ class RunReport:
             reported=len(self.results) + len(self.theory),
             seconds=time.perf_counter() - self._started,
             causes=self.causes,
-            failed=sorted(self._failed)[:_FAILURES],
+            failed=self.failed[:_FAILURES],
         )
         self._write(closing)
         self._writer.close()

@@ -32,6 +32,7 @@ from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.earlier import Earlier, earlier_of
+from attncheck.runs.shards import Shard
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
@@ -61,6 +62,10 @@ class Run:
         The properties that are examined; all, and the statements of the theory, if empty.
     earlier : Earlier
         What an interrupted run has left.
+    shard : Shard or None
+        The part of a run that this is; None for the whole.
+    part : frozenset of str
+        The units and statements of the shard.
     """
 
     subject: Subject
@@ -75,6 +80,8 @@ class Run:
     min_examined: int | None = None
     only: tuple[str, ...] = ()
     earlier: Earlier = dataclasses.field(default_factory=Earlier, compare=False)
+    shard: Shard | None = None
+    part: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -89,6 +96,7 @@ class Run:
         min_examined: Any = None,
         only: Iterable[str] = (),
         resume: Path | None = None,
+        shard: str | None = None,
     ) -> Run:
         """Build a run from what a person typed.
 
@@ -106,6 +114,8 @@ class Run:
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
         for name in only:
             check_choice("only", name, EVERY_PROPERTY)
+        if shard is not None and min_examined is not None:
+            refuse("min_examined", min_examined, "is of the whole run, and this is a shard", "pass it to merge")
         run = cls(
             subject=Subject.of(DEFAULT_SUBJECT if subject is None else subject),
             seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
@@ -115,16 +125,24 @@ class Run:
             draws=most,
             min_examined=least,
             only=tuple(only),
+            shard=None if shard is None else Shard.read(shard),
         )
         if resume is None:
             return run
         fields = {"seed": run.seed, "profile": profile, "false_alarm": chance, "subject": run.subject.name}
         return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
-    def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
-        """Return the run with its planned units, which fix the level of a look, and statements of the theory."""
+    def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
+        """Return the run with its planned units, which fix the level of a look, and statements of the theory.
+
+        All of them are planned in a shard too; `part` has those that are its own.
+        """
         units, theory = tuple(dict.fromkeys(unit_ids)), tuple(dict.fromkeys(theory_ids))
-        return dataclasses.replace(self, unit_ids=units, theory_ids=theory)
+        return dataclasses.replace(self, unit_ids=units, theory_ids=theory, part=frozenset(part))
+
+    def owes(self, planned: Planned) -> bool:
+        """Return whether a planned result is this run's, and no other shard's."""
+        return self.shard is None or planned.unit in self.part
 
     @property
     def level(self) -> float:
@@ -133,12 +151,12 @@ class Run:
 
     @property
     def planned(self) -> list[Planned]:
-        """Every result on single cases of the subject that the run owes."""
-        owed = []
+        """Every result on single cases of the subject, those of other shards too."""
+        found = []
         for unit in self.unit_ids:
             name, _, layer = unit.partition("@")
-            owed += [Planned(f"{check.name}@{layer}", unit, check.name) for check in checks_of(name)]
-        return owed
+            found += [Planned(f"{check.name}@{layer}", unit, check.name) for check in checks_of(name)]
+        return found
 
     @property
     def fixed(self) -> list[str]:
@@ -156,14 +174,14 @@ class Run:
 
     @property
     def planned_theory(self) -> list[Planned]:
-        """Every statement of the theory that the run owes."""
+        """Every statement of the theory, those of other shards too."""
         return [Planned(each, each, each.partition("@")[0]) for each in self.theory_ids]
 
     def header(self) -> str:
         """Return one line on what is examined and how."""
         return (
             f"attncheck: subject {self.subject.name}, seed {self.seed}, profile {self.profile.name}, "
-            f"false-alarm budget {self.budget.false_alarm:g}"
+            f"false-alarm budget {self.budget.false_alarm:g}{f', shard {self.shard}' if self.shard else ''}"
         )
 
     def units(self, name: str, strategy: Any) -> list[Unit]:
@@ -217,6 +235,18 @@ class Run:
         share = 0 if self.draws is None else self.draws // max(1, len(self.unit_ids))
         return max(share, self.profile.affordable(case))
 
+    def costs(self, units: Sequence[Unit]) -> dict[str, float]:
+        """Return about what units of a property cost, by id, before the whole plan is known.
+
+        The entries of all matrices that a look draws, and once for each check those that it measures.
+        """
+        share = 0 if self.draws is None else self.draws // max(1, len(units) * len(EVERY_PROPERTY))
+        draws = {unit.id: max(share, self.profile.affordable(unit.case)) for unit in units}
+        return {
+            unit.id: float(draws[unit.id] * (unit.case.weight_entries + len(unit.checks) * unit.case.stored_entries))
+            for unit in units
+        }
+
     def examine(self, name: str, case: Case) -> tuple[list[dict[str, Any]], str]:
         """Examine a property on a layer; return its results as built-in types, and a message if violated."""
         unit = Unit(name, case)
@@ -252,6 +282,8 @@ class Run:
     ) -> tuple[list[Result], list[str]]:
         """Return the results of the pools, once those of all cases are there, and why pools have none.
 
+        A shard has no pools: they are of the whole run.
+
         Parameters
         ----------
         results : sequence of Result
@@ -261,6 +293,8 @@ class Run:
         cases : mapping of str to Case, optional
             Cases by key, where they are at hand.
         """
+        if self.shard is not None:
+            return [], []
         subject = self.subject if each is map else self.subject.name
         bad = [case_key(result) for result in violated(results)]
         with own_arithmetic():
@@ -268,16 +302,18 @@ class Run:
 
     def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
         """Return what results and statements of the theory come to, against the plan."""
-        planned = [planned.id for planned in (*self.planned, *self.planned_theory)]
+        planned = [planned.id for planned in (*self.planned, *self.planned_theory) if self.owes(planned)]
         planned += self._owed_pools(results)
         with own_arithmetic():
             conclusion = ledger_of(planned, self.seed, [*results, *theory]).conclude(self.budget)
+        if self.shard is not None:
+            return conclusion.of_part()
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:
         """Return the pools that results make; where single cases are missing, no more than there are."""
         single = [result for result in results if not of_pool(result)]
-        if {planned.id for planned in self.planned} <= {result.id for result in single}:
+        if self.shard is None and {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]
         return [result.id for result in results if of_pool(result)]
 
@@ -291,6 +327,8 @@ class Run:
             subject=self.subject.name,
             planned=[*self.planned, *self.planned_theory],
             fixed=self.fixed,
+            shard=None if self.shard is None else (self.shard.number, self.shard.of),
+            draws=self.draws,
         )
 
 

@@ -176,7 +176,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
     cases = len({str(result.case) for result in examined})
-    planned = len(run.planned) - sum(result.reason == NO_PROGRAMS for result in results)
+    planned = sum(map(run.owes, run.planned)) - sum(result.reason == NO_PROGRAMS for result in results)
     bad = sum(result.verdict == Verdict.VIOLATED for result in results)
     text = (
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, "
@@ -187,6 +187,8 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     )
     # What is violated comes with its cause; that its p-values are not uniform says nothing more.
     told = [each.text for each in conclusion.findings if not (bad and each.verdict == Verdict.VIOLATED)]
+    if run.shard is not None:
+        told.append(f"Shard {run.shard} is a part of a run: attncheck merge makes one record of all shards.")
     return "\n".join([text, *(f"  {reason}" for reason in told)])
 
 

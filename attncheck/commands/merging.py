@@ -1,0 +1,98 @@
+"""`attncheck merge` and `attncheck run --owed`: records of shards in, the record of the run out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.arguments import processes_of
+from attncheck.report import render_report
+from attncheck.runs.merge import OWED, Part, lacking, merged, with_looks_taken
+from attncheck.runs.reporting import RunReport
+from attncheck.subject import DEFAULT_SUBJECT, Subject
+
+
+def merge_records(paths: Sequence[Path], out: Path, min_examined: str | None, verbose: bool) -> int:
+    """Merge records and print what the run comes to; the arguments are those of `attncheck merge`."""
+    least = _least(min_examined)
+    if not paths:
+        refuse("parts", "", "are no records", "pass the records of all shards, e.g. part*.jsonl")
+    for path in paths:
+        if out.exists() and path.exists() and out.samefile(path):
+            refuse("out", str(out), "is the record of a shard", "choose another path")
+    parts = [Part.read(path) for path in paths]
+    if wrong := lacking(parts):
+        print("\n  ".join(["INCOMPLETE: no record was written.", *wrong]))
+        return ExitCode.INCOMPLETE
+    report = merged(parts, out, least)
+    code = _told(report, verbose)
+    if OWED in report.failed:
+        print(f"Further looks at suspicious pools are owed: attncheck run --owed {out}{_named(report)}")
+    return code
+
+
+def take_owed(
+    path: Path,
+    subject: str | None,
+    *,
+    given: Sequence[str],
+    workers: str,
+    min_examined: str | None,
+    report: Path | None,
+    verbose: bool,
+) -> int:
+    """Take the further looks that a record owes, and print what the run comes to.
+
+    Parameters
+    ----------
+    path : Path
+        Of the record, which is written anew.
+    subject : str or None
+        By default ATTNCHECK_SUBJECT, or attncheck's literal one.
+    given : sequence of str
+        Options that were given although the record settles them.
+    workers, min_examined, report, verbose
+        As for `attncheck run`.
+    """
+    if given:
+        option = given[0].replace("_", "-")
+        refuse("owed", str(path), f"settles {option} itself", f"leave --{option} out")
+    named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
+    # 0 examines in this process, as one does.
+    processes = 1 if workers == "0" else processes_of(workers)
+    done, messages = with_looks_taken(
+        Part.read(path), Subject.of(named or DEFAULT_SUBJECT), processes, _least(min_examined)
+    )
+    if verbose:
+        print("\n\n".join(messages))
+    code = _told(done, verbose)
+    for text in done.failed:
+        print(f"NOT EXAMINED {text}")
+    if report is not None:
+        print(f"Report: {render_report(path, out=report)}")
+    return code
+
+
+def _told(report: RunReport, verbose: bool) -> ExitCode:
+    """Print what a run comes to, and return its exit code."""
+    print(report.summary(sys.stdout.isatty(), verbose))
+    assert report.conclusion is not None
+    if report.failure and report.conclusion.verdict != "violated":
+        raise InputError(report.failure)
+    return ExitCode.of(report.conclusion.verdict)
+
+
+def _least(min_examined: str | None) -> int | None:
+    if min_examined is None:
+        return None
+    typed = int(min_examined) if min_examined.isdecimal() else min_examined
+    return check_whole("min_examined", typed, 0, "pass the examined results that a pass takes, e.g. 100")
+
+
+def _named(report: RunReport) -> str:
+    subject = report.run.subject.name
+    return "" if subject == DEFAULT_SUBJECT else f" --subject {subject}"

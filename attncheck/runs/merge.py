@@ -1,0 +1,257 @@
+"""The records of all shards become the record of the run, and further looks at pools that such a record owes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.streams import digest
+from attncheck._lib.words import listed
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.ledger import Finding
+from attncheck.layers.case import Case, read_case
+from attncheck.looks.profiles import profile_named
+from attncheck.records.manifest import installed_versions
+from attncheck.records.schema import Closing, Manifest, Result, Theory, case_key, of_pool, read
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
+from attncheck.subject import Subject
+
+#: Why a merged run is incomplete where its pools are suspicious.
+OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
+# What records of one run have in common.
+_SAME = ("subject", "seed", "profile", "false_alarm", "draws", "versions", "planned", "level", "fixed")
+# What of it is too long to be told.
+_LONG = ("planned", "level", "fixed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A record with its single results.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : Manifest
+    results : tuple of Result
+        Without those of pools.
+    theory : tuple of Theory
+    closing : Closing or None
+        None if the run did not end.
+    """
+
+    path: Path
+    manifest: Manifest
+    results: tuple[Result, ...]
+    theory: tuple[Theory, ...]
+    closing: Closing | None
+
+    @property
+    def name(self) -> str:
+        """The shard, as a person types it; empty for the record of a whole run."""
+        return "" if self.manifest.shard is None else "{}/{}".format(*self.manifest.shard)
+
+    @classmethod
+    def read(cls, path: Path) -> Part:
+        """Read a record.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read.
+        """
+        manifest, *lines = read(path)
+        assert isinstance(manifest, Manifest)
+        results = tuple(line for line in lines if isinstance(line, Result) and not of_pool(line))
+        theory = tuple(line for line in lines if isinstance(line, Theory))
+        closing = next((line for line in lines if isinstance(line, Closing)), None)
+        return cls(path, manifest, results, theory, closing)
+
+
+def lacking(parts: Sequence[Part]) -> list[str]:
+    """Return why records do not make one run: a shard is missing, doubled, of another run, or did not end."""
+    whole = [f"{part.path} is the record of no shard; leave it out" for part in parts if not part.name]
+    shards = [part for part in parts if part.name]
+    others = [*whole, *_foreign(shards)]
+    return others or [*_doubled(shards), *_missing(shards), *_broken(shards)]
+
+
+def _foreign(parts: Sequence[Part]) -> Iterable[str]:
+    """Iterate over records of another run than most are of, each with the first thing that differs."""
+    told: set[Path] = set()
+    for field in ("shards", *_SAME):
+        values = [_value(part.manifest, field) for part in parts]
+        usual = max(values, key=values.count, default=None)
+        for part, own in zip(parts, values, strict=True):
+            if own != usual and part.path not in told:
+                told.add(part.path)
+                name = field.replace("_", " ")
+                differs = "another plan" if field in _LONG else f"{name} {own}, and the others {usual}"
+                yield f"{part.path} is of another run: it has {differs}"
+
+
+def _value(manifest: Manifest, field: str) -> Any:
+    if field == "shards":
+        return manifest.shard[1] if manifest.shard else 0
+    value = getattr(manifest, field)
+    return digest(sorted(each.id for each in value)) if field == "planned" else value
+
+
+def _doubled(parts: Sequence[Part]) -> Iterable[str]:
+    for name, count in Counter(part.name for part in parts).items():
+        if count > 1:
+            paths = listed(str(part.path) for part in parts if part.name == name)
+            yield f"shard {name} comes {count} times, in {paths}; pass one of them"
+
+
+def _missing(parts: Sequence[Part]) -> Iterable[str]:
+    there, of = {part.name for part in parts}, max((_value(part.manifest, "shards") for part in parts), default=0)
+    gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
+    if gone:
+        are = "is missing; examine it" if len(gone) == 1 else "are missing; examine each"
+        yield f"shard {listed(gone)} {are}: attncheck run --shard {gone[0]}"
+
+
+def _broken(parts: Sequence[Part]) -> Iterable[str]:
+    for part in parts:
+        if part.closing is None:
+            again = f"attncheck run --shard {part.name} --resume {part.path} --record {part.path}"
+            yield f"shard {part.name} did not end, {part.path} has no closing line; go on with it: {again}"
+
+
+def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) -> RunReport:
+    """Write the record of the run that shards are parts of, and return what it comes to.
+
+    Further looks at suspicious pools are not taken, as no simulator is at hand: the run is incomplete where they are
+    owed.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        Of which `lacking` finds nothing to say.
+    out : Path
+        Where the record goes.
+    min_examined : int, optional
+        Examined results below which the run is inconclusive.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be written, or this version makes another plan of it.
+    """
+    ordered = sorted(parts, key=lambda part: part.manifest.shard or (0, 0))
+    manifest = msgspec.structs.replace(
+        ordered[0].manifest,
+        shard=None,
+        machine=_machines([part.manifest.machine for part in ordered]),
+        started=min(part.manifest.started for part in ordered),
+    )
+    subject = Subject(manifest.subject, _absent, "size")
+    run = dataclasses.replace(planned_by(manifest, subject, out), explains=False, min_examined=min_examined)
+    report = RunReport(run, manifest)
+    for part in ordered:
+        _hand_over(part, report)
+    pools, owed = run.pool(report.results, lambda look, looks: [OWED for _ in looks])
+    report.take([msgspec.to_builtins(each) for each in pools])
+    for text in owed:
+        report.take_failure(text)
+    report.causes = _causes(ordered)
+    report.finish(*(Finding("completeness", "incomplete", text) for text in owed))
+    return report
+
+
+def with_looks_taken(
+    part: Part, subject: Subject, processes: int = 1, min_examined: int | None = None
+) -> tuple[RunReport, list[str]]:
+    """Take the further looks that a run owes, write its record anew, and return it with what the violated pools say.
+
+    Parameters
+    ----------
+    part : Part
+        Of a whole run: all single results are there.
+    subject : Subject
+        The simulator of the run.
+    processes : int
+        How many share the looks.
+    min_examined : int, optional
+        Examined results below which the run is inconclusive.
+
+    Raises
+    ------
+    InputError
+        If the record is of another subject, of a shard, or lacks single results; or cannot be written.
+    """
+    path, manifest = str(part.path), part.manifest
+    if part.name:
+        refuse("owed", path, f"is of shard {part.name}, a part of a run", "attncheck merge makes one record of all")
+    if subject.name != manifest.subject:
+        refuse("owed", path, f"is of the subject {manifest.subject}, and here it is {subject.name}", "pass --subject")
+    run = dataclasses.replace(planned_by(manifest, subject, part.path), min_examined=min_examined)
+    there = {each.id for each in part.results} | {each.id for each in part.theory}
+    if gone := [planned.id for planned in manifest.planned if planned.id not in there]:
+        refuse("owed", path, f"lacks {len(gone):,} results, {gone[0]} for one", "go on with it by --resume")
+    cases = {case_key(each): each.case for each in part.results}
+    module = subject.name.partition(":")[0]
+    known: dict[str, Case] = {key: read_case(case, trust=(module,)) for key, case in cases.items()}
+    report = RunReport(run, manifest)
+    _hand_over(part, report)
+    told, failed = report.pool(processes, known)
+    report.take([fields for fields, _ in told])
+    for text in failed:
+        report.take_failure(text)
+    report.finish()
+    return report, [message for _, message in told]
+
+
+def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
+    """Return the run that a manifest is of, before anything of it is known.
+
+    Raises
+    ------
+    InputError
+        If this version, or another of what its digits rest on, made another run of it.
+    """
+    installed = installed_versions()
+    others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
+    if others:
+        refuse("record", str(record), f"is made with {listed(others)}, and here it is another", "install these")
+    theory = [planned.id for planned in manifest.planned if planned.id == planned.unit]
+    units = [planned.unit for planned in manifest.planned if planned.id != planned.unit]
+    profile, budget = profile_named(manifest.profile), Budget(manifest.false_alarm)
+    run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(units, theory)
+    ids = {planned.id for planned in (*run.planned, *run.planned_theory)}
+    if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
+        refuse("record", str(record), "has a plan that this version does not make", "make it again")
+    return run
+
+
+def _hand_over(part: Part, report: RunReport) -> None:
+    """Let a report take what a record has."""
+    report.take([msgspec.to_builtins(each) for each in part.results])
+    for statement in part.theory:
+        report.take_theory(msgspec.to_builtins(statement))
+    for text in part.closing.failed if part.closing else []:
+        report.take_failure("" if text == OWED else text)
+
+
+def _absent(layer: Any, size: int, rng: Any) -> NoReturn:
+    raise InputError("subject: is not at hand where records are merged; use the record alone")
+
+
+def _machines(machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return what machines are, with all values where they differ: other processors round differently."""
+    fields = dict.fromkeys(name for machine in machines for name in machine)
+    return {name: " | ".join(dict.fromkeys(machine.get(name, "") for machine in machines)) for name in fields}
+
+
+def _causes(parts: Sequence[Part]) -> list[str]:
+    """Return what most of the violated shards found to be most likely wrong."""
+    found = [part.closing.causes for part in parts if part.closing and part.closing.causes]
+    first = Counter(causes[0] for causes in found)
+    return max(found, key=lambda causes: first[causes[0]], default=[])

@@ -1,0 +1,86 @@
+"""Shards: parts of a run that machines examine apart. Which part has what follows from the plan alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from attncheck._lib.errors import refuse
+
+_REMEDY = "pass e.g. 2/8, the second of eight"
+# More shards than anybody has machines for: a larger number of them is a mistake.
+_MOST = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One of several parts of a run.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    of : int
+        How many there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """Return the shard that a person typed.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+
+        Examples
+        --------
+        >>> Shard.read("2/8")
+        Shard(number=2, of=8)
+        """
+        if not re.fullmatch("[0-9]{1,5}/[0-9]{1,5}", text):
+            refuse("shard", text, "is not of the form number/shards", _REMEDY)
+        number, of = map(int, text.split("/"))
+        if not 1 <= of <= _MOST:
+            refuse("shard", text, f"must be of 1 to {_MOST:,} shards", _REMEDY)
+        if not 1 <= number <= of:
+            refuse("shard", text, f"is none of 1/{of} to {of}/{of}", _REMEDY)
+        return cls(number, of)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+class Dealer:
+    """Deals work out to shards, the dearest first, each piece to the shard that has the least so far.
+
+    The same work in the same order is dealt out the same way in every process. No two shards differ by more than the
+    dearest piece.
+
+    Parameters
+    ----------
+    of : int
+        How many shards there are.
+
+    Examples
+    --------
+    >>> dealer = Dealer(2)
+    >>> dealer.deal({"a": 1.0, "b": 3.0, "c": 1.0}), dealer.deal({"d": 2.0})
+    ({'b': Shard(number=1, of=2), 'a': Shard(number=2, of=2), 'c': Shard(number=2, of=2)}, {'d': Shard(number=2, of=2)})
+    """
+
+    def __init__(self, of: int) -> None:
+        self._loads = [0.0] * of
+
+    def deal(self, costs: Mapping[str, float]) -> dict[str, Shard]:
+        """Return the shard of each piece of work, by key."""
+        dealt = {}
+        for key in sorted(costs, key=lambda key: (-costs[key], key)):
+            place = self._loads.index(min(self._loads))
+            self._loads[place] += costs[key]
+            dealt[key] = Shard(place + 1, len(self._loads))
+        return dealt

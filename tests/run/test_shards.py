@@ -1,0 +1,395 @@
+"""Shards: dealt out evenly and always alike, and merged to the record that one machine would have written."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attncheck._lib.errors import InputError
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.unit import Unit
+from attncheck.records.gather import gather
+from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
+from attncheck.records.writer import Writer
+from attncheck.runs.earlier import Earlier
+from attncheck.runs.merge import OWED, Part, lacking, merged, planned_by, with_looks_taken
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
+from attncheck.runs.shards import Dealer, Shard
+from attncheck.subject import Subject, collapsed
+
+from .conftest import made
+
+LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (3, 4, 5, 6, 7, 8, 9, 10)]
+
+
+def right(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
+    return collapsed(layer, size, rng)
+
+
+def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
+    """Draw scores whose variance is 2% too large, which a layer hardly shows and all of them do."""
+    return collapsed(layer.replace(query_std=1.012 * layer.query_std), size, rng)
+
+
+def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
+    """Draw scores whose variance is twice what it should be."""
+    return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
+
+
+SUBJECTS = {each.__name__: each for each in (right, slight, gross)}
+
+
+class Whole(NamedTuple):
+    """An unsharded run: its record, its units and what they came to."""
+
+    run: Run
+    units: list[Unit]
+    closing: Closing
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """Return what makes an unsharded run on a subject, each once."""
+    made_before: dict[str, Whole] = {}
+
+    def of(name: str) -> Whole:
+        if name not in made_before:
+            made_before[name] = unsharded(name, tmp_path_factory.mktemp(name) / "whole.jsonl")
+        return made_before[name]
+
+    return of
+
+
+def unsharded(name: str, record: Path) -> Whole:
+    # What is fitted to violated layers takes most of the time, and is not what is looked at here.
+    run = dataclasses.replace(made(record=record, subject=SUBJECTS[name]), explains=False)
+    units = [unit for each in ("scores", "independence") for unit in run.units_on(each, LAYERS)]
+    run = run.settled([unit.id for unit in units])
+    report = RunReport(run)
+    for unit in units:
+        report.take(run.examine(unit.property_name, unit.case)[0])
+    report.take([fields for fields, _ in report.pool(1)[0]])
+    report.finish()
+    found: dict[str, list[Result]] = {}
+    for result in report.results:
+        found.setdefault(result.unit, []).append(result)
+    # What a shard examines is the same to the digit, at the same level: it is not examined again in every test.
+    return Whole(dataclasses.replace(run, earlier=Earlier(found)), units, closing_of(record))
+
+
+def closing_of(record: Path) -> Closing:
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    return closing
+
+
+def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
+    """Write the records of all shards of a run, and return their paths."""
+    homes = Dealer(of).deal(whole.run.costs(whole.units))
+    paths = []
+    for number in range(1, of + 1):
+        paths.append(folder / f"part{number}.jsonl")
+        shard = dataclasses.replace(whole.run, shard=Shard(number, of), record=paths[-1])
+        own = [unit for unit in whole.units if homes[unit.id].number == number]
+        shard = shard.settled(whole.run.unit_ids, (), [unit.id for unit in own])
+        report = RunReport(shard)
+        for unit in own:
+            report.take(shard.examine(unit.property_name, unit.case)[0])
+        assert report.pool(1) == ([], [])
+        report.finish()
+    return paths
+
+
+def read_all(paths: list[Path]) -> list[Part]:
+    return [Part.read(path) for path in paths]
+
+
+def lines_of(record: Path) -> list[bytes]:
+    """Return the results of a record in order, without how long they took."""
+    results = [line for line in read(record) if isinstance(line, Result)]
+    return sorted(msgspec.json.encode(msgspec.structs.replace(each, seconds=0.0)) for each in results)
+
+
+class TestShard:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("9/8", "shard='9/8': is none of 1/8 to 8/8; pass e.g. 2/8, the second of eight"),
+            ("0/8", "shard='0/8': is none of 1/8 to 8/8"),
+            ("0/0", "shard='0/0': must be of 1 to 10,000 shards"),
+            ("1/99999", "must be of 1 to 10,000 shards"),
+            ("x", "shard='x': is not of the form number/shards; pass e.g. 2/8"),
+            ("", "is not of the form number/shards"),
+            ("2", "is not of the form number/shards"),
+            ("1/2/3", "is not of the form number/shards"),
+            ("-1/8", "is not of the form number/shards"),
+            ("1.0/8", "is not of the form number/shards"),
+            ("²/8", "is not of the form number/shards"),
+            ("1/8\n", "is not of the form number/shards"),
+        ],
+    )
+    def test_unusable_one_is_named(self, text: str, words: str) -> None:
+        with pytest.raises(InputError) as caught:
+            made(shard=text)
+        assert words in str(caught.value)
+
+    def test_fewest_results_are_of_the_whole_run(self) -> None:
+        with pytest.raises(InputError, match="min_examined='5': is of the whole run, and this is a shard"):
+            made(shard="1/2", min_examined="5")
+
+    def test_header_says_which_it_is(self) -> None:
+        assert made(shard="2/8").header().endswith(", shard 2/8")
+        assert "shard" not in made().header()
+
+
+class TestDealer:
+    @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 9), st.randoms(use_true_random=False))
+    def test_no_shard_has_more_than_another_by_more_than_a_piece(
+        self, costs: list[int], of: int, order: random.Random
+    ) -> None:
+        work = {f"unit {place}": float(cost) for place, cost in enumerate(costs)}
+        shuffled = list(work.items())
+        order.shuffle(shuffled)
+        dealt = Dealer(of).deal(work)
+        assert Dealer(of).deal(dict(shuffled)) == dealt
+        loads = [sum(cost for key, cost in work.items() if dealt[key].number == number + 1) for number in range(of)]
+        assert set(dealt) == set(work)
+        assert max(loads) - min(loads) <= max(work.values(), default=0.0)
+
+    def test_later_work_evens_out_what_came_before(self) -> None:
+        dealer = Dealer(2)
+        first, second = dealer.deal({"large": 5.0}), dealer.deal({"a": 2.0, "b": 2.0})
+        assert {home.number for home in first.values()} == {1}
+        assert {home.number for home in second.values()} == {2}
+
+    def test_costs_are_larger_for_more_draws_entries_and_checks(self) -> None:
+        run = made()
+        small, large = AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=8, num_heads=4)
+        scores = run.costs(run.units_on("scores", [small, large]))
+        draws = made(profile="default").costs(run.units_on("scores", [small]))
+        assert scores[f"scores@{small.key}"] < scores[f"scores@{large.key}"]
+        assert scores[f"scores@{small.key}"] < draws[f"scores@{small.key}"]
+
+
+class TestMerged:
+    @pytest.mark.parametrize("of", [1, 3, 8])
+    @pytest.mark.parametrize("name", SUBJECTS)
+    def test_record_is_that_of_the_unsharded_run(
+        self, whole: Callable[[str], Whole], tmp_path: Path, name: str, of: int
+    ) -> None:
+        """Whatever the order of the shards; looks that are owed are taken after that."""
+        before = whole(name)
+        out, parts = tmp_path / "run.jsonl", parts_of(before, of, tmp_path)
+        random.Random(of).shuffle(parts)
+        assert lacking(read_all(parts)) == []
+        report = merged(read_all(parts), out)
+        assert (OWED in report.failed) is (name == "slight")
+        if OWED in report.failed:
+            assert closing_of(out).verdict == "incomplete"
+            assert OWED in closing_of(out).reasons
+            with_looks_taken(Part.read(out), Subject.of(SUBJECTS[name]))
+        closing, own = closing_of(out), before.closing
+        assert (closing.digest, closing.verdict, closing.reasons) == (own.digest, own.verdict, own.reasons)
+        assert (closing.reported, closing.failed) == (own.reported, own.failed)
+        assert lines_of(out) == lines_of(before.run.record or out)
+        manifest = msgspec.structs.replace(Part.read(out).manifest, started="")
+        assert before.run.record is not None
+        assert manifest == msgspec.structs.replace(Part.read(before.run.record).manifest, started="")
+
+    def test_subjects_are_what_they_are_said_to_be(self, whole: Callable[[str], Whole]) -> None:
+        """A pool of the slight one is violated and no layer is, which takes further looks."""
+        lines = {name: read(whole(name).run.record or Path()) for name in SUBJECTS}
+        results = {name: [each for each in found if isinstance(each, Result)] for name, found in lines.items()}
+        violated = {name: [each for each in found if each.verdict == "violated"] for name, found in results.items()}
+        assert not violated["right"]
+        assert violated["slight"]
+        assert all(map(of_pool, violated["slight"]))
+        assert not all(map(of_pool, violated["gross"]))
+
+    def test_more_shards_than_units(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        before, of = whole("right"), 20
+        parts = read_all(parts_of(before, of, tmp_path))
+        assert {part.closing.verdict for part in parts if part.closing} == {"consistent"}
+        assert sum(not part.results for part in parts) == of - len(before.units)
+        merged(parts, tmp_path / "run.jsonl")
+        assert closing_of(tmp_path / "run.jsonl").digest == before.closing.digest
+
+    def test_fewest_results_are_asked_of_the_whole(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        report = merged(read_all(parts_of(whole("right"), 3, tmp_path)), tmp_path / "run.jsonl", min_examined=10_000)
+        assert report.conclusion is not None
+        assert report.conclusion.verdict == "inconclusive"
+
+    def test_missing_result_of_a_shard_is_missing_in_the_run(
+        self, whole: Callable[[str], Whole], tmp_path: Path
+    ) -> None:
+        """As where a subject failed: the shard ended, and what it could not examine is lacking in the run."""
+        first, *others = read_all(parts_of(whole("right"), 3, tmp_path))
+        assert first.closing is not None
+        failed = msgspec.structs.replace(first.closing, verdict="incomplete", failed=["subject=it: failed"])
+        short = dataclasses.replace(first, results=first.results[1:], closing=failed)
+        report = merged([short, *others], tmp_path / "run.jsonl")
+        assert report.conclusion is not None
+        assert report.conclusion.verdict == "incomplete"
+        assert report.conclusion.completeness.missing == (first.results[0].id,)
+        assert closing_of(tmp_path / "run.jsonl").failed == ["subject=it: failed"]
+
+    def test_causes_are_those_that_most_shards_found(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        parts = read_all(parts_of(whole("gross"), 3, tmp_path))
+        told = [["W_Q"], ["W_K", "W_Q"], ["W_K"]]
+        for place, causes in enumerate(told):
+            closing = parts[place].closing
+            assert closing is not None
+            parts[place] = dataclasses.replace(parts[place], closing=msgspec.structs.replace(closing, causes=causes))
+        merged(parts, tmp_path / "run.jsonl")
+        assert closing_of(tmp_path / "run.jsonl").causes == ["W_K", "W_Q"]
+
+    def test_other_machines_are_all_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        first, *others = read_all(parts_of(whole("right"), 3, tmp_path))
+        machine = {**first.manifest.machine, "arithmetic": "another"}
+        elsewhere = dataclasses.replace(first, manifest=msgspec.structs.replace(first.manifest, machine=machine))
+        merged([elsewhere, *others], tmp_path / "run.jsonl")
+        found = Part.read(tmp_path / "run.jsonl").manifest.machine
+        assert found["arithmetic"] == f"another | {first.manifest.machine['arithmetic']}"
+        assert found["python"] == first.manifest.machine["python"]
+
+
+class TestPart:
+    def test_a_lone_shard_passes_and_its_record_is_no_pass(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        for number, path in enumerate(parts_of(whole("slight"), 3, tmp_path), 1):
+            assert closing_of(path).verdict == "consistent"
+            manifest = next(read(path))
+            assert isinstance(manifest, Manifest)
+            assert manifest.shard == (number, 3)
+            conclusion = gather(path).conclusion
+            assert conclusion.verdict == "incomplete"
+            assert conclusion.reasons == (
+                f"the record is of shard {number}/3, a part of a run; attncheck merge makes one record of all shards",
+            )
+
+    def test_a_violated_one_is_violated(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        for path in parts_of(whole("gross"), 3, tmp_path):
+            assert closing_of(path).verdict == gather(path).conclusion.verdict == "violated"
+
+    def test_one_that_lacks_a_result_is_incomplete(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        run = dataclasses.replace(whole("right").run, shard=Shard(1, 2), record=tmp_path / "part.jsonl")
+        lost = whole("right").units[0].id
+        run = run.settled(run.unit_ids, (), [lost])
+        assert run.conclude([]).verdict == "incomplete"
+        assert run.settled(run.unit_ids, (), []).conclude([]).verdict == "consistent"
+
+
+class TestLacking:
+    def text_of(self, parts: list[Part]) -> str:
+        (text,) = lacking(parts)
+        return text
+
+    def test_missing_shards_are_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        parts = read_all(parts_of(whole("right"), 4, tmp_path))
+        assert self.text_of(parts[1:]) == "shard 1/4 is missing; examine it: attncheck run --shard 1/4"
+        assert self.text_of(parts[1:3]).startswith("shard 1/4 and 4/4 are missing; examine each: attncheck run ")
+
+    def test_doubled_shard_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        paths = parts_of(whole("right"), 3, tmp_path)
+        again = tmp_path / "again.jsonl"
+        again.write_bytes(paths[1].read_bytes())
+        assert self.text_of(read_all([*paths, again])) == (
+            f"shard 2/3 comes 2 times, in {paths[1]} and {again}; pass one of them"
+        )
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"seed": 3}, "seed 3, and the others 0"),
+            ({"subject": "another:one"}, "subject another:one, and the others "),
+            ({"profile": "default"}, "profile default, and the others smoke"),
+            ({"false_alarm": 0.5}, "false alarm 0.5, and the others 1e-06"),
+            ({"draws": 1000}, "draws 1000, and the others None"),
+            ({"versions": {"numpy": "0.1"}}, "versions {'numpy': '0.1'}, and the others "),
+            ({"planned": []}, "another plan"),
+            ({"level": 0.1}, "another plan"),
+            ({"shard": (1, 4)}, "shards 4, and the others 3"),
+        ],
+    )
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_foreign_shard_is_named(
+        self, whole: Callable[[str], Whole], tmp_path: Path, changes: dict[str, Any], words: str, place: int
+    ) -> None:
+        parts = read_all(parts_of(whole("right"), 3, tmp_path))
+        other = msgspec.structs.replace(parts[place].manifest, **changes)
+        parts[place] = dataclasses.replace(parts[place], manifest=other)
+        said = self.text_of(parts)
+        assert said.startswith(f"{parts[place].path} is of another run: it has {words}")
+
+    def test_record_of_a_whole_run_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        parts = read_all(parts_of(whole("right"), 2, tmp_path))
+        record = whole("right").run.record
+        assert record is not None
+        assert self.text_of([*parts, Part.read(record)]) == f"{record} is the record of no shard; leave it out"
+
+    def test_shard_that_did_not_end_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        paths = parts_of(whole("right"), 2, tmp_path)
+        paths[0].write_bytes(b"".join(paths[0].read_bytes().splitlines(keepends=True)[:-1]))
+        assert self.text_of(read_all(paths)) == (
+            f"shard 1/2 did not end, {paths[0]} has no closing line; go on with it: "
+            f"attncheck run --shard 1/2 --resume {paths[0]} --record {paths[0]}"
+        )
+
+
+class TestOwed:
+    def refused(self, part: Part, subject: str = "right") -> str:
+        before = part.path.read_bytes()
+        with pytest.raises(InputError) as caught:
+            with_looks_taken(part, Subject.of(SUBJECTS[subject]))
+        assert part.path.read_bytes() == before
+        return str(caught.value)
+
+    def test_record_of_a_shard_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        part = Part.read(parts_of(whole("right"), 2, tmp_path)[0])
+        assert "is of shard 1/2, a part of a run; attncheck merge makes one record of all" in self.refused(part)
+
+    def test_another_subject_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        merged(read_all(parts_of(whole("slight"), 2, tmp_path)), tmp_path / "run.jsonl")
+        said = self.refused(Part.read(tmp_path / "run.jsonl"))
+        assert "is of the subject" in said
+        assert said.endswith("; pass --subject")
+
+    def test_record_that_lacks_results_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        merged(read_all(parts_of(whole("right"), 2, tmp_path)), tmp_path / "run.jsonl")
+        part = Part.read(tmp_path / "run.jsonl")
+        short = dataclasses.replace(part, results=part.results[1:])
+        assert f"lacks 1 results, {part.results[0].id} for one; go on with it by --resume" in self.refused(short)
+
+    def test_another_plan_or_version_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        part = Part.read(parts_of(whole("right"), 1, tmp_path)[0])
+        for changes, words in (
+            ({"versions": {"numpy": "0.1"}}, "is made with numpy 0.1, and here it is another; install these"),
+            ({"level": 0.3}, "has a plan that this version does not make"),
+            ({"planned": part.manifest.planned[1:]}, "has a plan that this version does not make"),
+        ):
+            other = msgspec.structs.replace(part.manifest, **changes)
+            with pytest.raises(InputError, match=words):
+                planned_by(other, Subject.of(right), tmp_path / "run.jsonl")
+
+    def test_run_that_was_interrupted_at_its_pools_is_completed(
+        self, whole: Callable[[str], Whole], tmp_path: Path
+    ) -> None:
+        record = tmp_path / "run.jsonl"
+        before = whole("slight")
+        assert before.run.record is not None
+        writer = Writer(record)
+        for line in read(before.run.record):
+            if not isinstance(line, Closing) and not (isinstance(line, Result) and of_pool(line)):
+                writer.write(line)
+        writer.close()
+        with_looks_taken(Part.read(record), Subject.of(slight))
+        assert closing_of(record).digest == before.closing.digest

@@ -1,0 +1,57 @@
+"""Whole runs of the profile smoke, in shards of their own processes: to the digest of the unsharded run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.records.schema import Closing, read
+
+# The second one shows on all layers together, and that takes further looks.
+SUBJECTS = """
+from attncheck.subject import collapsed
+
+def slight(layer, size, rng):
+    return collapsed(layer.replace(query_std=1.006 * layer.query_std), size, rng)
+
+slight.supports = lambda layer: not layer.tied_query_key or "one matrix has one scale"
+"""
+RIGHT, SLIGHT = "attncheck.subject:direct", "shard_subjects:slight"
+
+
+def command(folder: Path, *arguments: str) -> int:
+    """Run the command in a folder with subjects, and return its exit code."""
+    (folder / "shard_subjects.py").write_text(SUBJECTS, encoding="utf-8")
+    line = [sys.executable, "-m", "attncheck", *arguments]
+    return subprocess.run(line, cwd=folder, capture_output=True, check=False, timeout=600).returncode
+
+
+def smoke(folder: Path, subject: str, record: str, *options: str) -> int:
+    settled = ("--profile", "smoke", "--workers", "0", "--subject", subject, "--record", record)
+    return command(folder, "run", *settled, *options)
+
+
+def closing_of(record: Path) -> Closing:
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    return closing
+
+
+@pytest.mark.parametrize(("subject", "of"), [(RIGHT, 1), (RIGHT, 8), (SLIGHT, 3)])
+def test_shards_come_to_the_digest_of_one_run(tmp_path: Path, subject: str, of: int) -> None:
+    code = smoke(tmp_path, subject, "whole.jsonl")
+    assert code == (ExitCode.CONSISTENT if subject == RIGHT else ExitCode.VIOLATED)
+    names = [f"part{number}.jsonl" for number in range(1, of + 1)]
+    codes = [smoke(tmp_path, subject, name, "--shard", f"{place}/{of}") for place, name in enumerate(names, 1)]
+    assert codes == [ExitCode.CONSISTENT] * of
+    merged = command(tmp_path, "merge", *reversed(names), "-o", "run.jsonl")
+    assert merged == (ExitCode.CONSISTENT if subject == RIGHT else ExitCode.INCOMPLETE)
+    if merged == ExitCode.INCOMPLETE:
+        assert command(tmp_path, "run", "--owed", "run.jsonl", "--subject", subject, "--workers", "0") == code
+    one, many = closing_of(tmp_path / "whole.jsonl"), closing_of(tmp_path / "run.jsonl")
+    assert (many.digest, many.verdict, many.reasons) == (one.digest, one.verdict, one.reasons)
+    assert (many.reported, many.causes) == (one.reported, one.causes)
