@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from attncheck import faults
 from attncheck.checks.registry import CHECKS, EVERY_CHECK
@@ -15,6 +16,7 @@ from attncheck.diagnosis.causes import causes
 from attncheck.records.gather import gather
 from attncheck.records.schema import Result
 from attncheck.records.words import reads
+from attncheck.report.first import finding
 from attncheck.runs.details import MAIN_CHECKS, detectable, gaps, skipped, unseen, visited_layers
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.summary import NOT_PROVED, all_refused, not_examined, summarize, verdict_sentence, what_is_wrong
@@ -39,6 +41,27 @@ class TestSummary:
         assert f"attncheck replay {record} {first.leading.name}@" in report.summary()
         assert NOT_PROVED not in lines
         assert len(lines) <= 40
+
+    @pytest.mark.parametrize(
+        ("name", "exposure", "property_name"),
+        [
+            ("missing_head_scaling", "outputs", "outputs"),
+            ("tied_query_key", "scores", "scores"),
+            ("softmax_over_columns", "grams", "conditional"),
+            ("value_std_10", "grams", "conditional"),
+        ],
+    )
+    def test_the_page_names_the_same_check_first(
+        self, tmp_path: Path, name: str, exposure: str, property_name: str
+    ) -> None:
+        subject = faults.exposing(faults.FAULTS[name], faults.EXPOSURES[exposure])
+        report = RunReport(planned(property_name, subject=subject, record=tmp_path / "record.jsonl"))
+        report.take(report.run.examine(property_name, LAYER)[0])
+        assert not report.finish()
+        found = finding(gather(tmp_path / "record.jsonl"))
+        assert found is not None
+        first = next(line for line in report.summary().splitlines() if line.startswith("  first:"))
+        assert first.startswith(f"  first:    {found.failures[0].name} on ")
 
     def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", subject=collapsed, record=tmp_path / "record.jsonl"))
