@@ -46,7 +46,8 @@ class TestSummary:
         ("name", "exposure", "property_name"),
         [
             ("missing_head_scaling", "outputs", "outputs"),
-            ("tied_query_key", "scores", "scores"),
+            ("scores_over_n", "scores", "exactness"),
+            ("tied_query_key", "grams", "scores"),
             ("softmax_over_columns", "grams", "conditional"),
             ("value_std_10", "grams", "conditional"),
         ],
@@ -57,7 +58,9 @@ class TestSummary:
         subject = faults.exposing(faults.FAULTS[name], faults.EXPOSURES[exposure])
         report = RunReport(planned(property_name, subject=subject, record=tmp_path / "record.jsonl"))
         report.take(report.run.examine(property_name, LAYER)[0])
-        assert not report.finish()
+        report.finish()
+        assert report.conclusion is not None
+        assert report.conclusion.verdict == "violated"
         found = finding(gather(tmp_path / "record.jsonl"))
         assert found is not None
         first = next(line for line in report.summary().splitlines() if line.startswith("  first:"))
