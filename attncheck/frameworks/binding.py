@@ -22,6 +22,8 @@ FloatArray = NDArray[np.float64]
 Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
 #: Takes what a softmax is about to run on and its axis, -1, -2, …; weights take its place, or None lets it go on.
 SoftmaxCore = Callable[[FloatArray, int], FloatArray | None]
+#: What a module was initialised with, by name.
+Arrays = Mapping[str, FloatArray]
 
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
@@ -64,6 +66,8 @@ class Binding(Protocol):
       attention that is written by hand.
     - ``parameters(state)``: the arrays that `init` made, by name.
     - ``fill(state, arrays)``: the module with these arrays in place of its own, which it may change.
+    - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules at once, as of torch. It may raise
+      whatever it likes where it cannot: they are run one by one then.
 
     Examples
     --------
@@ -140,6 +144,12 @@ class Instrument:
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a module with arrays by name in place of its own; `state` may be changed."""
         return _in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # a binding may have it
+
+    @property
+    def attended(self) -> Callable[..., tuple[FloatArray, ...]] | None:
+        """What runs many modules at once, None where the binding cannot."""
+        found: Callable[..., tuple[FloatArray, ...]] | None = getattr(self.binding, "attended", None)
+        return found
 
     def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
         made = _in_words("call", getattr(self.binding, method), *arguments, **options)

@@ -206,6 +206,19 @@ class Reader:
         q, k, v = (self.layout.standard(np.asarray(a, dtype=np.float64), len(x)) for a in got[0])
         return Seen(y, q, k, v, len(got))
 
+    def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> Seen:
+        """Run N modules at once, each with arrays of its own, (N, ...), on x of its own, (N, L, n); as `see` else.
+
+        It raises whatever the binding does where it has no way to do so.
+        """
+        if self.instrument.attended is None:
+            raise NotImplementedError
+        alone = 2 if self.layout.first_axis else 1
+        path = {"path": self.path} if self.path else {}
+        y, *got = self.instrument.attended(state, arrays, np.expand_dims(x, alone), **path)
+        q, k, v = (np.concatenate([self.layout.standard(each, 1) for each in a]) for a in got)
+        return Seen(y.squeeze(alone), q, k, v, 1)
+
     def biases(self, state: Any) -> dict[str, FloatArray]:
         """Return what a module adds to images of its matrices, by role."""
         return self._added(self._none(state))

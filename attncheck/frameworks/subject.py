@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck._lib.errors import check_choice, refuse
 from attncheck.frameworks import laws as entry_laws
-from attncheck.frameworks.binding import FloatArray, Instrument
+from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
 from attncheck.frameworks.effective import ROLES
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.views import View
@@ -31,8 +31,13 @@ _DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
 
-#: Makes the arrays of one more module, by name.
-Arrays = Callable[[np.random.Generator], Mapping[str, FloatArray]]
+# Modules that tell whether many run at once as they do one by one.
+_FEW = 3
+# Entries of modules that are drawn together, and of a module that takes longer to be drawn than to be called.
+_STORED, _LARGE = 2**21, 2**16
+
+#: Makes the arrays of one more module.
+Draw = Callable[[np.random.Generator], Arrays]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +66,7 @@ class ModuleSubject:
     state: Any
     layer: AttentionLayer
     weights: str | Mapping[str, Any]
-    arrays: Arrays
+    arrays: Draw
 
     @property
     def layers(self) -> list[AttentionLayer]:
@@ -75,11 +80,12 @@ class ModuleSubject:
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw a module for every draw of the inputs, (N, s, n), and run each on its own."""
-        parts = [self._draw(x, rng) for x in inputs]
+        step = max(1, _STORED // _entries(self.view.instrument.parameters(self.state)))
+        parts = []
+        for start in range(0, len(inputs), step):
+            some = inputs[start : start + step]
+            parts.append(self.view.drawn(self.state, [self.arrays(rng) for _ in some], some))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def _draw(self, x: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return self.view.drawn(self.view.instrument.fill(self.state, self.arrays(rng)), x[None])
 
 
 def subject_of(
@@ -163,17 +169,17 @@ def _fans(layer: AttentionLayer) -> dict[str, int]:
     return dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
 
 
-def _initialised(instrument: Instrument) -> Arrays:
-    def arrays(rng: np.random.Generator) -> Mapping[str, FloatArray]:
+def _initialised(instrument: Instrument) -> Draw:
+    def arrays(rng: np.random.Generator) -> Arrays:
         return instrument.parameters(instrument.init(int(rng.integers(_SEEDS))))
 
     return arrays
 
 
-def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> Arrays:
+def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> Draw:
     kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
 
-    def arrays(rng: np.random.Generator) -> Mapping[str, FloatArray]:
+    def arrays(rng: np.random.Generator) -> Arrays:
         drawn = {name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}
         return {name: drawn.get(name, _without_bias(array)) for name, array in kept.items()}
 
@@ -229,7 +235,14 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
     if not off < _CLOSE:
         problem = f"returns {off:.2g} of its largest output beyond attention, such as a residual path or a norm"
         refuse("call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's own")
-    return subject
+    few = [subject.arrays(rng) for _ in range(_FEW)]
+    if _entries(few[0]) > _LARGE:
+        return subject
+    return dataclasses.replace(subject, view=view.if_the_same(state, few, rng.standard_normal((_FEW, 3, view.width))))
+
+
+def _entries(arrays: Arrays) -> int:
+    return sum(map(np.size, arrays.values()))
 
 
 def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import Core, FloatArray, SoftmaxCore, untouched
+from attncheck.frameworks.binding import Arrays, Core, FloatArray, SoftmaxCore, untouched
 
 _ATTENTION = functional.scaled_dot_product_attention
 _HEADS = functional.multi_head_attention_forward
@@ -68,8 +69,40 @@ class Torch:
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
         """Return the output; with `untouched`, of the module as its user runs it."""
-        with contextlib.nullcontext() if core is untouched else _watched(core):
+        with contextlib.nullcontext() if core is untouched else _watched(_answered(core)):
             return self._output(state, x, path)
+
+    def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
+        """Return outputs, and queries, keys and values of the first call of attention, all modules at once.
+
+        Parameters
+        ----------
+        state : torch.nn.Module
+        arrays : mapping of ndarray, (N, ...)
+            What takes the place of its parameters, N times.
+        x : ndarray, (N, B, L, n)
+            Inputs of each.
+        path : str
+        """
+        whole = _Whole(state, functools.partial(self._called, weights=_WEIGHTS in path))
+        held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
+
+        def one(parameters: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
+            got: list[tuple[Any, ...]] = []
+
+            def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+                got.append((query, key, value))
+                with torch._C.DisableTorchFunction():
+                    return _ATTENTION(query, key, value, *args, **kwargs)
+
+            # Other kernels than this one run one module after the other.
+            with _watched(attend), sdpa_kernel(SDPBackend.MATH):
+                made = torch.func.functional_call(whole, parameters, (given,))
+            return (made, *got[0])
+
+        with self._ready(state, path):
+            given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
+            return tuple(map(_array, torch.vmap(one)(held, given)))
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
         """Return the output, with every softmax watched."""
@@ -88,11 +121,17 @@ class Torch:
         return state
 
     def _output(self, module: Any, x: FloatArray, path: str) -> FloatArray:
-        module.train(path.startswith("train"))
         given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
-        with torch.no_grad(), _implementation(module, path) if self._implemented else contextlib.nullcontext():
+        with self._ready(module, path):
             made = self._called(module, given, _WEIGHTS in path)
         return _array(made) if isinstance(made, torch.Tensor) else made
+
+    @contextlib.contextmanager
+    def _ready(self, module: Any, path: str) -> Iterator[None]:
+        """Have a module run on a path, without gradients."""
+        module.train(path.startswith("train"))
+        with torch.no_grad(), _implementation(module, path) if self._implemented else contextlib.nullcontext():
+            yield
 
     def _called(self, module: Any, x: Any, weights: bool) -> Any:
         if self.call is not None:
@@ -102,6 +141,17 @@ class Torch:
         made = module(x)
         made = getattr(made, "last_hidden_state", made)
         return made[0] if isinstance(made, tuple) else made
+
+
+class _Whole(torch.nn.Module):
+    """A module as it is called, so that its parameters can be replaced for one call."""
+
+    def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.held, self.called = held, called
+
+    def forward(self, x: Any) -> Any:
+        return self.called(self.held, x)
 
 
 class _Functions(TorchFunctionMode):
@@ -132,13 +182,8 @@ class _Softmax(TorchDispatchMode):
         return made if weights is None else torch.tensor(weights, dtype=made.dtype, device=made.device)
 
 
-@contextlib.contextmanager
-def _watched(core: Core) -> Iterator[None]:
-    """Call `core` in the place of attention, in the code of `MultiheadAttention` too.
-
-    That one calls what `torch.nn.functional` holds where no mode sees it, takes a path without attention where
-    weights are wanted, and another one where nothing is trained.
-    """
+def _answered(core: Core) -> Callable[..., Any]:
+    """Return attention that is `core`, where this gives an answer."""
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         heads = core(*map(_array, (query, key, value)))
@@ -146,6 +191,17 @@ def _watched(core: Core) -> Iterator[None]:
             with torch._C.DisableTorchFunction():
                 return _ATTENTION(query, key, value, *args, **kwargs)
         return torch.as_tensor(np.ascontiguousarray(heads), dtype=query.dtype, device=query.device)
+
+    return attend
+
+
+@contextlib.contextmanager
+def _watched(attend: Callable[..., Any]) -> Iterator[None]:
+    """Call `attend` in the place of attention, in the code of `MultiheadAttention` too.
+
+    That one calls what `torch.nn.functional` holds where no mode sees it, takes a path without attention where
+    weights are wanted, and another one where nothing is trained.
+    """
 
     @functools.wraps(_HEADS)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -199,6 +255,10 @@ def _place(module: Any) -> tuple[Any, Any]:
         if each.is_floating_point():
             return each.dtype, each.device
     return torch.get_default_dtype(), torch.device("cpu")
+
+
+def _like(parameter: Any, values: FloatArray) -> Any:
+    return torch.as_tensor(values, dtype=parameter.dtype, device=parameter.device)
 
 
 def _array(tensor: Any) -> FloatArray:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from attncheck.frameworks.binding import FloatArray, Instrument
-from attncheck.frameworks.effective import ROLES, Reader
+from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
+from attncheck.frameworks.effective import ROLES, Reader, Seen
 from attncheck.frameworks.factors import Factors
 from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.softmax import HIDDEN, Products, Watcher
@@ -21,6 +21,8 @@ from attncheck.layers.attention_map import attention_weights
 NEURONS = 2
 # A bias that is less of its matrix is rounding.
 _NO_BIAS = 1e-5
+# Sums that are taken in another order differ by less, of the largest.
+_SAME = 1e-3
 
 
 class View(Protocol):
@@ -42,8 +44,12 @@ class View(Protocol):
         """Neurons of an input."""
         ...
 
-    def drawn(self, state: Any, x: FloatArray) -> dict[str, FloatArray]:
-        """Return what a module exposes on x, (1, L, n), as `attncheck.Draws` names it."""
+    def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
+        """Return what modules with these arrays expose on x, (N, L, n), each on one, as `attncheck.Draws` names it."""
+        ...
+
+    def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
+        """Return the view that runs many modules at once, where that gives what they give one by one."""
         ...
 
     def matrices(self, state: Any) -> Mapping[str, FloatArray]:
@@ -72,12 +78,15 @@ class CallView:
         How queries and keys are turned.
     gains : mapping of str to float
         By role, what queries and keys are multiplied by before attention.
+    at_once : bool
+        Whether many modules are run at once.
     """
 
     reader: Reader
     factor: float
     rotation: Rotation | None = None
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    at_once: bool = False
 
     @property
     def instrument(self) -> Instrument:
@@ -89,9 +98,31 @@ class CallView:
         """Neurons of an input."""
         return self.reader.width
 
-    def drawn(self, state: Any, x: FloatArray) -> dict[str, FloatArray]:
+    def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
         """Return outputs, scores, and what shows of keys and values."""
-        y, scores, k, v = self._seen(state, x)
+        if self.at_once:
+            return self._exposed(self.reader.see_each(state, _stacked(arrays), x))
+        filled = self.instrument.fill
+        seen = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
+        parts = [self._exposed(each) for each in seen]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
+        """Return the view that runs many modules at once, where that gives what they give one by one."""
+        faster = dataclasses.replace(self, at_once=True)
+        one_by_one = self.drawn(state, arrays, x)
+        try:
+            together = faster.drawn(state, arrays, x)
+        except Exception:  # what cannot be run at once says so in many ways
+            return self
+        same = (
+            together[name].shape == a.shape and np.abs(together[name] - a).max() <= _SAME * np.abs(a).max()
+            for name, a in one_by_one.items()
+        )
+        return faster if all(same) else self
+
+    def _exposed(self, seen: Seen) -> dict[str, FloatArray]:
+        y, scores, k, v = self._taken(seen)
         size = v.shape[-1]
         return {
             "outputs": y[:, :, :NEURONS],
@@ -111,15 +142,14 @@ class CallView:
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the outputs on x, (1, L, n), and what a layer makes of queries, keys, values and W_O."""
-        y, scores, _, v = self._seen(state, x)
+        y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
         merged = (attention_weights(layer.replace(seq_len=x.shape[1]), scores) @ v).swapaxes(1, 2)
         made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
         return y, np.asarray(made)
 
-    def _seen(self, state: Any, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    def _taken(self, seen: Seen) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return outputs, scores, and keys and values as they are initialised, of all heads."""
-        seen = self.reader.see(state, x)
         repeat = functools.partial(np.repeat, axis=1)
         heads = seen.query.shape[1]
         q, k, v = (repeat(each, heads // each.shape[1]) for each in (seen.query, seen.key, seen.value))
@@ -147,10 +177,16 @@ class SoftmaxView:
         """Neurons of an input."""
         return self.watcher.width
 
-    def drawn(self, state: Any, x: FloatArray) -> dict[str, FloatArray]:
+    def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
         """Return outputs, and the scores that go into the softmax."""
-        y, scores = self.watcher.watch(state, x)
+        filled = self.instrument.fill
+        seen = (self.watcher.watch(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
+        y, scores = (np.concatenate(parts) for parts in zip(*seen, strict=True))
         return {"outputs": y[:, :, :NEURONS], "scores": np.where(scores < HIDDEN, -np.inf, scores)}
+
+    def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
+        """Return the view itself: a softmax is watched in one module after the other."""
+        return self
 
     def matrices(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the matrices of a module, by role."""
@@ -168,6 +204,10 @@ class SoftmaxView:
         values = x[0, :, : self.watcher.side] @ products.values + products.value_bias[:, None]
         weights = attention_weights(layer.replace(seq_len=x.shape[1]), scores[0])
         return y, np.asarray((weights @ values).sum(axis=0) + products.silent)[None]
+
+
+def _stacked(arrays: Sequence[Arrays]) -> dict[str, FloatArray]:
+    return {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
 
 
 def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import time
 import warnings
@@ -9,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import attncheck as ac
 from attncheck.frameworks.binding import Instrument, bind, untouched
 from attncheck.frameworks.effective import Reader
 from attncheck.frameworks.probe import Probe
+from attncheck.frameworks.views import CallView
 
 pytest.importorskip("torch")
 
@@ -56,6 +59,16 @@ class Own(nn.Module):
 
 def by_hand(q: Any, k: Any, v: Any) -> Any:
     return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+
+
+def looked_at(q: Any, k: Any, v: Any) -> Any:
+    """Look at a number: so modules cannot run at once."""
+    assert q.isfinite().all()
+    return F.scaled_dot_product_attention(q, k, v)
 
 
 def told(make: Any, call: Any = None) -> list[str]:
@@ -432,6 +445,29 @@ def test_attention_by_hand_is_a_subject() -> None:
     assert report.verdict == "consistent"
     wrong = ac.check(found.subject(), layer.replace(num_kv_heads=None), properties=["exactness"], profile="smoke")
     assert wrong.verdict == "violated"
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "own"])
+@pytest.mark.parametrize(
+    ("make", "at_once"),
+    [
+        (lambda: nn.MultiheadAttention(16, 2, batch_first=True), True),
+        (lambda: nn.MultiheadAttention(16, 2), True),
+        (lambda: Own(grouped, kv=2, width=16), True),
+        (lambda: Own(looked_at, width=16), False),
+    ],
+    ids=["packed", "first axis", "groups", "looked at"],
+)
+def test_modules_run_at_once_as_they_do_one_by_one(make: Make, at_once: bool, weights: str) -> None:
+    subject = ac.inspect(make, width=16).subject(weights=weights)
+    assert isinstance(subject.view, CallView)
+    assert subject.view.at_once == at_once
+    alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))
+    x = np.random.default_rng(0).standard_normal((5, 3, 16))
+    one, other = (each(each.layer, x, np.random.default_rng(1)) for each in (alone, subject))
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(other[name], array, atol=1e-5 * np.abs(array).max(), err_msg=name)
 
 
 # Over widths --------------------------------------------------------------------------------------

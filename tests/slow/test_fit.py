@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +152,15 @@ def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
     assert words(fitted([of_law(laws)], ROOT)[0])[0] == of_inputs
 
 
-def of_law(weights: str | dict[str, str]) -> Sample:
+@pytest.mark.parametrize("matrix", ["query", "key", "value", "output"])
+def test_a_bias_that_is_declared_and_not_drawn_is_named(matrix: str) -> None:
+    declared = {f"{name}_bias": ("uniform", 2.0) for name in ("query", "key", "value", "output")}
+    drawn = {name: law for name, law in declared.items() if name != f"{matrix}_bias"}
+    fits = fitted([of_law(drawn)], ROOT, WeightLaws.of(declared))[0]
+    assert f"all of it fits a bias of 0 for {matrix}" in words(fits)
+
+
+def of_law(weights: str | Mapping[str, Any]) -> Sample:
     layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
     drawn = draw_with_weights(layer, SIZE, 2, stream(0, "tests", "laws", str(weights)), weights)
     return Sample.from_mapping(layer, drawn.as_dict(), SIZE)
