@@ -95,7 +95,7 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
         f"published kernel estimator varies between trials by up to {spread:.2g} (standard deviation) at a point."
     )
     caption = f"Computed difference of densities{', times n' if scaled else ''}; bands: error of the computation"
-    return Panel(PanelText("Computed: how the density differs", caption, alt), paint)
+    return Panel(PanelText("Computed: difference of densities from the limit", caption, alt), paint)
 
 
 # Divergences --------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _divergences(figure: Figure) -> Panel:
         f"{floor.mean():.2g}."
     )
     caption = "Computed KL (dots), a line of slope −2, the published estimator and its floor (band: range over trials)"
-    return Panel(PanelText("Computed: KL at any width", caption, alt), paint)
+    return Panel(PanelText("Computed: KL(finite ‖ limit) against n", caption, alt), paint)
 
 
 def _gaps(figure: Figure) -> Panel:
@@ -195,7 +195,7 @@ def _gaps(figure: Figure) -> Panel:
         f"infinite width {stay} stay. Open marks are the published estimator; its floor is {floor.mean():.2g}."
     )
     caption = "Computed KL (filled), what stays at n = ∞ (dashed), the published estimator (open) and its floor (band)"
-    return Panel(PanelText("Computed: a gap that stays", caption, alt), paint)
+    return Panel(PanelText("Computed: KL(finite ‖ limit) with heads of 64 neurons", caption, alt), paint)
 
 
 # Histograms ---------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def _score_difference(figure: Figure) -> Panel:
         f"deviation of up to {noise.max():.2g}."
     )
     caption = "Computed difference from N(0, 1) at n = 256, and the noise of a histogram of as many draws"
-    return Panel(PanelText("Computed: what is not normal yet", caption, alt), paint)
+    return Panel(PanelText("Computed: difference of the score's density from N(0, 1)", caption, alt), paint)
 
 
 def _output_histograms(figure: Figure) -> Panel:
@@ -297,7 +297,7 @@ def _tails(figure: Figure) -> Panel:
         f"and the law at n = 256 from the limit by at most {finite_read}."
     )
     caption = "Computed: limit less the Gaussian of its variance (solid), and n = 256 less the limit (dashed)"
-    return Panel(PanelText("Computed: limit, Gaussian and n = 256", caption, alt), paint)
+    return Panel(PanelText("Computed: differences of densities of y", caption, alt), paint)
 
 
 # What panels share --------------------------------------------------------------------------------

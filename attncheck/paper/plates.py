@@ -1,11 +1,15 @@
-"""Whole figures, all panels together, as SVG and PDF; the same numbers give the same bytes."""
+"""Whole figures, all panels together, as SVG, PDF and PNG; the same numbers give the same bytes."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -15,27 +19,43 @@ from attncheck.report.svg import METADATA, style
 
 _SIZE = (13.0, 9.0)
 _COLUMNS = 2
+# Dots per inch where there are dots.
+_DPI = 150
 
 
-def svg_of(panels: Sequence[Panel], title: str) -> bytes:
+#: Makes the bytes of a picture of panels with a title.
+Plate = Callable[[Sequence[Panel], str], bytes]
+
+
+def _svg(panels: Sequence[Panel], title: str) -> bytes:
     """Return a figure as SVG, its texts as texts."""
-    with style():
-        figure = _drawn(panels, title)
-        FigureCanvasSVG(figure)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata=METADATA)
-    return buffer.getvalue()
+    return _saved(panels, title, FigureCanvasSVG, "svg", METADATA)
 
 
-def pdf_of(panels: Sequence[Panel], title: str) -> bytes:
+def _pdf(panels: Sequence[Panel], title: str) -> bytes:
     """Return a figure as PDF, its fonts embedded."""
+    metadata = {"Title": title, "Creator": "attncheck", "Producer": None, "CreationDate": None}
+    return _saved(panels, title, FigureCanvasPdf, "pdf", metadata)
+
+
+def _png(panels: Sequence[Panel], title: str) -> bytes:
+    """Return a figure as PNG."""
+    return _saved(panels, title, FigureCanvasAgg, "png", {"Title": title, "Software": "attncheck"})
+
+
+#: How a figure is drawn, by the ending of its file.
+PLATES: Mapping[str, Plate] = {"svg": _svg, "pdf": _pdf, "png": _png}
+
+
+def _saved(
+    panels: Sequence[Panel], title: str, canvas: type[FigureCanvasBase], kind: str, metadata: Mapping[str, Any]
+) -> bytes:
     with style():
         matplotlib.rcParams["pdf.fonttype"] = 42
         figure = _drawn(panels, title)
-        FigureCanvasPdf(figure)
+        canvas(figure)
         buffer = io.BytesIO()
-        metadata = {"Title": title, "Creator": "attncheck", "Producer": None, "CreationDate": None}
-        figure.savefig(buffer, format="pdf", metadata=metadata)
+        figure.savefig(buffer, format=kind, metadata=dict(metadata), dpi=_DPI)
     return buffer.getvalue()
 
 
@@ -49,5 +69,11 @@ def _drawn(panels: Sequence[Panel], title: str) -> Figure:
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(grid[divmod(place, _COLUMNS)])
         panel.paint(axes)
-        axes.set_title(panel.text.title, loc="left", fontsize=13)
+        axes.set_title(f"({string.ascii_lowercase[place]}) {_said(panel)}", loc="left", fontsize=13)
     return figure
+
+
+def _said(panel: Panel) -> str:
+    """Return what a panel shows; where its numbers come from is said beside the figure."""
+    what = panel.text.title.partition(": ")[2]
+    return what[0].upper() + what[1:]

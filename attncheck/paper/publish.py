@@ -64,10 +64,9 @@ def belongs(figure: Figure, manifest: PaperRun) -> bool:
 
 def _figure(figure: Figure, out: Path) -> list[Path]:
     panels: list[Panel] = panels_of(figure)
-    title, stem = numbers.named(figure), out / figure.name
+    title, stem = figure.title[0].upper() + figure.title[1:], out / figure.name
     return [
         save(stem.with_suffix(".npz"), results.arrays_of(figure)),
         write_whole(stem.with_suffix(".json"), results.encode(figure)),
-        write_whole(stem.with_suffix(".svg"), plates.svg_of(panels, title)),
-        write_whole(stem.with_suffix(".pdf"), plates.pdf_of(panels, title)),
+        *(write_whole(stem.with_suffix(f".{kind}"), plate(panels, title)) for kind, plate in plates.PLATES.items()),
     ]

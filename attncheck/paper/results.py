@@ -22,6 +22,8 @@ from attncheck.theory.limit import limit
 
 FloatArray = NDArray[np.float64]
 
+# Between the quartiles of a normal law of variance 1.
+_QUARTILES = 1.349
 #: Changes when a reader of the files has to change.
 SCHEMA = 1
 
@@ -180,13 +182,23 @@ def gather(name: str, data: Path, manifest: PaperRun) -> Figure:
         published_draws=experiment.draws,
         trials=experiment.trials,
         grid=units.grid().tolist(),
-        edges=units.edges().tolist(),
+        edges=units.edges()[:: _merged_bins(experiment.draws_at(manifest.scale))].tolist(),
         limits=[_limit(each) for each in _limits(experiment)],
         sampled=[_sampled(each, experiment, found, manifest.scale) for each in experiment.configurations],
         curves=[_curve(each, found[Task(name, each)]) for each in experiment.exact if each.curve],
         points=[_point(each, found[Task(name, each)]) for each in experiment.exact if each.of == "outputs"],
         fits=_fits(experiment, found),
     )
+
+
+def _merged_bins(draws: int) -> int:
+    """Return how many of the narrow bins of a unit make a bar, for the number of draws.
+
+    Freedman and Diaconis' width, for a normal law of variance 1, is rounded down: a bar shows no more than its noise.
+    """
+    bins = len(units.edges()) - 1
+    width = 2.0 * _QUARTILES * draws ** (-1 / 3) / float(np.diff(units.edges())[0])
+    return max(each for each in range(1, bins + 1) if bins % each == 0 and each <= max(1.0, width))
 
 
 def _limits(experiment: Experiment) -> list[Configuration]:
@@ -220,7 +232,7 @@ def _sampled(
         kl_beyond=[float(trial["kl"][1]) for trial in trials if "kl" in trial],
         density=densities[0].tolist(),
         spread=densities.std(axis=0, ddof=1).tolist(),
-        counts=trials[0]["counts"].tolist(),
+        counts=trials[0]["counts"].reshape(-1, _merged_bins(experiment.draws_at(scale))).sum(axis=1).tolist(),
         digests=[str(trial["digest"]) for trial in trials],
     )
 

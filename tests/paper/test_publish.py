@@ -9,16 +9,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import msgspec
 import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck.paper.experiments import EXPERIMENTS
+from attncheck.paper.experiments import EXPERIMENTS, Experiment
 from attncheck.paper.numbers import markdown, named
 from attncheck.paper.page import read_paper, view_of
 from attncheck.paper.publish import finished, publish
-from attncheck.paper.results import Figure, arrays_of, encode, published
+from attncheck.paper.results import Figure, arrays_of, encode, gather, published
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
 from attncheck.records.schema import SCHEMA, Closing
@@ -63,7 +64,7 @@ class Pictures(HTMLParser):
 
 
 def test_every_file_is_written(written: Path) -> None:
-    expected = {f"{name}.{kind}" for name in NAMES for kind in ("npz", "json", "svg", "pdf")}
+    expected = {f"{name}.{kind}" for name in NAMES for kind in ("npz", "json", "svg", "pdf", "png")}
     assert {path.name for path in written.iterdir() if path.is_file()} == {*expected, "numbers.md", "paper.html"}
 
 
@@ -124,6 +125,28 @@ def test_drawings_hold_no_date_and_no_path(written: Path) -> None:
         assert b"CreationDate" not in pdf
         assert str(written).encode() not in svg + pdf
         assert b">width n<" in svg or b">y<" in svg
+
+
+def test_pictures_of_dots_show_what_the_drawings_do(written: Path) -> None:
+    for name in NAMES:
+        dots = matplotlib.image.imread(written / f"{name}.png")
+        assert dots.shape[:2] == (1350, 1950)
+        inked = (dots[..., :3] < 0.9).any(axis=-1)
+        assert 0.01 < inked.mean() < 0.3
+        assert all(part.any() for half in np.array_split(inked, 2) for part in np.array_split(half, 2, axis=1))
+
+
+@pytest.mark.parametrize(("draws", "width"), [(500, 0.25), (5_000, 0.1), (50_000, 0.05), (100_000, 0.05)])
+def test_fewer_draws_make_wider_bars(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, draws: int, width: float) -> None:
+    """Bars are as wide as Freedman and Diaconis ask for, 2.7 over the cube root of the draws, or less."""
+    monkeypatch.setattr(Experiment, "draws_at", lambda experiment, scale: draws)
+    _, data, manifest = tiny
+    figure = gather("fig2", data, manifest)
+    assert np.diff(figure.edges) == pytest.approx(width)
+    units = [np.sum(law.counts) for law in figure.sampled]
+    assert all(count > 0 for count in units)
+    assert all(len(law.counts) == len(figure.edges) - 1 for law in figure.sampled)
+    assert width <= max(0.05, 2.7 * draws ** (-1 / 3)) * 1.0001
 
 
 def test_the_page_needs_nothing_else(written: Path) -> None:
