@@ -64,6 +64,10 @@ _PAIRS = (
 )
 _AND = " and "
 _TWO = "Two faults at once: one of them is named"
+_BLIND = (
+    "They were written, with what names them, by somebody who had not seen the causes. Three have had a cause of their "
+    "own since, which others did not tell: shared_by_slices, split_by_view and mask_inverted."
+)
 # Faults that are a factor of one matrix, and are told as one.
 _AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
 
@@ -200,6 +204,7 @@ def page(found: Sequence[Cell]) -> str:
         lines += [
             f"## {title}",
             "",
+            *([_BLIND, ""] if kind == "bug" else []),
             "| exposed | seen | named first | among three | none known | alone |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
