@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.errors import check_choice, refuse
 from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
-from attncheck.frameworks.effective import ROLES
+from attncheck.frameworks.effective import ROLES, alike
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.views import View
 from attncheck.layers.attention import AttentionLayer
@@ -180,37 +180,43 @@ def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> 
     kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
 
     def arrays(rng: np.random.Generator) -> Arrays:
-        drawn = {name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}
-        return {name: drawn.get(name, _without_bias(array)) for name, array in kept.items()}
+        return kept | {name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}
 
     return arrays
 
 
-def _without_bias(array: FloatArray) -> FloatArray:
-    """Return what is no matrix of attention: as it is where it is constant, as norms are, and 0 where it was drawn."""
-    return array if np.ptp(array) == 0.0 or array.ndim > 1 else np.zeros_like(array)
-
-
 def _by_array(view: View, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviations of the arrays that are matrices of attention, by name; `stds` are by role."""
+    """Return the standard deviations of what is drawn, by name; `stds` are by role.
+
+    Arrays that are matrices of attention have those of their roles, biases have 0, and no others are drawn. What an
+    array is shows where it is doubled.
+    """
     instrument = view.instrument
     kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
-    before = view.matrices(state)
+    matrices, biases = view.matrices(state), view.biases(state)
     found: dict[str, float] = {}
     for name, array in kept.items():
-        if array.ndim < 2 or np.ptp(array) == 0.0:
+        if not array.any():
             continue
-        after = view.matrices(instrument.fill(state, kept | {name: 2.0 * array}))
-        roles = [role for role in stds if not np.array_equal(before[role], after[role])]
+        doubled = instrument.fill(state, kept | {name: 2.0 * array})
+        changed = _changed(matrices, view.matrices(doubled), instrument.precision)
+        roles = [role for role in stds if role in changed and array.ndim > 1]
         told = {stds[role] for role in roles}
         if len(told) > 1:
             names = ", ".join(SYMBOLS[role] for role in roles)
             refuse(name, sorted(told), f"is one array with more than one scale for {names}", "pass weights='own'")
         if told:
-            _refuse_gains(name, array, {role: before[role] for role in roles})
+            _refuse_gains(name, array, {role: matrices[role] for role in roles})
             found[name] = told.pop()
+        elif _changed(biases, view.biases(doubled), instrument.precision):
+            found[name] = 0.0
     instrument.fill(state, kept)
     return found
+
+
+def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], precision: float) -> list[str]:
+    """Return the roles of which there is another matrix or bias, rounding aside."""
+    return [role for role, array in before.items() if not alike(array, after[role], precision)]
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:

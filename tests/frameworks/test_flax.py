@@ -227,6 +227,14 @@ def test_inspection_of_a_softmax_that_is_written_by_hand() -> None:
     found.require(query_std=1.0, key_std=1.0)  # found among the parameters, heads on an axis of their own
 
 
+def test_biases_of_heads_on_an_axis_of_their_own_are_set_to_zero() -> None:
+    found = inspect(lambda: nn.MultiHeadDotProductAttention(num_heads=3, bias_init=nn.initializers.normal()), 48)
+    arrays = found.subject().arrays(np.random.default_rng(0))
+    for name, array in arrays.items():
+        assert array.any() == ("kernel" in name), name
+    assert len(arrays) == 8
+
+
 def test_module_without_attention_is_refused() -> None:
     with pytest.raises(InputError, match="no call of attention"):
         inspect(Mean, WIDTH)
