@@ -297,6 +297,11 @@ class View:
         return figures.visited(self.run.space.shapes)
 
     @cached_property
+    def costs(self) -> Drawing | None:
+        """The picture of what a look costs, by width."""
+        return figures.costs(self.run.tallies, self.run.manifest.level)
+
+    @cached_property
     def rates(self) -> list[Drawing]:
         """The pictures of rates in the width."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)

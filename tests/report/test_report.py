@@ -20,12 +20,16 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
+from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
-from attncheck.checks.registry import CHECKS
+from attncheck.checks.registry import CHECKS, check_named
+from attncheck.checks.sample import EVERY_FIELD
 from attncheck.diagnosis.causes import STAGES
+from attncheck.evidence.looks import per_look_power
 from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform, matrix
+from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import ANCHORS
-from attncheck.records.gather import tallied
+from attncheck.records.gather import gather, tallied
 from attncheck.records.schema import Planned, read
 from attncheck.report import render_report
 from attncheck.report.results import of_result
@@ -250,6 +254,21 @@ def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
     kinds = "distribution function", "Histogram of 1,500 whitened", "predicted covariances", "fitted slope is -1"
     for words in (*kinds, "Distance from the limit", "the law of the limit and the normal law", "between heads"):
         assert words in alternatives
+
+
+def test_the_page_says_why_small_widths_are_the_sharpest(clean_record: Path) -> None:
+    """The picture's numbers are those of the plan: draws of a look times the weights of a literal draw."""
+    layers = [AttentionLayer(width=width) for width in (2, 512)]
+    level = gather(clean_record).manifest.level
+    check = check_named("scores.scale")
+    exposed = frozenset(EVERY_FIELD)
+    power = per_look_power(0.99)
+    sizes = [check.size(Setting(layer, exposed, 1), level, power, 10**9) for layer in layers]
+    near, far = (size * layer.weight_entries for size, layer in zip(sizes, layers, strict=True) if size)
+    assert 1_000 * near < far
+    page = render(clean_record)
+    told = f"at widths 2 and 512: scores.scale: {near:.1g} and {far:.1g}"
+    assert any(told in str(picture["alt"]) for picture in page.all("img"))
 
 
 def test_unvisited_choices_are_listed(clean_record: Path) -> None:
