@@ -1,33 +1,85 @@
-"""The wrong attentions of the diagnosis benchmark return what a subject returns, and what they share is right."""
+"""The wrong attentions of the diagnosis benchmark are what a subject returns, are wrong, and share what is right."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.stats import ks_2samp
 
 import attncheck as ac
 from attncheck.subject import Subject
 from benchmarks.diagnosis_bugs import BUGS, Reported
 from benchmarks.diagnosis_bugs.parts import attention, draw, reported
+from benchmarks.diagnosis_bugs_2 import BUGS as MORE_BUGS
+
+EVERY_BUG = (*BUGS, *MORE_BUGS)
 
 PLAIN = ac.AttentionLayer(width=8, seq_len=4, num_heads=2)
 GROUPS = PLAIN.replace(num_heads=4, num_kv_heads=2, head_dim=4, mask="causal")
-LAYERS = (PLAIN.replace(head_dim=4), PLAIN.replace(mask="causal"), GROUPS)
+RELATED = PLAIN.replace(activation="relu", input_correlation=0.9)
+LAYERS = (PLAIN.replace(head_dim=4), PLAIN.replace(mask="causal"), GROUPS, RELATED)
+# One comparison in a million says of a right simulator that it differs.
+LEVEL, SIZE = 1e-6, 20_000
+
+FloatArray = NDArray[np.float64]
+
+RIGHT = reported("", "", ())(lambda layer, inputs, rng: attention(layer, inputs, draw(layer, inputs, rng)))
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_bug_returns_arrays_of_the_right_shapes(bug: Reported) -> None:
-    layers = [layer for layer in LAYERS if Subject.of(bug.subject).reason_unsupported(layer) == ""]
-    assert layers
-    for layer in layers:
-        sample = Subject.of(bug.subject).draw(layer, 9, np.random.default_rng(0))
-        assert {"outputs", "scores", "key_gram", "value_gram"} <= sample.exposed
+def supported(bug: Reported) -> list[ac.AttentionLayer]:
+    return [layer for layer in LAYERS if Subject.of(bug.subject).reason_unsupported(layer) == ""]
+
+
+def drawn(bug: Reported, layer: ac.AttentionLayer, size: int, seed: int) -> list[FloatArray]:
+    """Return what a bug shows of some draws, arrays of shape (size, ...)."""
+    sample = Subject.of(bug.subject).draw(layer, size, np.random.default_rng(seed))
+    shown = [sample.outputs, sample.scores, sample.key_gram, sample.value_gram]
+    assert all(values is not None for values in shown)
+    return [values for values in shown if values is not None]
+
+
+def numbers(values: FloatArray) -> list[FloatArray]:
+    """Return numbers of each draw: entries, products, what positions or heads differ by, and the sum of squares.
+
+    Parameters
+    ----------
+    values : ndarray, shape (N, positions or heads, ..., any)
+    """
+    flat = values.reshape(*values.shape[:2], -1)
+    first, second, others = flat[:, 0, 0], flat[:, 0, 1], flat[:, 1:, 0].T
+    entries = (first, second, others[-1])
+    products = [x * y for x, y in itertools.combinations_with_replacement(entries, 2)]
+    return [*entries, *products, *(first - others), (flat**2).sum(axis=(1, 2))]
+
+
+def differs(bug: Reported, layer: ac.AttentionLayer) -> bool:
+    """Return whether a bug's draws have another law than the right ones: Kolmogorov-Smirnov tests, Bonferroni."""
+    laws = [
+        [x for values in drawn(one, layer, SIZE, seed) for x in numbers(values)]
+        for seed, one in enumerate((bug, RIGHT))
+    ]
+    pairs = list(zip(*laws, strict=True))
+    return min(float(ks_2samp(x, y, method="asymp").pvalue) for x, y in pairs) < LEVEL / len(pairs)
+
+
+@pytest.mark.parametrize("bug", EVERY_BUG, ids=lambda bug: bug.name)
+def test_a_bug_shows_arrays_of_another_law_than_the_right_ones(bug: Reported) -> None:
+    assert supported(bug)
+    assert any(differs(bug, layer) for layer in supported(bug))
 
 
 def test_names_and_reports_are_given_once() -> None:
-    assert len(BUGS) == len({bug.name for bug in BUGS}) == len({bug.source for bug in BUGS}) == 20
+    assert len(BUGS) == len(MORE_BUGS) == 20
+    assert len({bug.name for bug in EVERY_BUG}) == len({bug.source for bug in EVERY_BUG}) == 40
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_right_draws_do_not_differ_from_right_ones(layer: ac.AttentionLayer) -> None:
+    assert not differs(RIGHT, layer)
 
 
 def test_what_the_bugs_share_is_right() -> None:
-    right = reported("", "", ())(lambda layer, inputs, rng: attention(layer, inputs, draw(layer, inputs, rng)))
-    assert ac.check(right.subject, GROUPS, profile="smoke").verdict == "consistent"
+    assert ac.check(RIGHT.subject, GROUPS, profile="smoke").verdict == "consistent"
