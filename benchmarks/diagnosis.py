@@ -30,8 +30,11 @@ from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import Subject
-from benchmarks.diagnosis_bugs import BUGS
+from benchmarks import diagnosis_bugs, diagnosis_bugs_2
+from benchmarks.diagnosis_bugs.parts import Reported
 
+#: Two sets of bugs, by the word for one: of the second nothing was changed after it was written.
+SETS = {"bug": diagnosis_bugs.BUGS, "later bug": diagnosis_bugs_2.BUGS}
 #: Layers that a bug is tried on: the first three that it supports.
 LAYERS = (
     AttentionLayer(width=16),
@@ -64,10 +67,17 @@ _PAIRS = (
 )
 _AND = " and "
 _TWO = "Two faults at once: one of them is named"
-_BLIND = (
-    "They were written, with what names them, by somebody who had not seen the causes. Three have had a cause of their "
-    "own since, which others did not tell: shared_by_slices, split_by_view and mask_inverted."
-)
+_TITLES = {
+    "fault": "Known-wrong simulators",
+    "bug": "Bugs that others reported",
+    "later bug": "More bugs that others reported",
+    "two": _TWO,
+}
+_BLIND = {
+    "bug": "They were written, with what names them, by somebody who had not seen the causes. Three have had a cause "
+    "of their own since, which others did not tell: shared_by_slices, split_by_view and mask_inverted.",
+    "later bug": "They were written in the same way, and later. No cause and no sentence has been changed since.",
+}
 # Faults that are a factor of one matrix, and are told as one.
 _AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
 
@@ -94,7 +104,8 @@ def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cel
     kept = [] if resume is None or not resume.exists() else resume.read_bytes().splitlines()
     cells = [msgspec.json.decode(line, type=Cell) for line in kept]
     done = {(cell.seed, cell.kind, cell.name, cell.exposure): cell for cell in cells}
-    wrong = [*(("fault", name) for name in FAULTS), *(("bug", bug.name) for bug in BUGS)]
+    wrong = [("fault", name) for name in FAULTS]
+    wrong += [(kind, bug.name) for kind, bugs in SETS.items() for bug in bugs]
     wrong += [("two", _AND.join(pair)) for pair in _PAIRS]
     for seed, (kind, name), exposure in itertools.product(range(seeds), wrong, EXPOSURES):
         if name not in names:
@@ -121,18 +132,21 @@ def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
         )
     fits, others = fitted(samples, seed_sequence(seed, "diagnosis", role="candidates"))
     words = [cause.candidate.words for cause in fits[:TOLD]] or [UNKNOWN] * bool(others)
-    if kind != "bug":
+    if kind not in SETS:
         places = [
             place
             for place, cause in enumerate(fits[:TOLD], 1)
             if any(_names(fault, cause) for fault in name.split(_AND))
         ]
     else:
-        (bug,) = (bug for bug in BUGS if bug.name == name)
-        places = [place for place, said in enumerate(words, 1) if fits and _says(bug.words, said)]
+        places = [place for place, said in enumerate(words, 1) if fits and _says(_bug(kind, name).words, said)]
     return Cell(
         seed, kind, name, exposure, bool(words), places[0] if places else 0, len(fits) <= 1, words[0] if words else ""
     )
+
+
+def _bug(kind: str, name: str) -> Reported:
+    return next(bug for bug in SETS[kind] if bug.name == name)
 
 
 def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[tuple[Sample, Sample]]:
@@ -145,8 +159,7 @@ def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[tuple[S
         subject = Subject.of(_both(first.subject, second.subject))
         layers = [each for each in LAYERS if not (first.reason_hidden(each) or second.reason_hidden(each))]
     else:
-        (bug,) = (bug for bug in BUGS if bug.name == name)
-        subject, layers = Subject.of(bug.subject), list(LAYERS)
+        subject, layers = Subject.of(_bug(kind, name).subject), list(LAYERS)
     found = 0
     for layer in dict.fromkeys(layers):
         if found == _MOST or subject.reason_unsupported(layer):
@@ -197,14 +210,14 @@ def page(found: Sequence[Cell]) -> str:
         "differ, are read off before anything is fitted.",
         "",
     ]
-    for kind, title in (("fault", "Known-wrong simulators"), ("bug", "Bugs that others reported"), ("two", _TWO)):
+    for kind, title in _TITLES.items():
         of_kind = [cell for cell in found if cell.kind == kind]
         if not of_kind:
             continue
         lines += [
             f"## {title}",
             "",
-            *([_BLIND, ""] if kind == "bug" else []),
+            *([_BLIND[kind], ""] if kind in _BLIND else []),
             "| exposed | seen | named first | among three | none known | alone |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
@@ -227,7 +240,7 @@ def page(found: Sequence[Cell]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure how often the first cause is the right one.")
-    names = [*FAULTS, *(bug.name for bug in BUGS), *map(_AND.join, _PAIRS)]
+    names = [*FAULTS, *(bug.name for bugs in SETS.values() for bug in bugs), *map(_AND.join, _PAIRS)]
     parser.add_argument("--only", action="append", choices=names, help="only these")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N - 1 (default: 1)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")
