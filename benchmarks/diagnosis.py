@@ -28,6 +28,7 @@ from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.regimes import REGIMES
 from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import Subject
 from benchmarks import diagnosis_bugs, diagnosis_bugs_2
@@ -47,6 +48,8 @@ LAYERS = (
     AttentionLayer(width=4, num_heads=4, num_kv_heads=2),
     AttentionLayer(width=4, num_heads=1),
 )
+#: Further ones, for bugs that the former do not show.
+MORE = tuple(REGIMES[name].layer for name in ("relu inputs", "positions"))
 _MOST = 3
 # What sees a scale, by the beginning of the names of faults of scale.
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
@@ -118,7 +121,10 @@ def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cel
 
 
 def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
-    samples, later = zip(*_samples(kind, name, exposure, seed), strict=True)
+    pairs = list(_samples(kind, name, exposure, seed))
+    if not pairs:
+        return Cell(seed, kind, name, exposure, False, 0, False, "")
+    samples, later = zip(*pairs, strict=True)
     if read := next(read_off(samples, later, GAUSSIAN_LAWS), ""):
         return Cell(
             seed,
@@ -160,6 +166,8 @@ def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[tuple[S
         layers = [each for each in LAYERS if not (first.reason_hidden(each) or second.reason_hidden(each))]
     else:
         subject, layers = Subject.of(_bug(kind, name).subject), list(LAYERS)
+        if all(subject.reason_unsupported(layer) for layer in layers):
+            layers = list(MORE)
     found = 0
     for layer in dict.fromkeys(layers):
         if found == _MOST or subject.reason_unsupported(layer):
