@@ -12,7 +12,9 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power import level_of
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
+from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
+from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.wrong_scales import Misread
@@ -30,6 +32,14 @@ SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "
 SURELY = 1 - 1e-6
 # Less than the departure that `conditional.shift` is planned for: on four times the draws of the surest plan.
 SHIFT_DRAWS = 14_000
+# Shapes that fit nobody's first thought.
+ODD = (
+    AttentionLayer(width=4, seq_len=3, num_heads=12),
+    AttentionLayer(width=5, seq_len=2, num_heads=2, head_dim=3, mask="causal"),
+    AttentionLayer(width=1, seq_len=1, num_heads=1),
+    AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=1, attention_map="linear", mask="causal"),
+    AttentionLayer(width=6, seq_len=2, num_heads=4, tied_query_key=True, score_scaling="1/n"),
+)
 
 
 def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> list[Result]:
@@ -185,3 +195,12 @@ def test_faults_are_subjects_by_name() -> None:
     assert subject.call is FAULTS["tied_query_key"].subject
     with pytest.raises(InputError, match="no_such_fault"):
         Subject.of("attncheck.faults:no_such_fault")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("layer", ODD, ids=AttentionLayer.describe)
+def test_mistakes_are_drawn_on_layers_that_hide_them(mistake: Fault, layer: AttentionLayer) -> None:
+    """A diagnosis holds each beside all violated layers, of whatever shape."""
+    drawn = Subject.of(mistake.subject).draw(layer, 20, np.random.default_rng(1))
+    assert drawn.outputs.shape == (20, layer.seq_len, min(2, layer.width))
+    assert np.isfinite(drawn.outputs).all()

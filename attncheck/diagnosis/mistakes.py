@@ -37,6 +37,8 @@ def _sliced(shared: bool) -> Literal:
     """Give each head a slice of the inputs."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+        if _divided(layer) is not True:
+            return independent(layer, inputs, rng)
         heads, entries = layer.num_heads, layer.width // layer.num_heads
         slices = inputs.reshape(*inputs.shape[:2], heads, entries).swapaxes(1, 2)
 
