@@ -16,7 +16,7 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
 from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
-from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
@@ -55,6 +55,10 @@ _SETS: tuple[tuple[str, ...], ...] = (
     (_SCORES, _KEYS, _VALUES, _OUTPUTS),
 )
 _MATRIX = {_SCORES: "W_Q", _KEYS: "W_K", _VALUES: "W_V", _OUTPUTS: "W_O"}
+_MATRIX_OF = ("query", "key", "value", "output")
+# Which matrices of nn.Linear have biases where nobody thought of them, and the standard deviation of its entries.
+_UNDECLARED = (_MATRIX_OF, _MATRIX_OF[:3], _MATRIX_OF[3:])
+_LINEAR = 3.0**-0.5
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "score_scaling": SCORE_SCALINGS,
     "attention_map": ATTENTION_MAPS,
@@ -148,7 +152,8 @@ def candidates(
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
     yield from _drawn_otherwise(laws, handed, exposed)
-    yield from _unbiased(laws)
+    yield from _biased_otherwise(laws)
+    yield from _of_linear(laws)
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
@@ -242,13 +247,29 @@ def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) ->
                 yield Candidate(f"weights {said}", f"all of it fits weights={said}", right(read))
 
 
-def _unbiased(laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield the declared biases of which one is 0, or all are."""
+def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
+    """Yield other biases: of the declared ones one is 0, or all are; or there are those that nobody declared."""
     declared = [bias.matrix for bias in laws.biases]
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
         left = tuple(bias for bias in laws.biases if bias.matrix not in names)
         said = f"a bias of 0 for {listed(names)}"
         yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=left)))
+    for group in _UNDECLARED if not declared else ():
+        added = tuple(Bias(name, "uniform", _LINEAR) for name in group)
+        said = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
+        yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=added)))
+
+
+def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
+    """Yield matrices, with biases or without, as nn.Linear draws them: their law and their scale are others at once."""
+    uniform = dict.fromkeys(_MATRIX_OF, "uniform")
+    scale = scaled_by(dict.fromkeys(_MATRIX, _LINEAR))
+    for names in ((), *_UNDECLARED):
+        biases = tuple(Bias(name, "uniform", _LINEAR) for name in names)
+        said = f"and a bias for {listed(names)}" if names else "without biases"
+        words = f"all of it fits nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
+        draw = right(dataclasses.replace(laws, **uniform, biases=biases), scale)
+        yield Candidate(f"nn.Linear {said}", words, draw)
 
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:

@@ -29,6 +29,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.case import ProgramCase
 from attncheck.looks.unit import Unit
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
@@ -65,21 +66,23 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     key = unit.stream_key
     sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
     root = seed_sequence(seed, *key, role="diagnosis/reference")
-    found = differences(sample, root)
+    found = differences(sample, root, subject.weights)
     return [*_calls(layer, subject, stream(seed, *key, role="diagnosis/calls")), *found]
 
 
-def differences(sample: Sample, seed: np.random.SeedSequence) -> list[str]:
+def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
     """Return the estimates from a sample that differ from the declaration, as sentences.
 
     Parameters
     ----------
     sample : Sample
     seed : numpy.random.SeedSequence
-        For draws of the exact law to compare with, four times as many.
+        For draws of the exact law to compare with, some times as many.
+    laws : WeightLaws
+        Of the weights, as they are declared, biases included.
     """
-    found = {estimate.name: estimate for estimate in estimates(sample, seed) if estimate.differs}
-    return [*map(str, found.values()), *_heads(sample), *_scaled_grams(sample.layer, found)]
+    found = {estimate.name: estimate for estimate in estimates(sample, seed, laws) if estimate.differs}
+    return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]
 
 
 def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
@@ -95,9 +98,9 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
     yield "calls of the simulator differ by more than the draws of one call do; each draw needs weights of its own"
 
 
-def _heads(sample: Sample) -> Iterator[str]:
+def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
     """Say which matrix has a scale in each head, where these differ: one number for all of them would be none."""
-    for name, heads in by_head(sample).items():
+    for name, heads in by_head(sample, laws).items():
         if max(head.low for head in heads) > min(head.high for head in heads):
             told = ", ".join(f"{head.value:.3g}" for head in heads[:_MOST_HEADS])
             yield f"{name} by head: {told}{', …' * (len(heads) > _MOST_HEADS)} times the declared"

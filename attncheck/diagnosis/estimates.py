@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.literal import LiteralReference
 from attncheck.checks.rotary import MOST_POSITIONS
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention_map import visible
 from attncheck.readings import simulate
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
@@ -78,27 +80,29 @@ class Observed:
         return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
 
 
-def estimates(sample: Sample, seed: np.random.SeedSequence) -> Iterator[Observed]:
-    """Yield what the exposure allows, the most telling first."""
+def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Observed]:
+    """Yield what the exposure allows, the most telling first, held to what is declared: biases too."""
 
     @functools.cache
     def reference() -> Sample:
+        if not laws.gaussian:
+            return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, block=1).sample
         exact = simulate(sample.layer, 4 * len(sample), seed)
         return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
 
     if sample.input_gram is not None:
         yield from _input_estimates(sample, reference)
     if sample.scores is not None:
-        yield from score_estimates(sample, reference)
-    yield from _given(sample)
+        yield from score_estimates(sample, reference, laws)
+    yield from _given(sample, laws)
     yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
     means = sample.outputs.mean(axis=(1, 2))
     yield _mean("mean of the outputs", means, 0.0)
 
 
-def _given(sample: Sample) -> Iterator[Observed]:
+def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observed]:
     """Yield ratios to variances given what else was drawn."""
-    for name, squares, dof in _whitened(sample):
+    for name, squares, dof in _whitened(sample, laws):
         yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 
 
@@ -115,17 +119,20 @@ def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
         yield _compared(name, *(np.diagonal(gram, steps, axis1=1, axis2=2).mean(axis=1) for gram in grams))
 
 
-def score_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
+def score_estimates(
+    sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
+) -> Iterator[Observed]:
     """Yield what scores alone tell, the reference being draws of the exact law."""
     seen = visible(sample.layer)
     scores = sample.need("scores")
-    if "input_gram" in sample.exposed and not sample.layer.tied_query_key:
+    biased = not {"query", "key"}.isdisjoint(laws.biased)
+    if "input_gram" in sample.exposed and not sample.layer.tied_query_key and not biased:
         yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
     else:
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, own = "mean score of a position with itself", _own_scores(sample)
-    if sample.layer.tied_query_key:
+    if sample.layer.tied_query_key:  # two biases of mean 0 leave the mean of the others 0
         yield _compared(name, own, _own_scores(reference()))
     else:
         yield _mean(name, own, 0.0)
@@ -193,26 +200,26 @@ def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed
         yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
 
 
-def _whitened(sample: Sample) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    """Yield sums of squares that are χ² by declaration and their degrees of freedom, (draws, heads) or (draws, 1)."""
-    exposed, layer = sample.exposed, sample.layer
+def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+    """Yield sums of squares by declaration and their means for any law without bias, (draws, heads) or (draws, 1)."""
+    exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     turned = layer.rotary_base is not None
     given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
-    if given and not layer.tied_query_key and not (turned and layer.seq_len > MOST_POSITIONS):
+    if given and "query" not in biased and not layer.tied_query_key and not (turned and layer.seq_len > MOST_POSITIONS):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
-    if {"input_gram", "key_gram"} <= exposed:
+    if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
         yield KEYS, *sample.key_energy()
-    if {"input_gram", "value_gram"} <= exposed:
+    if {"input_gram", "value_gram"} <= exposed and "value" not in biased:
         yield VALUES, *sample.value_energy()
-    if "value_gram" in exposed and exposed & {"scores", "attention"}:
+    if "value_gram" in exposed and exposed & {"scores", "attention"} and "output" not in biased:
         squares, dof = sample.output_residual.squares()
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
 
 
-def by_head(sample: Sample) -> dict[str, list[Observed]]:
+def by_head(sample: Sample, laws: WeightLaws = GAUSSIAN_LAWS) -> dict[str, list[Observed]]:
     """Return the variance ratios of each head, or group of heads that share a matrix, by the name of that of all."""
     return {
         name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]
-        for name, squares, dof in _whitened(sample)
+        for name, squares, dof in _whitened(sample, laws)
         if squares.shape[1] > 1 and dof.any()
     }

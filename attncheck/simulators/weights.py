@@ -197,6 +197,11 @@ class WeightLaws:
         return set(self.by_matrix.values()) == {GAUSSIAN} and not self.biases
 
     @property
+    def biased(self) -> frozenset[str]:
+        """The matrices that have a bias."""
+        return frozenset(bias.matrix for bias in self.biases)
+
+    @property
     def continuous(self) -> bool:
         """Whether no matrix has entries of a few values."""
         return "rademacher" not in self.by_matrix.values()

@@ -30,6 +30,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.looks.unit import Unit, run_unit, violated
 from attncheck.readings import simulate
 from attncheck.records.schema import Result
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
 
 from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
@@ -269,9 +270,19 @@ class TestDiagnosis:
         assert any(re.match(r"value variance by head: 0\.(79|8)\S*, 0\.(19|2)\S* times the dec", s) for s in named)
         assert not any(" fit " in said for said in named)
 
+    def test_numbers_are_held_to_the_declared_biases(self) -> None:
+        """A right subject whose biases are large differs in nothing; one whose outputs are larger in these only."""
+        layer = AttentionLayer(width=16, num_heads=4, head_dim=4)
+        laws = WeightLaws.of({f"{name}_bias": ("uniform", 4.0) for name in ("query", "key", "value", "output")})
+        drawn = draw_with_weights(layer, 4_000, 2, np.random.default_rng(1), laws).as_dict()
+        assert self.differences(layer, drawn, laws) == []
+        assert len(self.differences(layer, drawn)) >= 5
+        larger = self.differences(layer, drawn | {"outputs": 1.3 * drawn["outputs"]}, laws)
+        assert [said[:16] for said in larger] == ["output variance "], larger
+
     @staticmethod
-    def differences(layer: AttentionLayer, drawn: dict[str, Any]) -> list[str]:
-        return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2))
+    def differences(layer: AttentionLayer, drawn: dict[str, Any], laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
+        return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2), laws)
 
     def test_estimate_reads_as_a_sentence(self) -> None:
         estimate = Observed("score variance", 0.25, 0.24, 0.26, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -160,8 +161,27 @@ def test_a_bias_that_is_declared_and_not_drawn_is_named(matrix: str) -> None:
     assert f"all of it fits a bias of 0 for {matrix}" in words(fits)
 
 
-def of_law(weights: str | Mapping[str, Any]) -> Sample:
-    layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
+def test_biases_that_nobody_declared_are_named() -> None:
+    drawn = {f"{name}_bias": ("uniform", 3**-0.5) for name in ("query", "key", "value", "output")}
+    said = "all of it fits a bias for query, key, value and output that is not declared"
+    assert any(each.startswith(said) for each in words(fitted([of_law(drawn)], ROOT)[0]))
+
+
+@pytest.mark.parametrize("biased", [(), ("query", "key", "value", "output")])
+def test_weights_as_a_linear_layer_draws_them_are_named(biased: tuple[str, ...]) -> None:
+    """The law, the scale and the biases differ from what is declared, all at once."""
+    laws = {"query": "uniform", "key": "uniform", "value": "uniform", "output": "uniform"}
+    stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 3**-0.5)
+    drawn = laws | {f"{name}_bias": ("uniform", 3**-0.5) for name in biased}
+    declared = AttentionLayer(width=4, seq_len=4, num_heads=2)
+    sample = dataclasses.replace(of_law(drawn, declared.replace(**stds)), layer=declared)
+    told = words(fitted([sample], ROOT)[0])[0]
+    said = "and a bias for query, key, value and output" if biased else "without biases"
+    assert told == f"all of it fits nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
+
+
+def of_law(weights: str | Mapping[str, Any], layer: AttentionLayer | None = None) -> Sample:
+    layer = layer or AttentionLayer(width=4, seq_len=4, num_heads=2)
     drawn = draw_with_weights(layer, SIZE, 2, stream(0, "tests", "laws", str(weights)), weights)
     return Sample.from_mapping(layer, drawn.as_dict(), SIZE)
 

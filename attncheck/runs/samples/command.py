@@ -77,7 +77,7 @@ def check_files(
     causes = causes_of_samples(wrong, [*results, *pools], seed, laws)
     if record is not None:
         _write(record, files, [*results, *pools], conclusion, budget, seed, causes)
-    observed = _observed(files, results, seed)
+    observed = _observed(files, results, seed, laws)
     return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed, causes)
 
 
@@ -166,13 +166,13 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
     return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
 
 
-def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int) -> list[str]:
+def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[str]:
     """Return in words and numbers what differs in the first file in which something is violated."""
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
     for file in files:
         sample = file.sample.first(_DIAGNOSED)
         if sample.layer.key in bad:
-            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"))
+            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"), laws)
     return []
 
 
