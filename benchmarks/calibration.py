@@ -24,7 +24,8 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck._lib.processes import pool_of
+from attncheck._lib.executors import Crew, Hands, here, in_order
+from attncheck._lib.hands import hands_of
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
 from attncheck.calibration.layers import DRAWS, calibrate
@@ -254,10 +255,11 @@ def measured(name: str, scale: Scale) -> Any:
     return PARTS[name](scale)
 
 
-def report(scale: Scale, workers: int = 1) -> str:
-    """Measure everything, part by part in processes of one thread each, and return the page."""
-    with pool_of(workers) as pool:
-        found, on_programs, large, large_programs = pool.map(functools.partial(measured, scale=scale), PARTS)
+def report(scale: Scale, hands: Hands | None = None) -> str:
+    """Measure everything, part by part, and return the page; with nobody else in this process."""
+    with Crew(hands or here()) as crew:
+        each = in_order(crew, functools.partial(measured, scale=scale), list(PARTS))
+        found, on_programs, large, large_programs = each
     columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
         "# False alarms of every check",
@@ -289,7 +291,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--share", type=float, default=1.0, help="measure a share of it, such as 0.1 (default: 1)")
     names = [check.name for check in CHECKS]
     parser.add_argument("--check", action="append", choices=names, metavar="NAME", help="measure this check alone")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--workers", default="2", help="processes (default: 2)")
+    parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     options = parser.parse_args(arguments)
     if not 0 < options.share <= 1:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")
@@ -298,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write and options.check:
         parser.error("--write: the page has every check; leave --check out")
     scale = QUICK if options.quick else FULL.part(options.share)
-    page = some(scale, options.check) if options.check else report(scale, options.workers)
+    page = some(scale, options.check) if options.check else report(scale, hands_of(options.executor, options.workers))
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")

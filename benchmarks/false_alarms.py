@@ -18,6 +18,7 @@ import msgspec
 from scipy import stats
 
 from attncheck._lib.arithmetic import in_use
+from attncheck._lib.hands import hands_of
 from attncheck.calibration.whole_runs import WholeRun, whole_runs
 from attncheck.looks.profiles import PROFILES
 
@@ -82,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
     parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--workers", default="2", help="processes (default: 2)")
+    parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
     parser.add_argument("--subject", help="MODULE:CALLABLE; attncheck's literal simulator by default")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep runs there as they end, and go on from it")
@@ -109,7 +111,9 @@ def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Ite
     kept = kept_runs(options.resume, profile)
     yield from (kept[seed] for seed in seeds if seed in kept)
     wanted = [seed for seed in seeds if seed not in kept]
-    for run in whole_runs(wanted, profile, options.subject, options.workers, options.false_alarm):
+    for run in whole_runs(
+        wanted, profile, options.subject, hands_of(options.executor, options.workers), options.false_alarm
+    ):
         print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
         if options.resume is not None:
             with options.resume.open("ab") as file:

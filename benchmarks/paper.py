@@ -19,6 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
+from attncheck._lib.executors import processes
 from attncheck._lib.measured import installed, table
 from attncheck.paper import draw, units
 from attncheck.paper.experiments import EXPERIMENTS, Configuration
@@ -119,7 +120,7 @@ def whole_run(scale: Scale, out: Path) -> Whole:
     manifest = manifest_of(0, scale.share)
     before = len(list((out / "data").glob("*.npz")))
     started = time.perf_counter()
-    data = settle_all(scale.names, out, manifest, scale.workers)
+    data = settle_all(scale.names, out, manifest, processes(scale.workers))
     publish(scale.names, out, data, manifest)
     wall = 0.0 if before else time.perf_counter() - started
     every = [unit for name in scale.names for unit in units.units_of(EXPERIMENTS[name])]

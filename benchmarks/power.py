@@ -20,7 +20,7 @@ from scipy import special
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
-from attncheck._lib.processes import spread
+from attncheck._lib.executors import Crew, in_order, processes
 from attncheck.calibration.power.text import percent
 from attncheck.checks.registry import PROPERTIES, check_named
 from attncheck.evidence.family import Outcome
@@ -123,9 +123,9 @@ def look(task: tuple[str, str, str, int, int]) -> list[Result]:
 def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
     """Iterate over what first looks see, at an exposure and at those that its draws are read at."""
     run, units = run_of(fault, exposure, profile, seed)
-    with spread(workers) as each:
+    with Crew(processes(workers)) as crew:
         tasks = [(fault, exposure, profile, seed, number) for number in range(len(units))]
-        results = list(itertools.chain.from_iterable(each(look, tasks)))
+        results = list(itertools.chain.from_iterable(in_order(crew, look, tasks)))
     for less in DRAWN[exposure]:
         fields = frozenset(EXPOSURES[less])
         some = [result for result in results if check_named(result.check).needs <= fields]

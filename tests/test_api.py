@@ -139,7 +139,7 @@ class TestResults:
     def test_same_digits_as_a_run_with_that_plan(self) -> None:
         report = small(properties="draws")
         run = report.run
-        assert [result["p_values"] for result in run.examine("draws", LAYER)[0]] == [
+        assert [result.p_values for result in run.examine("draws", LAYER)[0]] == [
             result.p_values for result in report.results
         ]
 

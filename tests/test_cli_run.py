@@ -23,7 +23,7 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.commands.cli import main
-from attncheck.commands.session import properties_folder
+from attncheck.commands.collected import properties_folder
 from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read
 from attncheck.records.writer import Writer
 
@@ -58,6 +58,9 @@ def crashing(layer, size, rng):
         os._exit(3)
     return collapsed(layer, size, rng)
 
+def killing(layer, size, rng):
+    os._exit(3)
+
 def broken(layer, size, rng):
     raise ValueError("not in\\nthe mood")
 
@@ -65,7 +68,7 @@ def slow(layer, size, rng):
     time.sleep(1)
     return collapsed(layer, size, rng)
 
-for function in (small, shifted, crashing, broken, slow):
+for function in (small, shifted, crashing, killing, broken, slow):
     function.supports = one_number
 """
 
@@ -224,7 +227,10 @@ def test_interrupted_run_is_gone_on_with(
     """The same digits, and nothing of what was there is examined again."""
     whole = shifted_run.record.read_bytes().splitlines(keepends=True)
     part, record = tmp_path / "part.jsonl", tmp_path / "whole.jsonl"
-    part.write_bytes(b"".join(whole[: 2 * len(whole) // 3]) + b'{"type": "result", "id"')
+    measured = [
+        place for place, line in enumerate(read(shifted_run.record)) if isinstance(line, Result) and line.seconds
+    ]
+    part.write_bytes(b"".join(whole[: measured[2 * len(measured) // 3]]) + b'{"type": "result", "id"')
     target = part if in_place else record
     before = seconds_of(part)
     done = examined(folder, some, "shifted", "--workers", "1", "--resume", str(part), record=str(target))
@@ -288,12 +294,24 @@ def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) 
     _incomplete(done)
 
 
-def test_run_of_a_simulator_that_crashes(folder: Path, few: Path, tmp_path: Path) -> None:
+def test_a_process_that_dies_once_changes_no_digit(folder: Path, few: Path, small_run: Done, tmp_path: Path) -> None:
     done = examined(folder, few, "crashing", "--workers", "1", record=str(tmp_path / "crashing.jsonl"))
     (folder / "crashed").unlink()
+    assert done.code == ExitCode.CONSISTENT, done.out + done.err
+    assert closing_of(done.record).digest == closing_of(small_run.record).digest
+
+
+def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_path: Path) -> None:
+    """What kills twice is incomplete, by name, and what was in progress beside it is there."""
+    done = examined(folder, few, "killing", "--workers", "2", record=str(tmp_path / "killing.jsonl"))
     assert done.code == ExitCode.INCOMPLETE, done.out + done.err
-    assert "the process that examined it crashed" in done.out
+    said = r"^NOT EXAMINED subject=cli_subjects:killing: draws on n=1 .*: its process died, and died again .*; mend the"
+    assert len(re.findall(said, done.out, flags=re.MULTILINE)) == 1, done.out
     _incomplete(done)
+    manifest, *results = [line for line in read(done.record) if isinstance(line, Manifest | Result)]
+    assert isinstance(manifest, Manifest)
+    missing = {each.unit for each in manifest.planned} - {each.unit for each in results if isinstance(each, Result)}
+    assert len(missing) == 1
 
 
 def test_run_whose_record_cannot_be_written(folder: Path, few: Path) -> None:

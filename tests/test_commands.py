@@ -233,8 +233,6 @@ def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.Ca
         conclusion=SimpleNamespace(verdict="violated"),
         summary=lambda color, verbose: "VIOLATED: mine",
     )
-    live: Any = SimpleNamespace(
-        report=report, rendered="", failed=[], unusable=["subject=mine: boom"], traceback="", interrupted=False
-    )
-    assert _conclude(live) == ExitCode.VIOLATED
+    taken: Any = SimpleNamespace(report=report, failed=[], unusable=["subject=mine: boom"], traceback="")
+    assert _conclude(taken, None) == ExitCode.VIOLATED
     assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "NOT EXAMINED subject=mine: boom"]

@@ -288,7 +288,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     opened = RunReport(run)
     for unit in units:
         opened.take(run.examine(unit.property_name, unit.case)[0])
-    assert opened.pool(1) == ([], [])
+    assert opened.pool() == ([], [])
     assert opened.finish()
     assert replay_result(record, f"{units[0].checks[2].name}@all") == 0
     assert replay_result(record, units[-1].result_id(units[-1].checks[2])) == 0

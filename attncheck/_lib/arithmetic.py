@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -59,6 +60,7 @@ def own_arithmetic() -> Iterator[None]:
         yield
 
 
+@functools.cache
 def in_use() -> str:
     """Return what rounds here: BLAS libraries with the kernels they chose for this processor, and numpy's SIMD.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -32,19 +34,6 @@ def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextlib.contextmanager
-def spread(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]]:
-    """Hand out what applies a function to many arguments as `map` does: here, or in a pool of processes.
-
-    The processes begin with the first argument, so that nothing is begun where there is none.
-    """
-    if workers == 1:
-        yield map
-        return
-    with pool_of(workers) as pool:
-        yield pool.map
 
 
 class _Pool(ProcessPoolExecutor):
@@ -87,7 +76,11 @@ def admit_interrupts() -> None:
 
 
 def _prepare() -> None:
-    """Set up a process of the pool: one thread, and an end without a traceback."""
+    """Set up a process of the pool: one thread, an end without a traceback, and no word of what it is called for.
+
+    A simulator that prints would print for each of its draws, into the bar of the process that reports.
+    """
+    sys.stdout = sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     threadpool_limits(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     admit_interrupts()

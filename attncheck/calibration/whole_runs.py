@@ -7,13 +7,11 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
-from attncheck._lib.processes import pool_of
+from attncheck._lib.executors import Crew, Hands, here, in_order
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.examples import strategy_of
-from attncheck.records.schema import Result, of_pool, run_digest
+from attncheck.records.schema import of_pool, run_digest
 from attncheck.runs.run import Run
 
 
@@ -81,9 +79,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
     units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
     run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
-    results = [
-        msgspec.convert(fields, Result) for unit in units for fields in run.examine(unit.property_name, unit.case)[0]
-    ]
+    results = [result for unit in units for result in run.examine(unit.property_name, unit.case)[0]]
     results += run.pool(results, cases={unit.case.key: unit.case for unit in units})[0]
     conclusion = run.conclude(results)
     looks, pool_looks = (
@@ -104,7 +100,11 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
 
 
 def whole_runs(
-    seeds: Iterable[int], profile: str, subject: str | None = None, workers: int = 1, false_alarm: float = 1e-6
+    seeds: Iterable[int],
+    profile: str,
+    subject: str | None = None,
+    hands: Hands | None = None,
+    false_alarm: float = 1e-6,
 ) -> Iterator[WholeRun]:
     """Iterate over whole runs in the order of their seeds, each as soon as it is done.
 
@@ -114,11 +114,11 @@ def whole_runs(
     profile : str
     subject : str, optional
         ``module:callable``; attncheck's literal simulator by default.
-    workers : int
-        Processes.
+    hands : Hands, optional
+        Who does the work; this process by default.
     false_alarm : float
         The budget of each run.
     """
     one = functools.partial(whole_run, profile=profile, subject=subject, false_alarm=false_alarm)
-    with pool_of(workers) as pool:
-        yield from pool.map(one, seeds)
+    with Crew(hands or here()) as crew:
+        yield from in_order(crew, one, list(seeds))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -33,23 +32,6 @@ def seed_of(text: str) -> int:
     7
     """
     return check_whole("seed", _number(text), 0, "pass a whole number")
-
-
-def processes_of(text: str) -> int:
-    """Return a number of processes; "auto" is one for each core.
-
-    Raises
-    ------
-    InputError
-        If it is neither "auto" nor a whole number of at least 1.
-
-    Examples
-    --------
-    >>> processes_of("2")
-    2
-    """
-    processes = os.cpu_count() or 1 if text == "auto" else _number(text)
-    return check_whole("workers", processes, 1, "pass a number of processes, or auto")
 
 
 def whole_of(field: str, text: str) -> int:

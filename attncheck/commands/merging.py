@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.executors import Crew
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.arguments import processes_of
+from attncheck._lib.hands import hands_of
 from attncheck.report import render_report
 from attncheck.runs.merge import OWED, Part, lacking, merged, with_looks_taken
 from attncheck.runs.reporting import RunReport
@@ -41,6 +42,7 @@ def take_owed(
     *,
     given: Sequence[str],
     workers: str,
+    executor: str | None,
     min_examined: str | None,
     report: Path | None,
     verbose: bool,
@@ -55,18 +57,16 @@ def take_owed(
         By default ATTNCHECK_SUBJECT, or attncheck's literal one.
     given : sequence of str
         Options that were given although the record settles them.
-    workers, min_examined, report, verbose
+    workers, executor, min_examined, report, verbose
         As for `attncheck run`.
     """
     if given:
         option = given[0].replace("_", "-")
         refuse("owed", str(path), f"settles {option} itself", f"leave --{option} out")
     named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
-    # 0 examines in this process, as one does.
-    processes = 1 if workers == "0" else processes_of(workers)
-    done, messages = with_looks_taken(
-        Part.read(path), Subject.of(named or DEFAULT_SUBJECT), processes, _least(min_examined)
-    )
+    with Crew(hands_of(executor, workers)) as crew:
+        wanted = Subject.of(named or DEFAULT_SUBJECT)
+        done, messages = with_looks_taken(Part.read(path), wanted, crew, _least(min_examined))
     if verbose:
         print("\n\n".join(messages))
     code = _told(done, verbose)

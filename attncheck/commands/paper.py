@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.arguments import Out, PublishedFigure, folder_of, processes_of, seed_of
+from attncheck.commands.arguments import Out, PublishedFigure, folder_of, seed_of
 
 
 def paper(
@@ -14,6 +14,7 @@ def paper(
     scale: float = 1.0,
     seed: str = "0",
     workers: str = "auto",
+    executor: str | None = None,
 ) -> int:
     """Repeat the paper's experiments at full size, beside what is computed exactly.
 
@@ -28,13 +29,17 @@ def paper(
     seed
         A whole number: the same seed gives the same digits with any number of workers.
     workers
-        Processes to use, or auto.
+        Processes to use, or auto; 0 does the work in this process.
+    executor
+        Who does the work in their place, as for attncheck run.
     """
+    from attncheck._lib.hands import hands_of
     from attncheck._lib.progress import progress_bar
     from attncheck.paper.publish import NUMBERS, PAGE, publish
     from attncheck.paper.run import manifest_of, names_of, settle_all
 
-    names, manifest, count = names_of(list(figure) or "all"), manifest_of(seed_of(seed), scale), processes_of(workers)
+    names, manifest = names_of(list(figure) or "all"), manifest_of(seed_of(seed), scale)
+    hands = hands_of(executor, workers)
     folder = folder_of(out)
     with progress_bar() as progress:
         task = progress.add_task("starting", total=None)
@@ -42,7 +47,7 @@ def paper(
         def told(done: int, total: int, name: str) -> None:
             progress.update(task, completed=done, total=total, description=name)
 
-        data = settle_all(names, folder, manifest, count, told)
+        data = settle_all(names, folder, manifest, hands, told)
     written = publish(names, folder, data, manifest)
     for path in written:
         if path.name in (NUMBERS, PAGE) or path.suffix == ".svg":

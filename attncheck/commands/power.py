@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from attncheck._lib.errors import check_choice
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
-from attncheck.commands.arguments import Out, ProfileName, processes_of, seed_of
+from attncheck.commands.arguments import Out, ProfileName, seed_of
 
 if TYPE_CHECKING:
     from attncheck.calibration.power import PowerEntry
@@ -23,7 +23,8 @@ def power(
     profile: ProfileName = "default",
     quick: bool = False,
     seed: str = "0",
-    workers: str = "1",
+    workers: str = "0",
+    executor: str | None = None,
     out: Annotated[Path | None, Out] = None,
 ) -> int:
     """Measure which known-wrong simulators are seen, and how surely.
@@ -39,21 +40,24 @@ def power(
     seed
         A whole number: the same seed gives the same digits.
     workers
-        Processes to use, or auto; with several the table comes at the end.
+        Processes to use, or auto; 0 measures in this process.
+    executor
+        Who does the work in their place, as for attncheck run.
     out
         Write the table as JSON to this file, for attncheck report --power.
     """
+    from attncheck._lib.hands import hands_of
     from attncheck.calibration.power import power_table
     from attncheck.calibration.power.text import to_json
     from attncheck.faults import FAULTS
 
-    number, processes = seed_of(seed), processes_of(workers)
+    number, hands = seed_of(seed), hands_of(executor, workers)
     names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in fault) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
     table = []
     looks = 0 if quick else _SEEDS
-    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=number, workers=processes):
+    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=number, hands=hands):
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from attncheck.looks.unit import Cost, Unit, run_unit
 from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.records.schema import Manifest, Result, Theory, of_pool, read, result_digest, theory_digest
 from attncheck.records.words import OWN_SUBJECTS
+from attncheck.runs.run import Run
 from attncheck.subject import Subject
 
 
@@ -82,17 +82,12 @@ def repeat(
 
 
 def _replay_theory(manifest: Manifest, recorded: Theory) -> int:
-    """Examine a statement of the theory again, which takes the test that states it; print both."""
-    from attncheck.commands.session import examine_properties  # pytest is slow to import
+    """Examine a statement of the theory again, by the test that states it; print both."""
+    from attncheck.commands.collected import collect, properties_folder, settle  # pytest is slow to import
 
-    name, _, case = recorded.id.partition("@")
-    with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "record.jsonl"
-        options = {"seed": str(manifest.seed), "profile": manifest.profile, "record": str(record)}
-        given = {f"--attncheck-{option}": value for option, value in options.items()}
-        examine_properties(given, "0", f"{name} and {case}")
-        lines = list(read(record)) if record.exists() else []
-    found = [line for line in lines if isinstance(line, Theory) and line.id == recorded.id]
+    run = Run.of(subject=None, seed=manifest.seed, profile=manifest.profile, false_alarm=1e-6, record=None)
+    stated = [each for each in collect(run, properties_folder()).stated if each.id == recorded.id]
+    found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:
         refuse("id", recorded.id, "is not stated by this version", "replay with the version of the record")
     same = theory_digest(recorded) == theory_digest(found[0])

@@ -22,6 +22,7 @@ def run(
     record: Path = RECORD,
     report: Path | None = None,
     workers: str = "auto",
+    executor: str | None = None,
     only: list[str] | None = None,
     resume: Path | None = None,
     shard: str | None = None,
@@ -50,6 +51,9 @@ def run(
         Render the record as an HTML page at the end, to this path.
     workers
         Processes to use, or auto; 0 examines in this process.
+    executor
+        Who does the work in their place: MODULE:MAKE, which returns a concurrent.futures.Executor, or
+        dask:tcp://HOST:PORT. --workers is how much an executor has at a time.
     only
         A property to examine, such as scores, and no other; may be given several times.
     resume
@@ -77,6 +81,7 @@ def run(
             subject,
             given=[name for name, was in given.items() if was],
             workers=workers,
+            executor=executor,
             min_examined=min_examined,
             report=report,
             verbose=verbose,
@@ -93,6 +98,7 @@ def run(
         record=record,
         report=report,
         workers=workers,
+        executor=executor,
         only=only or [],
         resume=resume,
         shard=shard,

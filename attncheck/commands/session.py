@@ -1,8 +1,4 @@
-"""`attncheck run`: the properties, without knowing pytest.
-
-pytest still runs them, on the properties that come with the package and on nothing else: no configuration,
-plugin or conftest of the folder it is called in. So the record and its digest are the same as pytest's.
-"""
+"""`attncheck run`: the properties, on whoever does the work. The record and its digest are those of pytest."""
 
 from __future__ import annotations
 
@@ -13,13 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import InputError
+from attncheck._lib.executors import Crew, Lost
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.hands import hands_of
 from attncheck._lib.progress import progress_bar
-from attncheck._lib.version import PACKAGE
+from attncheck.commands.collected import Collected, Settled, Stated, collect, properties_folder, settle
 from attncheck.commands.live import Live
+from attncheck.layers.case import Case
+from attncheck.looks.unit import Unit
+from attncheck.report import render_report
+from attncheck.runs.earlier import set_aside
+from attncheck.runs.pieces import Examined, examine
+from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
 
@@ -34,18 +36,17 @@ def run_properties(
     record: Path,
     report: Path | None,
     workers: str,
+    executor: str | None,
     only: Sequence[str],
     resume: Path | None,
     shard: str | None,
     verbose: bool,
 ) -> int:
     """Run the properties and print what they come to; the arguments are those of `attncheck run`."""
-    number = str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed
-    processes = _processes(workers)
-    named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
-    examined = Run.of(
-        subject=named,
-        seed=number,
+    hands = hands_of(executor, workers)
+    run = Run.of(
+        subject=(os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject,
+        seed=str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed,
         profile=profile,
         false_alarm=false_alarm,
         draws=draws,
@@ -55,93 +56,161 @@ def run_properties(
         resume=resume,
         shard=shard,
     )
-    print(examined.header(), flush=True)
-    options = {
-        "--attncheck-profile": profile,
-        "--attncheck-subject": examined.subject.name,
-        "--attncheck-seed": number,
-        "--attncheck-false-alarm": false_alarm,
-        "--attncheck-record": str(record),
-        **({} if draws is None else {"--attncheck-draws": draws}),
-        **({} if min_examined is None else {"--attncheck-min-examined": min_examined}),
-        **({"--attncheck-only": ",".join(only)} if only else {}),
-        **({} if resume is None else {"--attncheck-resume": str(resume)}),
-        **({} if shard is None else {"--attncheck-shard": shard}),
-        **({} if report is None else {"--attncheck-report": str(report)}),
-    }
-    live = examine_properties(options, processes, verbose=verbose)
-    return _conclude(live, verbose)
+    print(run.header(), flush=True)
+    with _own_storage(), progress_bar() as progress, Crew(hands) as crew:
+        live = Live(progress, run, verbose)
+        collected = collect(run, properties_folder())
+        set_aside(resume, record)
+        taken = Taken(RunReport(collected.run), crew, live)
+        try:
+            taken.all_of(collected)
+        except KeyboardInterrupt:
+            taken.report.stop()
+            print(_summary(taken.report, verbose), flush=True)
+            raise
+        except InputError:
+            taken.report.stop()  # what is there stays readable, and is gone on with
+            raise
+    taken.report.finish()
+    return _conclude(taken, report, verbose)
 
 
-def properties_folder() -> Path:
-    """Return where the properties are: in the installed package, or beside it in a clone.
+class Taken:
+    """Takes what pieces of work come to into a report.
 
-    Raises
-    ------
-    InputError
-        If they are in neither place.
+    Parameters
+    ----------
+    report : RunReport
+    crew : Crew
+    live : Live
+
+    Attributes
+    ----------
+    unusable : list of str
+        What was wrong with the subject where results are missing, each once.
+    traceback : str
+        Where it failed first.
+    failed : list of str
+        Statements of the theory that could not be examined.
     """
-    package = PACKAGE
-    for folder in (package / "properties", package.parent / "properties"):
-        if folder.is_dir():
-            return folder
-    refuse("properties", str(package), "are not installed", "install attncheck again")
 
+    def __init__(self, report: RunReport, crew: Crew, live: Live) -> None:
+        self.report = report
+        self.unusable: list[str] = []
+        self.traceback = ""
+        self.failed: list[str] = []
+        self._crew = crew
+        self._live = live
 
-def _processes(workers: str) -> str:
-    if workers != "auto" and not workers.isdecimal():
-        refuse("workers", workers, "is not a number of processes", "pass a whole number, or auto")
-    return workers
+    def all_of(self, collected: Collected) -> None:
+        """Examine statements and units, and then the pools that they make."""
+        run = collected.run
+        self._live.begin(len(collected.units) + len(collected.stated))
+        left = [stated for stated in collected.stated if not self._kept(run, stated)]
+        for place, settled in self._crew.gather(settle, left):
+            self._state(left[place], settled)
+        self._units(run, collected.units)
+        self._live.together()
+        cases: dict[str, Case] = {unit.case.key: unit.case for unit in collected.units}
+        pools, failed = self.report.pool(self._crew, cases)
+        self.report.take(pools)
+        self._live.took_pools(pools)
+        for text in failed:
+            self._fail(text)
 
+    def _fail(self, text: str) -> None:
+        """Take what was wrong with the subject."""
+        self.report.take_failure(text)
+        if text not in self.unusable:
+            self.unusable.append(text)
 
-def examine_properties(options: Mapping[str, str], workers: str, keyword: str = "", verbose: bool = False) -> Live:
-    """Run pytest on the properties, or on those with a keyword, with a terminal of our own."""
-    folder = properties_folder()
-    arguments = [str(folder), "-c", os.devnull, "--rootdir", str(folder), "--confcutdir", str(folder)]
-    arguments += ["--import-mode", "importlib", "-p", "no:cacheprovider", "-p", "no:terminal"]
-    arguments += ["-p", "xdist.plugin", "-p", "attncheck.pytest_plugin", "-n", workers]
-    arguments += [f"{name}={value}" for name, value in options.items()]
-    arguments += ["-k", keyword] if keyword else []
-    with progress_bar() as progress, _plain_pytest():
-        live = Live(progress, Path(options["--attncheck-record"]), options.get("--attncheck-subject", ""), verbose)
-        code = pytest.main(arguments, plugins=[live])
-    if live.report is None and not (live.failed or live.unusable or live.interrupted):
-        raise InputError(f"properties={folder}: pytest ended with {code!r} before anything was examined; see above")
-    return live
+    def _kept(self, run: Run, stated: Stated) -> bool:
+        """Take over a statement that an interrupted run has examined, if it has."""
+        earlier = run.earlier.theory.get(stated.id)
+        if earlier is None or earlier.verdict != "consistent":
+            return False
+        self.report.take_theory(earlier)
+        self._live.took(stated.module)
+        return True
+
+    def _state(self, stated: Stated, settled: Settled | Lost) -> None:
+        if isinstance(settled, Lost):
+            self.failed.append(f"{stated.module}::{stated.test}[{stated.id}]: {settled.reason}")
+        elif settled.theory is None:
+            self.failed.append(settled.failure)
+        else:
+            self.report.take_theory(settled.theory)
+        self._live.took(stated.module.removeprefix("test_"))
+
+    def _units(self, run: Run, units: Sequence[Unit]) -> None:
+        subject = run.subject.name if self._crew.hands.travels else run.subject
+        pieces = [run.piece(unit, subject) for unit in units]
+        left = []
+        for piece in pieces:
+            if kept := run.kept(piece):
+                self._take(piece.unit, Examined(kept))
+            else:
+                left.append(piece)
+        costs: Mapping[str, float] = run.costs([piece.unit for piece in left])
+        # The dearest first, so that nobody has one left when all others are done.
+        left.sort(key=lambda piece: -costs[piece.unit.id])
+        for place, examined in self._crew.gather(examine, left):
+            self._take(left[place].unit, examined)
+
+    def _take(self, unit: Unit, examined: Examined | Lost) -> None:
+        if isinstance(examined, Lost):
+            problem = f"{examined.reason}; mend the simulator"
+            where = f"{unit.property_name} on {unit.case.describe()}"
+            examined = Examined([], f"subject={self.report.run.subject.name}: {where}: {problem}")
+        self.report.take(examined.results)
+        if examined.unusable:
+            self._fail(examined.unusable)
+            self.traceback = self.traceback or examined.traceback
+        self._live.took(unit.property_name, examined.results)
 
 
 @contextmanager
-def _plain_pytest() -> Iterator[None]:
-    """Keep pytest, here and in its workers, from what the environment would add to it."""
-    kept = dict(os.environ)
-    # hypothesis keeps notes in the current folder, which is not ours.
+def _own_storage() -> Iterator[None]:
+    """Keep hypothesis, here and in processes that are begun, from notes in the current folder, which is not ours."""
+    name = "HYPOTHESIS_STORAGE_DIRECTORY"
+    before = os.environ.get(name)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as scratch:
-        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
-            os.environ.pop(name, None)
-        os.environ.update(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", HYPOTHESIS_STORAGE_DIRECTORY=scratch)
+        os.environ[name] = scratch
         try:
             yield
         finally:
-            os.environ.clear()
-            os.environ.update(kept)
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
 
 
-def _conclude(live: Live, verbose: bool = False) -> int:
-    """Print the summary and what is not in it; return the exit code."""
+def _summary(report: RunReport, verbose: bool) -> str:
     sys.stdout.flush()
-    report = live.report
-    if report is not None:
-        print(report.summary(sys.stdout.isatty(), verbose))
-    if live.rendered:
-        print(live.rendered)
-    for text in sorted(live.failed):
+    return report.summary(sys.stdout.isatty(), verbose)
+
+
+def _conclude(taken: Taken, page: Path | None, verbose: bool = False) -> int:
+    """Print the summary and what is not in it; return the exit code."""
+    report, unusable, failed = taken.report, taken.unusable, taken.failed
+    print(_summary(report, verbose))
+    if page is not None:
+        print(_rendered(report, page))
+    for text in sorted(set(failed)):
         print(f"FAILED {text}")
-    if live.interrupted:
-        raise KeyboardInterrupt
-    if live.unusable:
-        more = f" (and {len(live.unusable) - 1} more like it)" if len(live.unusable) > 1 else ""
-        print("\n".join(filter(None, (f"NOT EXAMINED {live.unusable[0]}{more}", live.traceback))))
-    verdict = "incomplete" if report is None or report.conclusion is None else report.conclusion.verdict
-    if report is not None and report.failure and verdict != "violated":
+    if unusable:
+        more = f" (and {len(unusable) - 1} more like it)" if len(unusable) > 1 else ""
+        print("\n".join(filter(None, (f"NOT EXAMINED {unusable[0]}{more}", taken.traceback))))
+    assert report.conclusion is not None
+    verdict = report.conclusion.verdict
+    if report.failure and verdict != "violated":
         raise InputError(report.failure)
-    return ExitCode.of(verdict) if verdict != "consistent" or not live.failed else ExitCode.VIOLATED
+    return ExitCode.of(verdict) if verdict != "consistent" or not failed else ExitCode.VIOLATED
+
+
+def _rendered(report: RunReport, page: Path) -> str:
+    """Render a record; say where the page is, or why there is none: the verdict stands either way."""
+    assert report.run.record is not None
+    try:
+        return f"Report: {render_report(report.run.record, out=page)}"
+    except Exception as error:
+        return f"Report: not written, {type(error).__name__}: {error}"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import msgspec
-from threadpoolctl import threadpool_limits
 
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.executors import Crew, Hands, Lost, here
 from attncheck._lib.files import write_whole
-from attncheck._lib.processes import pool_of
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.units import Task
@@ -67,7 +65,7 @@ def settle_all(
     names: Sequence[str],
     out: Path,
     manifest: PaperRun,
-    workers: int = 1,
+    hands: Hands | None = None,
     told: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Path:
     """Perform what is not in the folder yet.
@@ -78,8 +76,8 @@ def settle_all(
         From `names_of`.
     out : Path
     manifest : PaperRun
-    workers : int
-        Processes; with 1 this one does the work.
+    hands : Hands, optional
+        Who does the work; this process by default.
     told : callable
         Called with how many units are done, how many there are, and what was done last.
 
@@ -93,33 +91,33 @@ def settle_all(
     InputError
         If the folder cannot be written or holds another run.
     """
-    workers = check_whole("workers", workers, 1, "pass a number of processes, or auto")
     data = _claimed(Path(out), manifest)
     wanted = [unit for name in names for unit in units.units_of(EXPERIMENTS[name])]
     left = sorted(units.pending(wanted, data, manifest.seed, manifest.scale), key=lambda unit: -unit.cost)
     done = len(wanted) - len(left)
     told(done, len(wanted), "kept from before" if done else "starting")
-    for unit in _performed(left, data, manifest, min(workers, len(left))):
+    for unit in _performed(left, data, manifest, hands or here()):
         done += 1
         told(done, len(wanted), f"{unit.experiment}, {unit.subject.label}")
     return data
 
 
-def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, workers: int) -> Iterator[Task]:
-    """Perform units; iterate over them as they are done."""
-    if workers <= 1:
-        with threadpool_limits(1):
-            for unit in left:
-                yield units.settle(unit, data, manifest.seed, manifest.scale)
-        return
-    try:
-        with pool_of(workers) as pool:
-            futures = [pool.submit(units.settle, unit, data, manifest.seed, manifest.scale) for unit in left]
-            for future in as_completed(futures):
-                yield future.result()
-    except BrokenProcessPool:
-        remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
-        raise InputError(f"workers={workers}: a process ended before its work; {remedy}") from None
+def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, hands: Hands) -> Iterator[Task]:
+    """Perform units, and write their files here; iterate over them as they are done.
+
+    Raises
+    ------
+    InputError
+        If a unit ended its process twice.
+    """
+    perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
+    with Crew(hands) as crew:
+        for place, arrays in crew.gather(perform, left):
+            if isinstance(arrays, Lost):
+                remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
+                raise InputError(f"executor={hands.name}: {left[place].subject.label}: {arrays.reason}; {remedy}")
+            units.keep(left[place], arrays, data, manifest.seed, manifest.scale)
+            yield left[place]
 
 
 def _claimed(out: Path, manifest: PaperRun) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest, given_fields, seed_sequence
@@ -103,8 +104,9 @@ def units_of(experiment: Experiment) -> list[Task]:
     return [*(Task(experiment.name, each) for each in experiment.exact), *sampled]
 
 
+@own_arithmetic()
 def perform(unit: Task, seed: int, scale: float) -> Arrays:
-    """Return the numbers of a unit, and the processor seconds that they took.
+    """Return the numbers of a unit, and the processor seconds that they took: with one BLAS thread, in any process.
 
     Parameters
     ----------
@@ -186,10 +188,9 @@ def pending(units: Iterable[Task], folder: Path, seed: int, scale: float) -> Ite
     return (unit for unit in units if load(unit.path(folder), _keyed(unit, seed, scale)) is None)
 
 
-def settle(unit: Task, folder: Path, seed: int, scale: float) -> Task:
-    """Perform a unit and write its file; return it."""
-    save(unit.path(folder), perform(unit, seed, scale), _keyed(unit, seed, scale))
-    return unit
+def keep(unit: Task, arrays: Mapping[str, NDArray[Any]], folder: Path, seed: int, scale: float) -> Path:
+    """Write the file of a unit that was performed; return its path."""
+    return save(unit.path(folder), arrays, _keyed(unit, seed, scale))
 
 
 def recall(unit: Task, folder: Path, seed: int, scale: float) -> Arrays:

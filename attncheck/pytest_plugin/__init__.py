@@ -8,7 +8,6 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
@@ -23,13 +22,13 @@ from attncheck.pytest_plugin import sharing, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.pytest_plugin.shipped import Shipped, parcel, ship, shipped
-from attncheck.pytest_plugin.statements import Statement
 
 if TYPE_CHECKING:
     from attncheck.frameworks.result import Inspection
     from attncheck.layers.case import Case
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
+    from attncheck.runs.statements import Statement
 
 __all__ = ["Hold", "Note", "Reporter", "examines", "shipped", "theory"]
 
@@ -109,10 +108,11 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
-    if (earlier := config.option.attncheck_resume) is not None and earlier == config.option.attncheck_record:
-        config.option.attncheck_resume = f"{earlier}.interrupted"
-        if Path(earlier).exists():
-            Path(earlier).replace(config.option.attncheck_resume)  # the record of this run goes where it was
+    if config.option.attncheck_resume is not None:
+        from attncheck.runs.earlier import set_aside
+
+        aside = set_aside(Path(config.option.attncheck_resume), Path(config.option.attncheck_record))
+        config.option.attncheck_resume = str(aside)
 
 
 def _interrupts_held() -> bool:
@@ -143,26 +143,21 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per layer of a marked test, or per case of a statement of the theory."""
     config, definition = metafunc.config, metafunc.definition
-    parameter = next((name for name in ("layer", "case", "stack") if name in metafunc.fixturenames), "")
     if mark := definition.get_closest_marker(EXAMINES):
+        from attncheck.runs.statements import argument_of
+
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
         run, given = _run_of(config), [(unit.id, unit.case.describe(), [unit.case]) for unit in units]
-        metafunc.parametrize(parameter, sharing.rows(config, run.shard, "units", run.costs(units), given))
+        rows = sharing.rows(config, run.shard, "units", run.costs(units), given)
+        metafunc.parametrize(argument_of(metafunc.fixturenames), rows)
     elif mark := definition.get_closest_marker(THEORY):
+        from attncheck.runs.statements import cases_of
+
         key, strategy = mark.args
-        cases = [dict(zip(mark.kwargs, values, strict=True)) for values in itertools.product(*mark.kwargs.values())]
-        if _run_of(config).only:
-            cases = []
-        elif strategy is not None:
-            cases = [{parameter: each} for each in _collectable(lambda: _drawn(config, strategy, key))]
+        names = metafunc.fixturenames
+        cases = _collectable(lambda: cases_of(_run_of(config), key, strategy, mark.kwargs, names))
         statements.parametrize(metafunc, key, cases, _run_of(config).shard)
-
-
-def _drawn(config: pytest.Config, strategy: Any, key: str) -> list[Any]:
-    """Return the cases that a statement is examined on; none where the profile leaves the theory out."""
-    run = _run_of(config)
-    return run.drawn(strategy, key) if run.profile.theory else []
 
 
 def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
@@ -200,7 +195,7 @@ def note(request: pytest.FixtureRequest) -> Generator[Note, None, None]:
     from attncheck._lib.arithmetic import own_arithmetic
 
     with own_arithmetic():
-        yield request.node.stash.setdefault(_NOTE, Statement(*request.param))
+        yield request.node.stash.setdefault(_NOTE, request.param)
 
 
 @pytest.fixture
@@ -209,6 +204,8 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
     It fails the test if the property is violated, and skips it if nothing could be examined.
     """
+    import msgspec
+
     from attncheck._lib.errors import InputError, foreign_traceback
     from attncheck.records.words import telling
 
@@ -222,11 +219,11 @@ def hold(request: pytest.FixtureRequest) -> Hold:
         except InputError as error:
             results, message = [], str(error)
             sent["unusable"], sent["traceback"] = message, foreign_traceback(error)
-        sent["results"] += results
+        sent["results"] += msgspec.to_builtins(results)
         if message:
             pytest.fail("\n".join(filter(None, (message, sent["traceback"]))), pytrace=False)
-        if not any(result["p_values"] for result in results):
-            pytest.skip(telling(Counter(result["reason"] for result in results)))
+        if not any(result.p_values for result in results):
+            pytest.skip(telling(Counter(result.reason for result in results)))
 
     return examine
 
@@ -251,7 +248,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and _SHIPPED in item.stash:
         ship(report, item.stash[_SHIPPED])
     elif call.when == "call" and _NOTE in item.stash:
-        ship(report, parcel(theory=item.stash[_NOTE].shipped(call)))
+        ship(report, parcel(theory=statements.told(item.stash[_NOTE], call)))
     return report
 
 
@@ -273,12 +270,17 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 def _take_pools(config: pytest.Config) -> None:
     """Examine the pools, with as many processes as there were workers; a violated one is a failed report."""
-    processes = getattr(config.option, "numprocesses", None) or 1
-    found, failed = config.stash[_REPORT].pool(int(processes))
+    import msgspec
+
+    from attncheck._lib.executors import Crew, processes
+
+    report = config.stash[_REPORT]
+    with Crew(processes(int(getattr(config.option, "numprocesses", None) or 1))) as crew:
+        violated, failed = report.pool(crew)
     for text in failed:
         _report_failure(config, "pools", parcel(unusable=text), text)
-    for result, message in found:
-        _report_failure(config, f"pools[{result['id']}]", parcel(results=[result]), message)
+    for result in violated:
+        _report_failure(config, f"pools[{result.id}]", parcel([msgspec.to_builtins(result)]), report.message(result))
 
 
 def _report_failure(config: pytest.Config, name: str, sent: Shipped, message: str) -> None:

@@ -24,11 +24,15 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results of a finished item."""
+        import msgspec
+
+        from attncheck.records.schema import Result, Theory
+
         came = shipped(report)
-        self.report.take(came["results"])
+        self.report.take(msgspec.convert(came["results"], list[Result]))
         self.report.take_failure(came["unusable"])
         if came["theory"] is not None:
-            self.report.take_theory(came["theory"])
+            self.report.take_theory(msgspec.convert(came["theory"], Theory))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -73,6 +73,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     ``picture`` shows the look that decided, see
     `attncheck.evidence.pictures`. ``summary`` is what the first look left to be added up with other cases, see
     `attncheck.evidence.summaries`. The result of a pool has ``{"pool": what, "of": keys of cases}`` for a case.
+    ``arithmetic`` is what rounded, where it is not what the manifest has.
     """
 
     id: str
@@ -107,12 +108,14 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     picture: dict[str, Any] | None = None
     at_most: bool = False
     summary: dict[str, Any] | None = None
+    arithmetic: str = ""
 
 
 class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
     """One statement of the theory on one case, computed or drawn without the subject: no looks decided on it.
 
-    ``verdict`` is "consistent" or "violated"; ``numbers`` are what the statement is about, by name.
+    ``verdict`` is "consistent" or "violated"; ``numbers`` are what the statement is about, by name. ``arithmetic`` is
+    what rounded, where it is not what the manifest has.
     """
 
     id: str
@@ -122,6 +125,7 @@ class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
     case: str
     reason: str
     seconds: float
+    arithmetic: str = ""
 
     @property
     def name(self) -> str:

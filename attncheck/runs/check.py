@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.progress import counted_off
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
@@ -195,9 +193,7 @@ def check(
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
     examined = counted_off(units, "examining") if progress else units
-    single = [
-        msgspec.convert(fields, Result) for unit in examined for fields in run.examine(unit.property_name, unit.case)[0]
-    ]
+    single = [result for unit in examined for result in run.examine(unit.property_name, unit.case)[0]]
     pools, failed = run.pool(single, cases={unit.case.key: unit.case for unit in units})
     if failed:
         raise InputError(failed[0])

@@ -61,6 +61,16 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> Earlier:
     return Earlier(whole, theory)
 
 
+def set_aside(earlier: Path | None, record: Path) -> Path | None:
+    """Return where the record of an interrupted run is, after its name was cleared if this run writes to it."""
+    if earlier is None or earlier != record:
+        return earlier
+    aside = earlier.with_name(f"{earlier.name}.interrupted")
+    if earlier.exists():
+        earlier.replace(aside)
+    return aside
+
+
 def _owed(unit: str) -> int:
     """Return how many results a unit has."""
     return len(checks_of(unit.partition("@")[0]))

@@ -6,11 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.executors import Crew
 from attncheck._lib.streams import digest
 from attncheck._lib.words import listed
 from attncheck.evidence.budget import Budget
@@ -22,6 +23,8 @@ from attncheck.records.schema import Closing, Manifest, Result, Theory, case_key
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import Subject
+
+_Line = TypeVar("_Line", Result, Theory)
 
 #: Why a merged run is incomplete where its pools are suspicious.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
@@ -158,7 +161,7 @@ def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) ->
     for part in ordered:
         _hand_over(part, report)
     pools, owed = run.pool(report.results, lambda look, looks: [OWED for _ in looks])
-    report.take([msgspec.to_builtins(each) for each in pools])
+    report.take(pools)
     for text in owed:
         report.take_failure(text)
     report.causes = _causes(ordered)
@@ -167,7 +170,7 @@ def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) ->
 
 
 def with_looks_taken(
-    part: Part, subject: Subject, processes: int = 1, min_examined: int | None = None
+    part: Part, subject: Subject, crew: Crew | None = None, min_examined: int | None = None
 ) -> tuple[RunReport, list[str]]:
     """Take the further looks that a run owes, write its record anew, and return it with what the violated pools say.
 
@@ -177,8 +180,8 @@ def with_looks_taken(
         Of a whole run: all single results are there.
     subject : Subject
         The simulator of the run.
-    processes : int
-        How many share the looks.
+    crew : Crew, optional
+        Who takes the looks; this process by default.
     min_examined : int, optional
         Examined results below which the run is inconclusive.
 
@@ -201,12 +204,12 @@ def with_looks_taken(
     known: dict[str, Case] = {key: read_case(case, trust=(module,)) for key, case in cases.items()}
     report = RunReport(run, manifest)
     _hand_over(part, report)
-    told, failed = report.pool(processes, known)
-    report.take([fields for fields, _ in told])
+    violated, failed = report.pool(crew, known)
+    report.take(violated)
     for text in failed:
         report.take_failure(text)
     report.finish()
-    return report, [message for _, message in told]
+    return report, list(map(report.message, violated))
 
 
 def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
@@ -233,11 +236,17 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
 
 def _hand_over(part: Part, report: RunReport) -> None:
     """Let a report take what a record has."""
-    report.take([msgspec.to_builtins(each) for each in part.results])
+    rounded = part.manifest.machine.get("arithmetic", "")
+    report.take([_rounded(each, rounded) for each in part.results])
     for statement in part.theory:
-        report.take_theory(msgspec.to_builtins(statement))
+        report.take_theory(_rounded(statement, rounded))
     for text in part.closing.failed if part.closing else []:
         report.take_failure("" if text == OWED else text)
+
+
+def _rounded(line: _Line, arithmetic: str) -> _Line:
+    """Return a line that says what rounded, beside the manifest of its part."""
+    return line if line.arithmetic else msgspec.structs.replace(line, arithmetic=arithmetic)
 
 
 def _absent(layer: Any, size: int, rng: Any) -> NoReturn:

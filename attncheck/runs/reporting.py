@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import BrokenExecutor
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.processes import spread
+from attncheck._lib.executors import Crew, Lost
 from attncheck._lib.words import printable
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion, Finding
@@ -22,6 +22,8 @@ from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
+
+_Line = TypeVar("_Line", Result, Theory)
 
 # Errors of a subject that a record keeps, and how much of each.
 _FAILURES, _LONGEST = 20, 400
@@ -51,20 +53,26 @@ class RunReport:
         if run.record is None:
             refuse("record", None, "is missing", "pass the path that the record goes to")
         self._writer = Writer(run.record)
-        self._writer.write(manifest or run.manifest())
+        first = manifest or run.manifest()
+        self._arithmetic = first.machine.get("arithmetic", "")
+        self._writer.write(first)
 
-    def take(self, results: Sequence[Mapping[str, Any]]) -> None:
+    def take(self, results: Sequence[Result]) -> None:
         """Take the results of one unit."""
-        for fields in results:
-            result = msgspec.convert(fields, Result)
+        for result in map(self._told, results):
             self.results.append(result)
             self._write(result)
 
-    def take_theory(self, fields: Mapping[str, Any]) -> None:
+    def take_theory(self, statement: Theory) -> None:
         """Take one statement of the theory."""
-        statement = msgspec.convert(fields, Theory)
+        statement = self._told(statement)
         self.theory.append(statement)
         self._write(statement)
+
+    def _told(self, line: _Line) -> _Line:
+        """Return a line that names what rounded where that is not what the manifest has."""
+        same = line.arithmetic == self._arithmetic
+        return msgspec.structs.replace(line, arithmetic="") if same else line
 
     def take_failure(self, message: str) -> None:
         """Take what was wrong with the subject where a unit has no results; the record says it at its end."""
@@ -76,33 +84,33 @@ class RunReport:
         """What was wrong where results are missing, each once."""
         return sorted(self._failed)
 
-    def pool(
-        self, processes: int, cases: Mapping[str, Case] | None = None
-    ) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:
-        """Examine the pools and take their results, but for violated ones: return these, each with its message.
+    def pool(self, crew: Crew | None = None, cases: Mapping[str, Case] | None = None) -> tuple[list[Result], list[str]]:
+        """Examine the pools and take their results, but for violated ones: return these.
 
         What was wrong with further looks comes second: the pools concerned have no results.
 
         Parameters
         ----------
-        processes : int
-            How many processes share further looks; 1 for this one.
+        crew : Crew, optional
+            Who takes further looks; this process by default.
         cases : mapping of str to Case, optional
             Cases by key, where they are at hand.
         """
-        try:
-            with spread(processes) as each:
-                pools, failed = self.run.pool(self.results, each, cases)
-        except BrokenExecutor:
-            problem = "a process died in a further look at pools; mend the simulator"
-            return [], [f"subject={self.run.subject.name}: {problem}"]
+        spread = None if crew is None or not crew.hands.travels else functools.partial(self._spread, crew)
+        pools, failed = self.run.pool(self.results, spread, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
-        self.take([msgspec.to_builtins(result) for result in pools if result not in bad])
-        told = [
-            (msgspec.to_builtins(result), explain([result], self.run.record, subject=self.run.subject.name))
-            for result in bad
-        ]
-        return told, failed
+        self.take([result for result in pools if result not in bad])
+        return bad, failed
+
+    def _spread(self, crew: Crew, function: Callable[[Any], Any], looks: Iterable[Any]) -> list[Any]:
+        """Apply a function to further looks, as `map` does: a look that ended its process says so."""
+        who = f"subject={self.run.subject.name}: a further look at pools"
+        left = crew.results(function, list(looks))
+        return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, Lost) else one for one in left]
+
+    def message(self, result: Result) -> str:
+        """Return what a person needs to know of a violated result."""
+        return explain([result], self.run.record, subject=self.run.subject.name)
 
     def finish(self, *more: Finding) -> bool:
         """Conclude, write the closing line, and return whether the run is consistent and written down.
@@ -125,6 +133,11 @@ class RunReport:
         self._write(closing)
         self._writer.close()
         return self.conclusion.verdict == "consistent" and not self.failure
+
+    def stop(self) -> None:
+        """Conclude a run that was interrupted, at once: without a search for causes."""
+        self.run = dataclasses.replace(self.run, explains=False)
+        self.finish()
 
     def summary(self, color: bool = False, verbose: bool = False) -> str:
         """Return what the run comes to, for a terminal."""

@@ -9,29 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of, property_key
-from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.messages import explain
-from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
-from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.looks.examples import draw_examples, program_anchors
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.stand_ins import stand_in
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.unit import Cost, Unit, violated
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.earlier import Earlier, earlier_of
+from attncheck.runs.pieces import Piece
 from attncheck.runs.shards import Shard
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
@@ -247,38 +243,25 @@ class Run:
             for unit in units
         }
 
-    def examine(self, name: str, case: Case) -> tuple[list[dict[str, Any]], str]:
-        """Examine a property on a layer; return its results as built-in types, and a message if violated."""
-        unit = Unit(name, case)
-        cost = Cost(self.affordable(case), self.level, self.profile.power)
-        results = self.earlier.units.get(unit.id, [])
-        if not results or (results[0].level, results[0].affordable) != (cost.level, cost.affordable):
-            results = self._examined(unit, cost)
-        return [msgspec.to_builtins(result) for result in results], explain(
-            results, self.record, subject=self.subject.name
-        )
+    def examine(self, name: str, case: Case) -> tuple[list[Result], str]:
+        """Examine a property on a layer; return its results, and a message if it is violated."""
+        piece = self.piece(Unit(name, case), self.subject)
+        results = self.kept(piece) or piece.results()
+        return results, explain(results, self.record, subject=self.subject.name)
 
-    def _examined(self, unit: Unit, cost: Cost) -> list[Result]:
-        with own_arithmetic():
-            results = run_unit(unit, self.subject, self.seed, cost)
-            return self._explained(unit, results, cost) if self.explains and violated(results) else results
+    def piece(self, unit: Unit, subject: Subject | str) -> Piece:
+        """Return a unit with all that its results depend on; a subject that is named is imported where it is used."""
+        cost = Cost(self.affordable(unit.case), self.level, self.profile.power)
+        return Piece(subject, self.seed, unit, cost, self.explains)
 
-    def _explained(self, unit: Unit, results: Sequence[Result], cost: Cost) -> list[Result]:
-        """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""
-        worst = violated(results)[0]
-        smaller = illustration(unit, worst.check, self.subject, self.seed, cost)
-        diagnosis: list[str] = []
-        with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
-            diagnosis = diagnose(unit, self.subject, self.seed)
-        return [
-            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller)
-            if result.verdict == Verdict.VIOLATED
-            else result
-            for result in results
-        ]
+    def kept(self, piece: Piece) -> list[Result]:
+        """Return the results of a piece that an interrupted run has left, if it has."""
+        results, cost = self.earlier.units.get(piece.unit.id, []), piece.cost
+        same = results and (results[0].level, results[0].affordable) == (cost.level, cost.affordable)
+        return results if same else []
 
     def pool(
-        self, results: Sequence[Result], each: Map = map, cases: Mapping[str, Case] | None = None
+        self, results: Sequence[Result], each: Map | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
         """Return the results of the pools, once those of all cases are there, and why pools have none.
 
@@ -288,17 +271,17 @@ class Run:
         ----------
         results : sequence of Result
             Of single cases.
-        each : callable
-            Applies a function to further looks, as `map` does.
+        each : callable, optional
+            Applies a function to further looks, as `map` does, and imports the subject; this process by default.
         cases : mapping of str to Case, optional
             Cases by key, where they are at hand.
         """
         if self.shard is not None:
             return [], []
-        subject = self.subject if each is map else self.subject.name
+        subject = self.subject if each is None else self.subject.name
         bad = [case_key(result) for result in violated(results)]
         with own_arithmetic():
-            return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each, cases), self.level)
+            return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)
 
     def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
         """Return what results and statements of the theory come to, against the plan."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -38,7 +37,7 @@ def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
 def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[Result, ...], str]:
     """Return results and message; once for equal runs, as the same seed gives the same digits (see `test_run`)."""
     results, message = run.examine(name, layer)
-    return tuple(msgspec.convert(fields, Result) for fields in results), message
+    return tuple(results), message
 
 
 def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:

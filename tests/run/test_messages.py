@@ -141,10 +141,10 @@ class TestMessage:
         def failing(*arguments: Any) -> list[str]:
             raise InputError("subject=mine: failed")
 
-        monkeypatch.setattr(attncheck.runs.run, "diagnose", failing)
+        monkeypatch.setattr(attncheck.runs.pieces, "diagnose", failing)
         run = planned("scores", subject="attncheck.faults:tied_query_key")
         results, _ = run.examine("scores", LAYER)
-        assert violated([msgspec.convert(fields, Result) for fields in results])
+        assert violated(results)
 
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
         """The interval allows for any law of the draws, heavy tails too; the p-value is for the declared one."""

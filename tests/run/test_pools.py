@@ -13,7 +13,8 @@ import pytest
 
 import attncheck
 from attncheck._lib.errors import InputError
-from attncheck._lib.processes import spread
+from attncheck._lib.executors import Crew
+from attncheck._lib.executors import pool as pool_of_processes
 from attncheck.evidence.summaries import Score, to_record
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import ProgramCase
@@ -175,8 +176,8 @@ def test_processes_find_the_same_digits() -> None:
     pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
     subject, level = "attncheck.faults:query_std_2", found(slight).run.level
     here, _ = examine_pools(pools, [], fresh(subject, 0), level)
-    with spread(2) as each:
-        there, _ = examine_pools(pools, [], fresh(subject, 0, each), level)
+    with Crew(pool_of_processes(2)) as crew:
+        there, _ = examine_pools(pools, [], fresh(subject, 0, lambda f, looks: crew.results(f, list(looks))), level)
     assert [result.p_values for result in here] == [result.p_values for result in there]
     assert [result.effects for result in here] == [result.effects for result in there]
     assert len(here[0].p_values) > 1

@@ -78,7 +78,7 @@ def unsharded(name: str, record: Path) -> Whole:
     report = RunReport(run)
     for unit in units:
         report.take(run.examine(unit.property_name, unit.case)[0])
-    report.take([fields for fields, _ in report.pool(1)[0]])
+    report.take(report.pool()[0])
     report.finish()
     found: dict[str, list[Result]] = {}
     for result in report.results:
@@ -105,7 +105,7 @@ def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
         report = RunReport(shard)
         for unit in own:
             report.take(shard.examine(unit.property_name, unit.case)[0])
-        assert report.pool(1) == ([], [])
+        assert report.pool() == ([], [])
         report.finish()
     return paths
 

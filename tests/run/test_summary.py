@@ -139,7 +139,7 @@ class TestSummary:
         subject: Any = functools.partial(collapsed)
         subject.supports = lambda layer: layer.width == 5 or "width 5 only"
         run = planned("scores", layer=GROUPED, subject=subject)
-        results = [msgspec.convert(fields, Result) for fields in run.examine("scores", GROUPED)[0]]
+        results = run.examine("scores", GROUPED)[0]
         (line,) = all_refused(run, results)
         assert ".supports refuses the layer that it was asked for: width 16, " in line
         assert "mask causal, num_kv_heads 2" in line

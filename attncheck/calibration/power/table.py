@@ -7,7 +7,6 @@ the draws that a look would take. A sample of real looks then says whether that 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from scipy import stats
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import check_choice
-from attncheck._lib.processes import pool_of
+from attncheck._lib.executors import Crew, Hands, here, in_order
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power.rows import PowerEntry, Row, Sight, cost_of, exposed_as, level_of, rows_of
 from attncheck.checks.registry import PROPERTIES, property_key
@@ -102,7 +101,7 @@ def power_table(
     profiles: Sequence[str] = ("smoke", "default"),
     seeds: int = 30,
     seed: int = 0,
-    workers: int = 1,
+    hands: Hands | None = None,
 ) -> Iterator[PowerEntry]:
     """Iterate over the table: measure every fault, plan for every exposure and profile, verify what is planned.
 
@@ -117,9 +116,9 @@ def power_table(
     seeds : int
         Looks that verify each of the best rows, fewer where a look takes many draws; 0 for none.
     seed : int
-        The table is the same for the same seed, whatever the number of workers.
-    workers : int
-        Processes.
+        The table is the same for the same seed, whoever does the work.
+    hands : Hands, optional
+        Who does the work; this process by default.
 
     Yields
     ------
@@ -132,11 +131,8 @@ def power_table(
     for name in profiles:
         profile_named(name)
     one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
-    with contextlib.ExitStack() as stack:
-        each: Iterable[list[PowerEntry]] = map(one, names)
-        if workers > 1:
-            each = stack.enter_context(pool_of(workers)).map(one, names)
-        for entries in each:
+    with Crew(hands or here()) as crew:
+        for entries in in_order(crew, one, names):
             yield from entries
 
 

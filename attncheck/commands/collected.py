@@ -1,0 +1,186 @@
+"""What the properties examine, without a run of pytest: units of the subject, and statements of the theory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import refuse
+from attncheck._lib.version import PACKAGE
+from attncheck.looks.unit import Unit
+from attncheck.pytest_plugin.marks import EXAMINES, THEORY
+from attncheck.records.schema import Theory
+from attncheck.runs.run import Run
+from attncheck.runs.shards import Dealer
+from attncheck.runs.statements import Statement, cases_of, named
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated:
+    """A statement of the theory on one case as a piece of work, which any process can do.
+
+    Attributes
+    ----------
+    module, test : str
+        The file of the properties without its ending, and the test in it.
+    arguments : mapping of str to object
+        What the test is called with, beside the run seed and what takes its numbers.
+    seed : int
+        The run seed.
+    id, case : str
+        What `attncheck.runs.statements.Statement` has.
+    """
+
+    module: str
+    test: str
+    arguments: Mapping[str, Any]
+    seed: int
+    id: str
+    case: str
+
+
+class Settled(NamedTuple):
+    """A statement that was examined, or why that could not be done."""
+
+    theory: Theory | None
+    failure: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """A run with its plan.
+
+    Attributes
+    ----------
+    run : Run
+    units : tuple of Unit
+        Those that are examined here: of a shard its own.
+    stated : tuple of Stated
+        Statements of the theory, likewise.
+    """
+
+    run: Run
+    units: tuple[Unit, ...]
+    stated: tuple[Stated, ...]
+
+
+def properties_folder() -> Path:
+    """Return where the properties are: in the installed package, or beside it in a clone.
+
+    Raises
+    ------
+    InputError
+        If they are in neither place.
+    """
+    for folder in (PACKAGE / "properties", PACKAGE.parent / "properties"):
+        if folder.is_dir():
+            return folder
+    refuse("properties", str(PACKAGE), "are not installed", "install attncheck again")
+
+
+def collect(run: Run, folder: Path) -> Collected:
+    """Return a run with the plan that pytest makes of a folder of properties.
+
+    Parameters
+    ----------
+    run : Run
+        Without a plan.
+    folder : Path
+        Whose files ``test_*.py`` have tests that are marked.
+
+    Raises
+    ------
+    InputError
+        If the subject cannot say what it supports.
+    """
+    units: dict[Unit, bool] = {}
+    stated: dict[Stated, bool] = {}
+    of = run.shard.of if run.shard else 1
+    # Costs of units and of statements have nothing to do with each other.
+    by_unit, by_statement = Dealer(of), Dealer(of)
+    for path in sorted(folder.glob("test_*.py")):
+        for test, mark in _marked(_module(path)):
+            if mark.name == EXAMINES:
+                found = run.units(*mark.args)
+                homes = by_unit.deal(run.costs(found))
+                units |= {unit: run.shard in (None, homes[unit.id]) for unit in found}
+            elif run.profile.theory:
+                each = list(_stated(run, path.stem, test, mark))
+                homes = by_statement.deal(dict.fromkeys([one.id for one in each], 1.0))
+                stated |= {one: run.shard in (None, homes[one.id]) for one in each}
+    own_units = tuple(unit for unit, mine in units.items() if mine)
+    own_stated = tuple(one for one, mine in stated.items() if mine)
+    part = [unit.id for unit in own_units] + [one.id for one in own_stated]
+    settled = run.settled([unit.id for unit in units], [one.id for one in stated], part)
+    return Collected(settled, own_units, own_stated)
+
+
+def _marked(module: ModuleType) -> Iterator[tuple[Any, pytest.Mark]]:
+    """Iterate over the tests of a module that are marked, in the order in which they stand there."""
+    for name, test in vars(module).items():
+        if name.startswith("test_"):
+            for mark in getattr(test, "pytestmark", ()):
+                if mark.name in (EXAMINES, THEORY):
+                    yield test, mark
+
+
+def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Stated]:
+    key, strategy = mark.args
+    cases = cases_of(run, key, strategy, mark.kwargs, tuple(inspect.signature(test).parameters))
+    for statement, case in zip(named(key, cases), cases, strict=True):
+        yield Stated(module, test.__name__, Arguments(case), run.seed, statement.id, statement.case)
+
+
+class Arguments(dict[str, Any]):
+    """Arguments of a test, by name: two are the same that are one object."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def settle(stated: Stated) -> Settled:
+    """Examine a statement: call its test as pytest does, with one BLAS thread."""
+    test = getattr(_module(properties_folder() / f"{stated.module}.py"), stated.test)
+    statement = Statement(stated.id, stated.case)
+    offered = {"run_seed": stated.seed, "note": statement, **stated.arguments}
+    wanted = {name: offered[name] for name in inspect.signature(test).parameters}
+    started = time.perf_counter()
+    failure: str | None = None
+    try:
+        with own_arithmetic():
+            test(**wanted)
+    except (AssertionError, pytest.fail.Exception) as error:
+        failure = str(error) or _where(error)
+    except Exception as error:
+        return Settled(None, f"{stated.module}::{stated.test}[{stated.id}]: {type(error).__name__}: {error}")
+    return Settled(statement.told(failure, time.perf_counter() - started))
+
+
+def _where(error: BaseException) -> str:
+    """Return the line that was asserted."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return last.line or "an assertion failed"
+
+
+@functools.lru_cache(maxsize=64)
+def _module(path: Path) -> ModuleType:
+    """Import a file of properties, once, under a name that nothing else has."""
+    name = f"attncheck_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and pickle look it up
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,124 @@
+"""A run on a dask cluster of processes on this machine: the digest of one process, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncheck._lib import executors
+from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.hands import hands_of
+from attncheck.commands.cli import main
+from attncheck.records.schema import Closing, Result, read
+
+distributed = pytest.importorskip("distributed")
+
+# Waits, so that there is time to kill who works on it.
+SUBJECTS = """
+import time
+from attncheck.subject import collapsed
+
+def slow(layer, size, rng):
+    time.sleep(0.15)
+    return collapsed(layer, size, rng)
+
+slow.supports = lambda layer: layer.width <= 16 or "too large for a test"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("dask")
+    (place / "dask_subjects.py").write_text(SUBJECTS, encoding="utf-8")
+    return place
+
+
+@pytest.fixture
+def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Hand out a cluster of two processes, which find the subjects."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(folder))
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
+    ) as cluster:
+        yield cluster
+
+
+def smoke(record: Path, *more: str) -> int:
+    settled = ("--profile", "smoke", "--only", "scores", "--only", "netsor", "--subject", "dask_subjects:slow")
+    return main(["run", *settled, "--record", str(record), *more])
+
+
+def closing_of(record: Path) -> Closing:
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    return closing
+
+
+def killer(cluster: Any, record: Path, after: int, every: bool) -> threading.Thread:
+    """Kill a worker, or all for good, once some results are written."""
+
+    def kill() -> None:
+        while not record.exists() or record.read_bytes().count(b"\n") < after:
+            time.sleep(0.02)
+        if every:
+            cluster.scale(0)
+            return
+        with distributed.Client(cluster, set_as_default=False) as client:
+            pid = next(iter(client.run(os.getpid).values()))
+        os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def test_a_worker_that_is_killed_changes_no_digit(cluster: Any, tmp_path: Path) -> None:
+    alone, spread, killed = (tmp_path / f"{name}.jsonl" for name in ("alone", "spread", "killed"))
+    address = f"dask:{cluster.scheduler_address}"
+    assert smoke(alone, "--workers", "0") == ExitCode.CONSISTENT
+    assert smoke(spread, "--executor", address) == ExitCode.CONSISTENT
+    thread = killer(cluster, killed, 12, every=False)
+    before = set(cluster.scheduler.workers)
+    code = smoke(killed, "--executor", address)
+    thread.join()
+    assert code == ExitCode.CONSISTENT
+    assert set(cluster.scheduler.workers) != before  # another one has come in its place
+    whole, *others = (closing_of(path) for path in (alone, spread, killed))
+    assert {each.digest for each in others} == {whole.digest}
+    assert {each.reported for each in others} == {whole.reported}
+    assert not any(line.arithmetic for line in read(killed) if isinstance(line, Result))  # that of this machine
+
+
+def test_nobody_left_ends_the_run_and_it_is_gone_on_with(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(executors, "PATIENCE", 3.0)
+    alone, left, again = (tmp_path / f"{name}.jsonl" for name in ("alone", "left", "again"))
+    address = f"dask:{cluster.scheduler_address}"
+    thread = killer(cluster, left, 12, every=True)
+    code = smoke(left, "--executor", address)
+    thread.join()
+    assert code == ExitCode.UNUSABLE
+    said = capsys.readouterr().err
+    assert "has had nobody who works for 3 s; begin workers, and go on with the record by --resume" in said
+    there = [line for line in read(left) if isinstance(line, Result)]
+    assert len(there) >= 10
+    assert smoke(again, "--workers", "0", "--resume", str(left)) == ExitCode.CONSISTENT
+    assert smoke(alone, "--workers", "0") == ExitCode.CONSISTENT
+    assert closing_of(again).digest == closing_of(alone).digest
+
+
+def test_no_scheduler_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        assert smoke(tmp_path / "none.jsonl", "--executor", "dask:tcp://127.0.0.1:9") == ExitCode.UNUSABLE
+    assert "no scheduler answers" in capsys.readouterr().err
+    assert hands_of("dask:tcp://127.0.0.1:9", "auto").at_once > 1

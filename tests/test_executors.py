@@ -1,0 +1,192 @@
+"""Who does the work: every piece comes to something, whatever dies, and what is typed wrong is refused."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncheck._lib import executors
+from attncheck._lib.errors import InputError
+from attncheck._lib.executors import Crew, Hands, Lost, here, in_order, pool, processes
+from attncheck._lib.hands import hands_of
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def refusing(number: int) -> int:
+    raise InputError(f"number={number}: is refused; pass another")
+
+
+def deadly(number: int, folder: Path, always: frozenset[int], once: frozenset[int]) -> int:
+    """Square a number; some end their process each time, and others the first time."""
+    begun = folder / str(number)
+    if number in always or (number in once and not begun.exists()):
+        begun.touch()
+        os._exit(1)
+    return number * number
+
+
+def threads() -> Executor:
+    return ThreadPoolExecutor(2)
+
+
+def nothing() -> None:
+    return None
+
+
+def failing() -> Executor:
+    raise OSError("no cluster")
+
+
+@pytest.mark.parametrize("hands", [here(), processes(1), pool(1), pool(2), hands_of(f"{__name__}:threads", "3")])
+def test_every_piece_comes_to_something(hands: Hands) -> None:
+    with Crew(hands) as crew:
+        assert crew.results(square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
+        assert list(in_order(crew, square, [3, 2])) == [9, 4]
+        assert crew.results(square, []) == []
+
+
+def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) -> None:
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset({2}), once=frozenset({0, 5}))
+    with Crew(pool(2)) as crew:
+        found = crew.results(function, range(8))
+    lost = [number for number, result in enumerate(found) if isinstance(result, Lost)]
+    assert lost == [2]
+    assert [result for result in found if not isinstance(result, Lost)] == [0, 1, 9, 16, 25, 36, 49]
+
+
+def test_a_piece_that_is_lost_ends_what_needs_all_of_them(tmp_path: Path) -> None:
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset({1}), once=frozenset())
+    with Crew(pool(1)) as crew, pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, and"):
+        list(in_order(crew, function, [0, 1, 2]))
+
+
+@pytest.mark.parametrize("hands", [here(), pool(1)])
+def test_errors_of_a_piece_are_raised(hands: Hands) -> None:
+    with Crew(hands) as crew, pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
+        crew.results(refusing, [3])
+
+
+def test_nothing_is_begun_where_there_is_no_work() -> None:
+    def never() -> Executor:
+        raise AssertionError
+
+    with Crew(Hands("never", never, 1)) as crew:
+        assert crew.results(square, []) == []
+
+
+def test_no_more_is_handed_over_than_is_said() -> None:
+    flying, most = [0], [0]
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            flying[0] += 1
+            most[0] = max(most[0], flying[0])
+            future = super().submit(fn, *args, **kwargs)
+            future.add_done_callback(lambda _: flying.__setitem__(0, flying[0] - 1))
+            return future
+
+    with Crew(Hands("counting", lambda: Counting(8), 3)) as crew:
+        crew.results(lambda number: time.sleep(0.01), range(20))
+    assert most == [3]
+
+
+class Idle(Executor):
+    """Takes work and never does it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return Future()
+
+
+class GivesUp(Executor):
+    """Takes work and gives it up."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return future
+
+
+def test_nobody_left_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "PATIENCE", 0.5)
+    idle = Hands("mine:make", Idle, 2, deserted=lambda executor: True)
+    said = r"executor='mine:make': has had nobody who works for 0.5 s; begin workers, and go on .* by --resume"
+    with Crew(idle) as crew, pytest.raises(InputError, match=said):
+        crew.results(square, [1])
+
+
+def test_whoever_comes_back_in_time_is_waited_for() -> None:
+    asked: list[float] = []
+
+    def deserted(executor: Executor) -> bool:
+        asked.append(time.monotonic())
+        if len(asked) == 2:
+            held[0].set_result(16)
+        return len(asked) < 2
+
+    held: list[Future[int]] = []
+
+    class Late(Executor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            held.append(Future())
+            return held[-1]
+
+    with Crew(Hands("late", Late, 1, deserted=deserted)) as crew:
+        assert crew.results(square, [4]) == [16]
+    assert len(asked) == 2
+
+
+def test_work_that_is_given_up_is_said() -> None:
+    with Crew(Hands("mine:make", GivesUp, 2)) as crew, pytest.raises(InputError, match="has given up the work"):
+        crew.results(square, [1])
+
+
+@pytest.mark.parametrize(
+    ("executor", "workers", "said"),
+    [
+        (None, "-1", r"workers='-1': .*; pass a number of processes, or auto"),
+        (None, "1.5", r"workers='1.5': "),
+        ("mine:make", "0", r"workers=0: must be at least 1"),
+        ("mine", "2", r"executor='mine': is not of the form module:make"),
+        (":make", "2", r"executor=':make': is not of the form module:make"),
+        ("no_such_module:make", "2", r"executor='no_such_module:make': cannot be imported \(No module named"),
+        ("math:make", "2", r"executor='math:make': cannot be imported \(module 'math' has no attribute"),
+        ("math:pi", "2", r"executor='math:pi': is no function"),
+    ],
+)
+def test_what_is_typed_wrong_is_refused(executor: str | None, workers: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        hands_of(executor, workers)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", r"returned NoneType, which is no concurrent.futures.Executor; return one"),
+        ("failing", r"failed with OSError: no cluster; mend it"),
+    ],
+)
+def test_what_makes_no_executor_is_said(name: str, said: str) -> None:
+    with Crew(hands_of(f"{__name__}:{name}", "2")) as crew, pytest.raises(InputError, match=said):
+        crew.results(square, [1])
+
+
+def test_names_say_who_works() -> None:
+    assert hands_of(None, "0") == here()
+    assert hands_of(None, "3").at_once == 4
+    assert hands_of(None, "auto").name == f"{os.cpu_count()} processes"
+    assert hands_of("concurrent.futures:ProcessPoolExecutor", "5").at_once == 5
+    assert dataclasses.replace(here(), name="other") != here()
+    assert isinstance(hands_of("concurrent.futures:ThreadPoolExecutor", "1").make(), concurrent.futures.Executor)
