@@ -13,6 +13,8 @@ import numpy as np
 
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
 
+# What a compiler may change of a number by rounding.
+_SAME = 1e-5
 #: What is watched in a forward.
 NOTHING, ATTENTION, SOFTMAX = "nothing", "attention", "softmax"
 
@@ -34,6 +36,8 @@ class JaxBinding(abc.ABC):
 
         self._watch = Watch()
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1))
+        self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
+        self._tried = False
 
     @property
     def precision(self) -> float:
@@ -50,10 +54,33 @@ class JaxBinding(abc.ABC):
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the module's arrays, by name."""
-        import jax
+        return _named(self._split(state)[1])
 
-        leaves = jax.tree_util.tree_leaves_with_path(self._split(state)[1])
-        return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
+    def initialised(self, seed: int) -> Mapping[str, FloatArray]:
+        """Return the arrays of a fresh module, by an initialiser that is compiled once where that draws the same."""
+        if not self._tried:
+            self._tried = True
+            self._compiled_init = self._compiled_init if self._draws_alike(seed) else None
+        if self._compiled_init is None:
+            return self.parameters(self.init(seed))
+        with on_cpu():
+            return _named(self._compiled_init(seed))
+
+    def _draws_alike(self, seed: int) -> bool:
+        """Return whether the compiled initialiser draws what the module's own does."""
+        assert self._compiled_init is not None
+        own = self.parameters(self.init(seed))
+        try:
+            with on_cpu():
+                fast = [_named(self._compiled_init(each)) for each in (seed, seed + 1)]
+        except Exception:  # what cannot be traced says so in many ways
+            return False
+        same = fast[0].keys() == own.keys() and all(_close(fast[0][name], own[name]) for name in own)
+        other = self.parameters(self.init(seed + 1))
+        return same and all(_close(fast[1][name], other[name]) for name in other)
+
+    def _initial(self, seed: Any) -> Any:
+        return self._split(self.init(seed))[1]
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a module with arrays in place of its own."""
@@ -65,6 +92,10 @@ class JaxBinding(abc.ABC):
         structure, held = self._split(state)
         with on_cpu():
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
+
+    @abc.abstractmethod
+    def init(self, seed: int) -> Any:
+        """Return a freshly initialised module."""
 
     @abc.abstractmethod
     def _split(self, state: Any) -> tuple[Any, Any]:
@@ -189,6 +220,21 @@ def _seen(array: Any, axes: str) -> FloatArray:
         return wide
     wide = wide.swapaxes(-2, -3) if axes == "LHd" else wide
     return wide.reshape(-1, *wide.shape[-3:])
+
+
+def _named(held: Any) -> dict[str, FloatArray]:
+    """Return arrays by where they are in a tree."""
+    import jax
+
+    leaves = jax.tree_util.tree_leaves_with_path(held)
+    return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
+
+
+def _close(one: FloatArray, other: FloatArray) -> bool:
+    """Return whether arrays are the same but for rounding, which a compiler may do otherwise."""
+    return one.shape == other.shape and bool(
+        np.abs(one - other).max(initial=0.0) <= _SAME * np.abs(other).max(initial=0.0)
+    )
 
 
 def _is_real(leaf: Any) -> bool:

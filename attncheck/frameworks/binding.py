@@ -136,6 +136,11 @@ class Instrument:
         found: Callable[[Any], Mapping[str, FloatArray]] | None = getattr(self.binding, "parameters", None)
         return {} if found is None else found(state)
 
+    def initialised(self, seed: int) -> Mapping[str, FloatArray]:
+        """Return what is initialised in a fresh module, by name; a binding may have a faster way than to make it."""
+        found: Callable[[int], Mapping[str, FloatArray]] | None = getattr(self.binding, "initialised", None)
+        return self.parameters(self.init(seed)) if found is None else found(seed)
+
     @property
     def fills(self) -> bool:
         """Whether arrays can be put into modules."""

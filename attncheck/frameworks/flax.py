@@ -103,10 +103,11 @@ class NNX(_Flax):
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
+        import jax
         from flax import nnx
 
         with on_cpu():
-            return self._make(rngs=nnx.Rngs(seed)) if self._drawn else self._make()
+            return self._make(rngs=nnx.Rngs(jax.random.key(seed))) if self._drawn else self._make()
 
     def _split(self, state: Any) -> tuple[Any, Any]:
         from flax import nnx

@@ -171,7 +171,7 @@ def _fans(layer: AttentionLayer) -> dict[str, int]:
 
 def _initialised(instrument: Instrument) -> Draw:
     def arrays(rng: np.random.Generator) -> Arrays:
-        return instrument.parameters(instrument.init(int(rng.integers(_SEEDS))))
+        return instrument.initialised(int(rng.integers(_SEEDS)))
 
     return arrays
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -101,10 +100,6 @@ def pytest_configure(config: pytest.Config) -> None:
         # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
         for name in _SETTLED:
             setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
-        if _interrupts_held():
-            from attncheck._lib.processes import admit_interrupts
-
-            admit_interrupts()  # from here on pytest ends without a traceback
         return
     if config.option.attncheck_seed == "random":
         config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
@@ -113,13 +108,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
         aside = set_aside(Path(config.option.attncheck_resume), Path(config.option.attncheck_record))
         config.option.attncheck_resume = str(aside)
-
-
-def _interrupts_held() -> bool:
-    """Return whether `attncheck run` began this process, with Ctrl-C held back."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        return False
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executors import Crew
 from attncheck._lib.streams import digest
 from attncheck._lib.words import listed
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Finding
 from attncheck.layers.case import Case, read_case
@@ -22,7 +24,7 @@ from attncheck.records.manifest import installed_versions
 from attncheck.records.schema import Closing, Manifest, Result, Theory, case_key, of_pool, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
-from attncheck.subject import Subject
+from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 _Line = TypeVar("_Line", Result, Theory)
 
@@ -118,14 +120,30 @@ def _missing(parts: Sequence[Part]) -> Iterable[str]:
     gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
     if gone:
         are = "is missing; examine it" if len(gone) == 1 else "are missing; examine each"
-        yield f"shard {listed(gone)} {are}: attncheck run --shard {gone[0]}"
+        yield f"shard {listed(gone)} {are}: {_command(parts[0].manifest)} --shard {gone[0]}"
 
 
 def _broken(parts: Sequence[Part]) -> Iterable[str]:
     for part in parts:
         if part.closing is None:
-            again = f"attncheck run --shard {part.name} --resume {part.path} --record {part.path}"
+            again = f"{_command(part.manifest)} --shard {part.name} --resume {part.path} --record {part.path}"
             yield f"shard {part.name} did not end, {part.path} has no closing line; go on with it: {again}"
+
+
+def _command(manifest: Manifest) -> str:
+    """Return the command that examines a shard of the run, as far as options are not the usual ones."""
+    names = dict.fromkeys(each.unit.partition("@")[0] for each in manifest.planned if each.id != each.unit)
+    theory = any(each.id == each.unit for each in manifest.planned)
+    some = {} if theory or set(names) == set(EVERY_PROPERTY) else names
+    given = {
+        "profile": (manifest.profile, "default"),
+        "subject": (manifest.subject, DEFAULT_SUBJECT),
+        "seed": (manifest.seed, 0),
+        "false-alarm": (manifest.false_alarm, Budget().false_alarm),
+        "draws": (manifest.draws, profile_named(manifest.profile).draws),
+    }
+    options = [f"--{name} {shlex.quote(str(value))}" for name, (value, usual) in given.items() if value != usual]
+    return " ".join(["attncheck run", *options, *(f"--only {name}" for name in some)])
 
 
 def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) -> RunReport:

@@ -194,6 +194,31 @@ def test_parameters() -> None:
     assert len(found) == 8
 
 
+def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
+    """Draw as no compiler can follow: NumPy needs the number that a key is."""
+    return jax.numpy.asarray(np.random.default_rng(int(key[0])).standard_normal(shape), dtype)
+
+
+@pytest.mark.parametrize(
+    ("make", "compiled"),
+    [
+        (lambda: nn.SelfAttention(num_heads=3), True),
+        (lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs), True),
+        (Grouped, True),
+        (lambda: nn.SelfAttention(num_heads=3, kernel_init=drawn_by_numpy), False),
+    ],
+)
+def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> None:
+    """By one compiled initialiser, or one by one where that does not draw the same."""
+    binding = bind(make, WIDTH)
+    for seed in (3, 4):
+        own, found = binding.parameters(binding.init(seed)), binding.initialised(seed)
+        assert own.keys() == found.keys()
+        for name in own:
+            np.testing.assert_allclose(found[name], own[name], rtol=1e-5, atol=1e-6)
+    assert (binding._compiled_init is not None) == compiled
+
+
 @pytest.mark.parametrize(("dtype", "roundoff"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8)])
 def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
     for binding in (

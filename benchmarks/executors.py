@@ -1,0 +1,198 @@
+"""What it costs to hand work to somebody else: a pool of processes beside a dask cluster, and what many cores would do.
+
+``python benchmarks/executors.py`` prints the page; ``--write`` also puts it into benchmarks/executors.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import heapq
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attncheck._lib.errors import InputError
+from attncheck._lib.executors import Crew, Hands, pool
+from attncheck._lib.hands import hands_of
+from attncheck._lib.measured import installed, table
+from attncheck.commands.collected import collect, properties_folder
+from attncheck.records.schema import Closing, Line, Result, Theory, of_pool, read
+from attncheck.runs.pieces import Examined, Piece
+from attncheck.runs.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = 2
+CORES = (1, 2, 8, 32, 128, 1_000)
+PIECES = 2_000
+
+
+@contextlib.contextmanager
+def cluster(workers: int) -> Iterator[str]:
+    """Hand out the name of a dask cluster of processes on this machine, one thread each."""
+    distributed: Any = importlib.import_module("distributed")  # an extra
+    with distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
+    ) as made:
+        yield f"dask:{made.scheduler_address}"
+
+
+def one_piece(profile: str) -> tuple[Piece, Examined]:
+    """Return a piece of the main job with what it comes to: what travels, and what comes back."""
+    run = Run.of(subject=None, seed=0, profile=profile, false_alarm=1e-6, record=None)
+    collected = collect(run, properties_folder())
+    unit = min(collected.units, key=lambda unit: unit.case.weight_entries)
+    piece = collected.run.piece(unit, collected.run.subject.name)
+    return piece, Examined(piece.results())
+
+
+def echo(travels: tuple[Piece, Examined]) -> Examined:
+    """Return what a piece came to, without doing it."""
+    return travels[1]
+
+
+def handed_over(hands: Hands, travels: tuple[Piece, Examined], pieces: int) -> float:
+    """Return the seconds that one piece takes which is handed over, and does nothing."""
+    with Crew(hands) as crew:
+        crew.results(echo, [travels] * WORKERS)  # whoever works is there now
+        started = time.perf_counter()
+        crew.results(echo, [travels] * pieces)
+        return (time.perf_counter() - started) / pieces
+
+
+def job(record: Path, profile: str, *options: str) -> float:
+    """Return the wall seconds of a run by the command.
+
+    Raises
+    ------
+    RuntimeError
+        If it is not consistent.
+    """
+    line = [sys.executable, "-m", "attncheck", "run", "--profile", profile, "--record", str(record), *options]
+    one_thread = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    started = time.perf_counter()
+    done = subprocess.run(line, cwd=ROOT, env={**os.environ, **one_thread}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return time.perf_counter() - started
+
+
+def jobs(folder: Path, profile: str, repeats: int) -> tuple[list[float], list[float], list[str]]:
+    """Return the seconds of the main job on processes and on dask, in turn, and all digests."""
+    ours, theirs, digests = [], [], []
+    for number in range(repeats):
+        pooled, spread = folder / f"pool{number}.jsonl", folder / f"dask{number}.jsonl"
+        ours.append(job(pooled, profile, "--workers", str(WORKERS)))
+        with cluster(WORKERS) as address:
+            theirs.append(job(spread, profile, "--executor", address))
+        digests += [closing_of(pooled).digest, closing_of(spread).digest]
+    return ours, theirs, digests
+
+
+def closing_of(record: Path) -> Closing:
+    """Return the last line of a record."""
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    return closing
+
+
+def seconds_of(lines: Sequence[Line]) -> list[float]:
+    """Return the seconds of each piece of a run: units, and statements of the theory."""
+    units = {line.unit: line.seconds for line in lines if isinstance(line, Result) and not of_pool(line)}
+    return [*units.values(), *(line.seconds for line in lines if isinstance(line, Theory))]
+
+
+def makespan(seconds: Sequence[float], cores: int, handing: float) -> float:
+    """Return how long pieces take, the longest first, where one process hands them over one by one.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        Of each piece.
+    cores : int
+        Each works on one piece at a time.
+    handing : float
+        Seconds until the next piece can be handed over.
+
+    Examples
+    --------
+    >>> makespan([3.0, 2.0, 1.0], 2, 0.0), makespan([1.0, 1.0], 2, 0.5)
+    (3.0, 2.0)
+    """
+    free = [0.0] * cores
+    handed = 0.0
+    for each in sorted(seconds, reverse=True):
+        handed += handing
+        heapq.heappush(free, max(handed, heapq.heappop(free)) + each)
+    return max(free)
+
+
+def prediction(seconds: Sequence[float], handing: float) -> str:
+    """Return the table of what many cores would do."""
+    alone = sum(seconds)
+    rows = []
+    for cores in CORES:
+        took = makespan(seconds, cores, handing)
+        rows.append((f"{cores:,}", f"{took:,.1f}", f"{alone / took:,.1f}", f"{alone / took / cores:.0%}"))
+    return table(("cores", "seconds", "times as fast as one", "of what they could do"), rows)
+
+
+def page(profile: str, repeats: int, pieces: int, arguments: Sequence[str]) -> str:
+    """Measure, and return the page."""
+    travels = one_piece(profile)
+    by_pool = handed_over(pool(WORKERS), travels, pieces)
+    with cluster(WORKERS) as address:
+        by_dask = handed_over(hands_of(address, "auto"), travels, pieces)
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs, digests = jobs(Path(folder), profile, repeats)
+        seconds = seconds_of(list(read(Path(folder) / "pool0.jsonl")))
+    ratios = [dask / pooled for dask, pooled in zip(theirs, ours, strict=True)]
+    if len(set(digests)) > 1:
+        raise InputError(f"digest={sorted(set(digests))}: the runs have other digits; find out why")
+    rows: list[tuple[Any, ...]] = [
+        ("main job, processes", ", ".join(f"{each:.1f} s" for each in ours)),
+        ("main job, dask", ", ".join(f"{each:.1f} s" for each in theirs)),
+        ("dask over processes, median", f"{statistics.median(ratios):.3f} (1.15 promised)"),
+        ("a piece that does nothing, processes", f"{1e3 * by_pool:.2f} ms"),
+        ("a piece that does nothing, dask", f"{1e3 * by_dask:.2f} ms"),
+        ("digest of all of them", digests[0]),
+    ]
+    parts = [
+        "# Who does the work",
+        f"`python {' '.join(['benchmarks/executors.py', *arguments])}` makes this page, here with {installed()}.",
+        f"The main job with the profile {profile} on {WORKERS} cores, in turn on a pool of processes and on a dask "
+        f"cluster of processes with one thread each, which is there before the job begins. {pieces:,} pieces that do "
+        "nothing carry what a unit of the main job carries, there and back.",
+        table(("what", "measured"), rows),
+        "## What many cores would do",
+        f"The job has {len(seconds):,} pieces that take {sum(seconds):,.1f} s together; the longest takes "
+        f"{max(seconds):.1f} s. One process hands them over, the longest first, each after {1e3 * by_dask:.2f} ms, "
+        "which is what a piece that does nothing takes by dask. This is computed from these numbers, and was not run.",
+        prediction(seconds, by_dask),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Print the page."""
+    parser = argparse.ArgumentParser(description="Time who does the work.")
+    parser.add_argument("--profile", default="default", choices=("smoke", "default"), help="of the job")
+    parser.add_argument("--repeats", type=int, default=2, help="jobs on each (default: 2)")
+    parser.add_argument("--pieces", type=int, default=PIECES, help=f"that do nothing (default: {PIECES:,})")
+    parser.add_argument("--write", action="store_true", help="write executors.md")
+    options = parser.parse_args()
+    text = page(options.profile, options.repeats, options.pieces, [each for each in sys.argv[1:] if each != "--write"])
+    print(text, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
