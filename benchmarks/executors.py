@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import heapq
 import importlib
+import operator
 import os
 import statistics
 import subprocess
@@ -32,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 CORES = (1, 2, 8, 32, 128, 1_000)
 PIECES = 2_000
+# What a piece came to, without doing it.
+_ECHO = operator.itemgetter(1)
 
 
 @contextlib.contextmanager
@@ -39,7 +42,7 @@ def cluster(workers: int) -> Iterator[str]:
     """Hand out the name of a dask cluster of processes on this machine, one thread each."""
     distributed: Any = importlib.import_module("distributed")  # an extra
     with distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
+        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50
     ) as made:
         yield f"dask:{made.scheduler_address}"
 
@@ -53,17 +56,12 @@ def one_piece(profile: str) -> tuple[Piece, Examined]:
     return piece, Examined(piece.results())
 
 
-def echo(travels: tuple[Piece, Examined]) -> Examined:
-    """Return what a piece came to, without doing it."""
-    return travels[1]
-
-
 def handed_over(hands: Hands, travels: tuple[Piece, Examined], pieces: int) -> float:
     """Return the seconds that one piece takes which is handed over, and does nothing."""
     with Crew(hands) as crew:
-        crew.results(echo, [travels] * WORKERS)  # whoever works is there now
+        crew.results(_ECHO, [travels] * WORKERS)  # whoever works is there now
         started = time.perf_counter()
-        crew.results(echo, [travels] * pieces)
+        crew.results(_ECHO, [travels] * pieces)
         return (time.perf_counter() - started) / pieces
 
 

@@ -121,10 +121,9 @@ def wrong_in(
     leading = found[0]
     numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
     again = repeated(smallest.id)
-    first = (
-        f"{leading.name} on {leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}"
-        f"{only(leading.claim)}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
-    )
+    alone = f"{leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}{only(leading.claim)}"
+    where = "several together, and on none by itself" if of_pool(smallest) else alone
+    first = f"{leading.name} on {where}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
     named = layer_name(smallest.case) + ", the smallest of them" * (leading.verdicts[Verdict.VIOLATED] > 1)
     return [
         *(("or" if place else "cause", words) for place, words in enumerate(causes or hints(tallies))),

@@ -25,6 +25,7 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck._lib.streams import stream
+from attncheck.commands import cli
 from attncheck.layers.case import ProgramCase
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
@@ -405,3 +406,31 @@ def test_quick_run_on_public_bugs_has_a_row_for_each(said: Said) -> None:
     assert len(re.findall(r"^\| .* \| (?:yes, \w+|no) +\| ", page, re.MULTILINE)) == 2
     assert len(re.findall(r"^\| .* \| [01] of 1 +\| ", page, re.MULTILINE)) == 2
     assert len(re.findall(r"^\| torch .*\| \d+\.\d +\|$", page.partition("## Well-known")[2], re.MULTILINE)) == 2
+
+
+def test_page_of_executors_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On jobs of one property, which stand for the whole; the cluster is a real one."""
+    pytest.importorskip("distributed")
+    executors = load("executors")
+
+    def job(record: Path, profile: str, *options: str) -> float:
+        arguments = ["run", "--profile", profile, "--only", "scores", "--record", str(record), *options]
+        assert cli.main(arguments) in (0, 3)
+        return 2.0
+
+    monkeypatch.setattr(executors, "job", job)
+    page = executors.page("smoke", 1, 20, ["--repeats", "1"])
+    assert re.search(r"^\| dask over processes, median +\| 1\.000 \(1\.15 promised\) \|$", page, re.MULTILINE)
+    assert len(re.findall(r"^\| a piece that does nothing, \w+ +\| \d+\.\d\d ms", page, re.MULTILINE)) == 2
+    cores = [
+        int(each.replace(",", "")) for each in re.findall(r"^\| ([\d,]+) +\| [\d,.]+ +\| [\d,.]+ ", page, re.MULTILINE)
+    ]
+    assert tuple(cores) == executors.CORES
+
+
+def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() -> None:
+    executors = load("executors")
+    assert executors.makespan([3.0, 2.0, 1.0], 2, 0.0) == 3.0
+    assert executors.makespan([1.0] * 10, 10, 0.5) == 6.0  # the last one is handed over after 5 s
+    assert executors.makespan([1.0] * 10, 1, 0.5) == 10.5
+    assert executors.makespan([4.0, 1.0, 1.0, 1.0], 1_000, 0.0) == 4.0
