@@ -31,7 +31,20 @@ from attncheck.looks.profiles import PROFILES, Profile
 from attncheck.looks.unit import Cost, Unit, plan
 from attncheck.subject import Subject
 
-COMMANDS = ("init", "run", "merge", "replay", "explain", "gate", "power", "inspect", "check", "report", "paper")
+COMMANDS = (
+    "init",
+    "run",
+    "merge",
+    "replay",
+    "explain",
+    "gate",
+    "history",
+    "power",
+    "inspect",
+    "check",
+    "report",
+    "paper",
+)
 
 
 def refused(said: str) -> str:

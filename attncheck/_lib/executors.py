@@ -22,6 +22,8 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for somebody who works, where nobody is left.
 PATIENCE = 60.0
+# How often a piece is done alone whose process died.
+_TRIES = 2
 # Seconds between two questions whether anybody is left.
 _ASKED = 1.0
 
@@ -65,7 +67,7 @@ class Crew:
     """Does pieces of work on an executor, which is made at the first piece, and anew where it broke.
 
     The pieces that were in progress when a process died are done again, one at a time: a piece that ends its process
-    then too is `Lost`, and no other is.
+    then too, and once more, is `Lost`, and no other is.
 
     Examples
     --------
@@ -112,10 +114,14 @@ class Crew:
         suspects: list[int] = []
         yield from self._done(function, pieces, deque(range(len(pieces))), self.hands.at_once, suspects)
         for place in suspects:
-            again: list[int] = []
-            yield from self._done(function, pieces, deque([place]), 1, again)
-            if again:
-                yield place, Lost("its process died, and died again when it was done alone")
+            # What another one took down has ended no process itself: two ends when it is alone convict a piece.
+            for _ in range(_TRIES):
+                again: list[int] = []
+                yield from self._done(function, pieces, deque([place]), 1, again)
+                if not again:
+                    break
+            else:
+                yield place, Lost("its process died, and died again whenever it was done alone")
 
     def _done(
         self,

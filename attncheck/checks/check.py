@@ -161,6 +161,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Whether scores are taken by their attention weights alone, so that these will do.
     fewest_draws : int
         Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
+    revision : int
+        Grows by one where the statistic becomes another one: its course over runs begins again.
     """
 
     name: str
@@ -181,6 +183,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1
+    revision: int = 1
     key: str = ""
     literal: bool = False
     of_weights: bool = False

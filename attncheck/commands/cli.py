@@ -43,6 +43,7 @@ COMMANDS = {
     "explain": "Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.",
     "power": "Measure which known-wrong simulators are seen, and how surely.",
     "gate": "Decide whether a run may pass: complete, not violated, and no worse than a baseline.",
+    "history": "Show what runs of a subject come to together, and which claim moves.",
     "report": "Render the record of a run as one HTML page that needs nothing else.",
     "paper": "Repeat the paper's experiments at full size, beside what is computed exactly.",
 }

@@ -15,6 +15,8 @@ def gate(
     json: Path | None = None,
     false_alarm: float | None = None,
     write_baseline: bool = False,
+    history: Path | None = None,
+    key: str | None = None,
 ) -> int:
     """Decide whether a run may pass: complete, not violated, and no worse than a baseline.
 
@@ -36,12 +38,21 @@ def gate(
     write_baseline
         Compare with nothing: make the run the baseline, if nothing is wrong with it by itself. A name that ends in .xz
         makes it small.
+    history
+        Add what the run leaves to this file, if it may pass, and fail where runs together show that something moves.
+    key
+        Names the commit in the history; by default GITHUB_SHA, or HEAD of git.
     """
+    from attncheck._lib.commits import commit_key
     from attncheck.gate import gate as judge
+    from attncheck.gate import with_history
     from attncheck.gate.cases import sentence
     from attncheck.gate.outputs import write_json, write_junit, write_summary
 
+    named = "" if history is None else commit_key(key)
     judgement = judge(run, baseline, false_alarm, write=write_baseline)
+    if history is not None:
+        judgement = with_history(judgement, history, named)
     print(sentence(judgement))
     for word, text in judgement.wrong:
         print(f"  {word + ':':9} {text}")

@@ -38,7 +38,7 @@ def run(
     subject
         The simulator to examine, MODULE:CALLABLE; by default ATTNCHECK_SUBJECT, or attncheck's literal one.
     seed
-        A whole number, or random: the same seed gives the same digits with any number of workers.
+        A whole number, random, or keyed, by the commit: the same seed gives the same digits with any number of workers.
     false_alarm
         The chance that a right simulator is called violated anywhere in the run.
     draws

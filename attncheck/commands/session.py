@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from attncheck._lib.commits import seed_typed
 from attncheck._lib.errors import InputError
 from attncheck._lib.executors import Crew, Lost
 from attncheck._lib.exit_codes import ExitCode
@@ -46,7 +47,7 @@ def run_properties(
     hands = hands_of(executor, workers)
     run = Run.of(
         subject=(os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject,
-        seed=str(int.from_bytes(os.urandom(4), "big")) if seed == "random" else seed,
+        seed=seed_typed(seed),
         profile=profile,
         false_alarm=false_alarm,
         draws=draws,

@@ -10,6 +10,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.gate.account import Account, read_account
 from attncheck.gate.book import Book, Names, read_book
+from attncheck.gate.history import add
 from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.gate.wrong import wrong_with
 from attncheck.records.baseline import write_baseline
@@ -30,6 +31,8 @@ class Judgement:
         What is worth knowing and keeps nothing from passing.
     wrong : tuple of (str, str)
         Of a violated run pairs of a word, the first one "cause", and what it is.
+    remembered : bool
+        Whether what it leaves was added to a history.
     """
 
     run: Account
@@ -38,6 +41,7 @@ class Judgement:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     wrong: tuple[tuple[str, str], ...] = ()
+    remembered: bool = False
 
     @property
     def cause(self) -> str:
@@ -95,8 +99,30 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
 
 
+def with_history(judgement: Judgement, path: Path, key: str) -> Judgement:
+    """Return a judgement after what the run leaves was added to a history, if the run may pass.
+
+    An alarm of the history is a violation, until somebody accepts it.
+
+    Raises
+    ------
+    InputError
+        As for `attncheck.gate.history.add`.
+    """
+    if judgement.exit_code != ExitCode.CONSISTENT:
+        told = (*judgement.notes, "the run is not added to the history: it may not pass by itself")
+        return dataclasses.replace(judgement, notes=told)
+    history, note = add(path, judgement.run.path, key)
+    if history.course.alarm is None:
+        notes = (*judgement.notes, f"{note}, {history.sentence()}")
+        return dataclasses.replace(judgement, notes=notes, remembered=True)
+    remedy = f"look at it by attncheck history {path}; --accept begins anew"
+    finding = Finding("history", "violated", f"{history.sentence()}; {remedy}")
+    return dataclasses.replace(judgement, findings=(*judgement.findings, finding), notes=(*judgement.notes, note))
+
+
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    parts = ("completeness", "verdicts", "uniformity", "drift", "power")
+    parts = ("completeness", "verdicts", "uniformity", "drift", "power", "history")
     return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
 
 
@@ -113,4 +139,4 @@ def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tu
     return (Finding("completeness", "incomplete", text),), ()
 
 
-__all__ = ["Finding", "Judgement", "gate"]
+__all__ = ["Finding", "Judgement", "gate", "with_history"]

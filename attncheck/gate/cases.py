@@ -22,6 +22,7 @@ PARTS = {
     "uniformity": "first-look p-values are uniform",
     "drift": "effects are those of the baseline, within the errors of both",
     "power": "gaps and sizes are no worse than the baseline's",
+    "history": "nothing moves over runs",
 }
 
 
@@ -86,6 +87,8 @@ def _parts(judgement: Judgement) -> Iterator[Case]:
             yield Case("gate", name, "failed", message, "\n".join(texts), verdict=weightiest(found))
         elif part in ("drift", "power") and judgement.baseline is None:
             yield Case("gate", name, "skipped", "there is no baseline")
+        elif part == "history" and not judgement.remembered:
+            yield Case("gate", name, "skipped", "no history is kept, or the run is not added to it")
         else:
             yield Case("gate", name, "passed")
 

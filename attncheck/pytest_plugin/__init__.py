@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(option, metavar=metavar, default=_DEFAULTS[name], help=text)
 
     add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
-    add("seed", "N|random", "run seed: same seed, same digits (default: 0)")
+    add("seed", "N|random|keyed", "run seed: same seed, same digits; keyed by the commit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
@@ -101,13 +101,23 @@ def pytest_configure(config: pytest.Config) -> None:
         for name in _SETTLED:
             setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
         return
-    if config.option.attncheck_seed == "random":
-        config.option.attncheck_seed = str(int.from_bytes(os.urandom(4), "big"))
+    if config.option.attncheck_seed != _DEFAULTS["seed"]:
+        config.option.attncheck_seed = _typed_seed(config.option.attncheck_seed)
     if config.option.attncheck_resume is not None:
         from attncheck.runs.earlier import set_aside
 
         aside = set_aside(Path(config.option.attncheck_resume), Path(config.option.attncheck_record))
         config.option.attncheck_resume = str(aside)
+
+
+def _typed_seed(text: str) -> str:
+    from attncheck._lib.commits import seed_typed
+    from attncheck._lib.errors import InputError
+
+    try:
+        return seed_typed(text)
+    except InputError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(optionalhook=True)

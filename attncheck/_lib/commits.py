@@ -1,0 +1,64 @@
+"""The commit that is examined, and a seed of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+
+from attncheck._lib.errors import refuse
+
+
+def commit_key(key: str | None = None) -> str:
+    """Return what names the commit: what is passed, GITHUB_SHA, or HEAD of git.
+
+    Raises
+    ------
+    InputError
+        If nothing does.
+
+    Examples
+    --------
+    >>> commit_key("0123abcd")
+    '0123abcd'
+    """
+    named = os.environ.get("GITHUB_SHA", "") if key is None else key
+    if key is None and not named:
+        try:
+            asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        except OSError:  # no git
+            named = ""
+        else:
+            named = "" if asked.returncode else asked.stdout
+    if not (named := named.strip()):
+        refuse("key", key, "names no commit, and neither GITHUB_SHA nor git does", "pass --key")
+    return named
+
+
+def keyed_seed(key: str) -> int:
+    """Return the seed of a commit's run: another one for each commit, and the same wherever it is run.
+
+    Examples
+    --------
+    >>> keyed_seed("0123abcd") == keyed_seed("0123abcd") != keyed_seed("0123abce")
+    True
+    """
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+
+
+def seed_typed(text: str) -> str:
+    """Return a seed as a number where a word was typed for one: random, or keyed by the commit.
+
+    Raises
+    ------
+    InputError
+        If nothing names the commit.
+
+    Examples
+    --------
+    >>> seed_typed("3")
+    '3'
+    """
+    if text == "random":
+        return str(int.from_bytes(os.urandom(4), "big"))
+    return str(keyed_seed(commit_key())) if text == "keyed" else text

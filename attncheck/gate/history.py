@@ -1,0 +1,340 @@
+"""What earlier runs of a subject left, run by run: a file that is only appended to, and what it shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.files import write_whole
+from attncheck._lib.streams import digest
+from attncheck.checks.registry import check_named
+from attncheck.evidence.detector import ALARM, CLIP, Course, course
+from attncheck.evidence.summaries import Score, Summary, from_record
+from attncheck.records.schema import Manifest, Result, of_pool, read
+
+FloatArray = NDArray[np.float64]
+
+_FORMAT = 1
+_AGAIN = "pass a file that attncheck gate --history wrote"
+# Digits of a score: more would be no news.
+_DIGITS = 4
+
+
+class Opening(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
+    """The first line: of what there is a history."""
+
+    format: int
+    subject: str
+    profile: str
+
+
+class Night(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
+    """What one run left.
+
+    ``key`` names the commit, ``plan`` the streams that the run has, ``z`` the normal score of each, ``one_sided`` those
+    of which only large scores speak against the subject.
+    """
+
+    key: str
+    seed: int
+    started: str
+    plan: str
+    z: dict[str, float]
+    one_sided: list[str] = []
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
+    """Somebody looked at what the runs up to this one showed: all streams begin again after it."""
+
+    after: str
+
+
+_Line = Opening | Night | Accepted
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """A stream, and what the runs since the last acceptance showed of it.
+
+    Attributes
+    ----------
+    stream : str
+        ``check@pool``.
+    runs : int
+    evidence : float
+        Its part of the whole.
+    mean, last : float
+        Of its scores, in standard deviations of one run.
+    """
+
+    stream: str
+    runs: int
+    evidence: float
+    mean: float
+    last: float
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The runs of a subject with a profile, in the order in which they were begun.
+
+    Attributes
+    ----------
+    subject, profile : str
+    nights : tuple of Night
+    accepted : frozenset of str
+        Keys of runs after which all streams begin again.
+    """
+
+    subject: str
+    profile: str
+    nights: tuple[Night, ...] = ()
+    accepted: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> History:
+        """Return what files hold together: the runs of two branches become one course.
+
+        Raises
+        ------
+        InputError
+            If a file cannot be read, or they are of different subjects, or have other numbers of one run.
+        """
+        first, *others = [_read(path) for path in paths]
+        for path, other in zip(paths[1:], others, strict=True):
+            for field in ("subject", "profile"):
+                if getattr(first, field) != getattr(other, field):
+                    problem = f"is of the {field} {getattr(other, field)}, and {paths[0]} of {getattr(first, field)}"
+                    refuse("history", str(path), problem, "keep a history of each")
+            first = first._united(other, path)
+        return first
+
+    def _united(self, other: History, path: Path) -> History:
+        nights = {night.key: night for night in self.nights}
+        for night in other.nights:
+            if nights.setdefault(night.key, night) != night:
+                problem = f"has other numbers of {night.key} than the others"
+                refuse("history", str(path), problem, "keep the file in which this commit was run first")
+        merged = tuple(sorted(nights.values(), key=_order))
+        return dataclasses.replace(self, nights=merged, accepted=self.accepted | other.accepted)
+
+    @cached_property
+    def since(self) -> tuple[Night, ...]:
+        """The runs since somebody accepted what there was."""
+        places = [place for place, night in enumerate(self.nights) if night.key in self.accepted]
+        return self.nights[places[-1] + 1 :] if places else self.nights
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """All streams since then, in the order in which they came."""
+        return tuple(dict.fromkeys(name for night in self.since for name in sorted(night.z)))
+
+    @cached_property
+    def scores(self) -> FloatArray:
+        """The scores since then, (runs, streams); NaN where a run has none."""
+        return np.array([[night.z.get(name, math.nan) for name in self.streams] for night in self.since]).reshape(
+            len(self.since), len(self.streams)
+        )
+
+    @cached_property
+    def course(self) -> Course:
+        """What these runs have shown."""
+        one_sided = {name for night in self.since for name in night.one_sided}
+        return course(self.scores, np.array([name in one_sided for name in self.streams], bool), self._shares())
+
+    def _shares(self) -> FloatArray:
+        """Return the share of each stream: half of all for those of the first run, a quarter for the next that came, ….
+
+        No data decide on it. A stream that ends keeps its share until all begin again.
+        """
+        shares: dict[str, float] = {}
+        left = 1.0
+        for night in self.since:
+            if new := [name for name in sorted(night.z) if name not in shares]:
+                left /= 2.0
+                shares |= dict.fromkeys(new, left / len(new))
+        return np.array([shares[name] for name in self.streams])
+
+    @property
+    def evidence(self) -> float:
+        """What all streams show together, at its largest: an alarm stays until somebody accepts it."""
+        return float(self.course.total.max(initial=0.0))
+
+    def moved(self) -> list[Moved]:
+        """Return all streams, that which shows most first."""
+        if not self.since:
+            return []
+        at = self.course.alarm if self.course.alarm is not None else len(self.since) - 1
+        found = []
+        for place, name in enumerate(self.streams):
+            seen = self.scores[: at + 1, place]
+            seen = seen[~np.isnan(seen)]
+            if len(seen):
+                part = float(self.course.evidence[at, place])
+                found.append(Moved(name, len(seen), part, float(seen.mean()), float(seen[-1])))
+        return sorted(found, key=lambda each: (-each.evidence, each.stream))
+
+    def sentence(self) -> str:
+        """Return what the runs show, in one line."""
+        what = f"{len(self.since):,} runs of {self.subject} with the profile {self.profile}"
+        number = f"evidence {self.evidence:.3g}, an alarm at {ALARM:,.0f}"
+        if self.course.alarm is None:
+            return f"QUIET: {what}; {number}"
+        first = self.moved()[0]
+        key = self.since[self.course.alarm].key
+        return (
+            f"ALARM: {what}; {number}, reached with {key[:12]}; {first.stream} moves most, "
+            f"by {first.mean:+.2f} standard deviations a run"
+        )
+
+
+def night_of(record: Path, key: str) -> tuple[Manifest, Night]:
+    """Return what a run leaves: the scores of its pools on fresh draws of all their cases.
+
+    Pools of exact statements alone, whose scores are standard normal, or stochastically smaller where only large ones
+    speak against the subject. What a bias is allowed for, and counts on both sides, stay out.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read.
+    """
+    manifest, *lines = read(record)
+    assert isinstance(manifest, Manifest)
+    results = [line for line in lines if isinstance(line, Result)]
+    summaries = {line.id: from_record(line.summary) for line in results if line.summary is not None}
+    z: dict[str, float] = {}
+    one_sided = []
+    for pool in results:
+        if not of_pool(pool) or not pool.p_values:
+            continue
+        members = [summaries[f"{pool.check}@{each}"] for each in pool.case["of"]]
+        if pool.kind != "exact" or not all(map(_calibrated, members)):
+            continue
+        revision = check_named(pool.check).revision
+        name = pool.key if revision == 1 else f"{pool.key}#{revision}"
+        z[name] = round(_score(pool, members[0].one_sided), _DIGITS)
+        one_sided += [name] * members[0].one_sided
+    plan = digest(sorted(z))
+    return manifest, Night(key, manifest.seed, manifest.started, plan, z, one_sided)
+
+
+def _calibrated(summary: Summary) -> bool:
+    return summary.bias == 0.0 if isinstance(summary, Score) else summary.one_sided
+
+
+def _score(pool: Result, one_sided: bool) -> float:
+    """Return the normal score of the first look of a pool."""
+    p_value = max(pool.p_values[0], 1e-300)
+    if one_sided:
+        return float(np.clip(-special.ndtri(p_value), -CLIP, CLIP))
+    sign = np.sign(pool.effects[0] - (pool.null_effect or 0.0))
+    return float(np.clip(-sign * special.ndtri(p_value / 2.0), -CLIP, CLIP))
+
+
+def add(path: Path, record: Path, key: str) -> tuple[History, str]:
+    """Append what a run leaves to a history, which is begun where there is none; return it, and a note.
+
+    Parameters
+    ----------
+    path : Path
+        Of the history.
+    record : Path
+        Of a complete run that may pass.
+    key : str
+        Of the commit: its first run counts.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read or written, if the history is of another subject or profile, or if the draws of the
+        run are those of an earlier one.
+    """
+    manifest, night = night_of(record, key)
+    history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
+    for field in ("subject", "profile"):
+        if getattr(history, field) != getattr(manifest, field):
+            problem = f"is of the {field} {getattr(history, field)}, and the run of {getattr(manifest, field)}"
+            refuse("history", str(path), problem, "keep a history of each")
+    if any(each.key == key for each in history.nights):
+        return history, f"{key[:12]} is in the history already: its first run counts"
+    for each in history.nights:
+        if each.seed == night.seed:
+            problem = f"was the seed of {each.key[:12]} too: the same draws are no news"
+            refuse("seed", night.seed, problem, "run with --seed keyed, which is another one for each commit")
+    lines: list[_Line] = [] if history.nights else [Opening(_FORMAT, history.subject, history.profile)]
+    _append(path, [*lines, night])
+    longer = dataclasses.replace(history, nights=tuple(sorted([*history.nights, night], key=_order)))
+    new = sorted(set(night.z) - {name for each in history.nights for name in each.z})
+    begun = f"; {len(new)} streams begin" if new and history.nights else ""
+    return longer, f"run {len(longer.since):,} of the history{begun}"
+
+
+def accept(path: Path) -> History:
+    """Note that somebody looked at what a history shows: all streams begin again with the next run.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or written, or has no runs.
+    """
+    history = History.read([path])
+    if not history.nights:
+        refuse("history", str(path), "has no runs", "there is nothing to accept")
+    _append(path, [Accepted(history.nights[-1].key)])
+    return History.read([path])
+
+
+def write(history: History, path: Path) -> Path:
+    """Write a history as a file of its own."""
+    opening = Opening(_FORMAT, history.subject, history.profile)
+    lines: list[_Line] = [opening, *history.nights, *map(Accepted, sorted(history.accepted))]
+    return write_whole(path, b"".join(map(_encoded, lines)))
+
+
+def _order(night: Night) -> tuple[str, str]:
+    return night.started, night.key
+
+
+def _encoded(line: _Line) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _append(path: Path, lines: Iterable[_Line]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(b"".join(map(_encoded, lines)))
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror or error})"
+        raise InputError(f"history={path}: {problem}; choose another path") from None
+
+
+def _read(path: Path) -> History:
+    try:
+        raw = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"history={path}: cannot be read ({error.strerror or error}); {_AGAIN}") from None
+    decoder = msgspec.json.Decoder(_Line)
+    lines: list[Any] = []
+    for number, line in enumerate(raw, 1):
+        try:
+            lines.append(decoder.decode(line))
+        except msgspec.DecodeError as error:
+            raise InputError(f"history={path}: line {number} cannot be read ({error}); {_AGAIN}") from None
+    if not lines or not isinstance(lines[0], Opening) or lines[0].format != _FORMAT:
+        raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
+    opening, *rest = lines
+    nights: Mapping[str, Night] = {each.key: each for each in reversed(rest) if isinstance(each, Night)}
+    accepted = frozenset(each.after for each in rest if isinstance(each, Accepted))
+    return History(opening.subject, opening.profile, tuple(sorted(nights.values(), key=_order)), accepted)

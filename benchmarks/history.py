@@ -1,0 +1,187 @@
+"""What a history of runs finds, and how often it alarms for nothing: simulated lives, and real nights.
+
+``python benchmarks/history.py --nights 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
+Nights are kept in the file that ``--resume`` names, and gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.commits import keyed_seed
+from attncheck._lib.measured import installed, table
+from attncheck.evidence.detector import ALARM, course
+from attncheck.gate.history import History, add
+
+FloatArray = NDArray[np.float64]
+Drawn = Callable[[np.random.Generator, int, int], FloatArray]
+
+STREAMS, RUNS, LIVES = 92, 1_000, 10_000
+# Scores are exposed, and no Gram matrices.
+_SUBJECT = """
+import os
+from attncheck.subject import collapsed
+
+def simulate(layer, size, rng):
+    drawn = collapsed(layer.replace(value_std=float(os.environ["NIGHTLY_FACTOR"]) * layer.value_std), size, rng)
+    return {"outputs": drawn["outputs"], "scores": drawn["scores"]}
+"""
+# Lives that are in memory at a time.
+_AT_ONCE = 50
+# Drifts of one of the streams, in parts of one look's gap, which is 6 standard deviations.
+GAP = 6.0
+DRIFTS = {0.25: 25, 0.15: 60, 0.1: 150}
+
+
+def independent(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
+    """Draw scores of streams that have nothing in common, (lives, runs, streams)."""
+    return rng.standard_normal((lives, runs, STREAMS))
+
+
+def correlated(rho: float) -> Drawn:
+    """Return scores of streams that have a part in common, as pools that share layers have."""
+
+    def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
+        common = rng.standard_normal((lives, runs, 1))
+        return np.asarray(rho**0.5 * common + (1.0 - rho) ** 0.5 * independent(rng, lives, runs))
+
+    return drawn
+
+
+def biased(bias: float) -> Drawn:
+    """Return scores of streams that are all off by a little."""
+
+    def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
+        return independent(rng, lives, runs) + bias
+
+    return drawn
+
+
+KINDS: dict[str, Drawn] = {
+    "independent": independent,
+    "correlation 0.5": correlated(0.5),
+    "correlation 0.95": correlated(0.95),
+    "every score off by 0.03": biased(0.03),
+    "every score off by 0.05": biased(0.05),
+}
+
+
+def delays(drawn: Drawn, lives: int, runs: int, drift: float, seed: int) -> FloatArray:
+    """Return after how many runs each life has its first alarm; infinity where it has none, (lives,)."""
+    found = []
+    for start in range(0, lives, _AT_ONCE):
+        z = drawn(np.random.default_rng([seed, start]), min(_AT_ONCE, lives - start), runs)
+        z[:, :, 0] += drift
+        reached = course(z, np.zeros(STREAMS, bool)).total >= ALARM
+        found.append(np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf))
+    return np.concatenate(found)
+
+
+def false_alarms(lives: int, runs: int) -> str:
+    """Return the table of alarms where nothing is wrong."""
+    rows = []
+    for name, drawn in KINDS.items():
+        alarms = int(np.isfinite(delays(drawn, lives, runs, 0.0, seed=1)).sum())
+        rows.append((name, f"{lives:,}", f"{alarms:,}", f"{alarms / lives:.2%}"))
+    return table(("scores", f"lives of {runs:,} runs", "with an alarm", "share"), rows)
+
+
+def found_after(lives: int) -> str:
+    """Return the table of delays where one stream drifts."""
+    rows = []
+    for part, most in DRIFTS.items():
+        after = delays(independent, lives, 4 * most, part * GAP, seed=2)
+        low, middle, high = np.quantile(after, [0.1, 0.5, 0.9])
+        rows.append((f"{part:g}", f"{part * GAP:g}", f"{middle:.0f}", f"{low:.0f} to {high:.0f}"))
+    header = ("part of a look's gap", "standard deviations a run", "runs until the alarm, median", "tenths")
+    return table(header, rows)
+
+
+def nights(count: int, state: Path, factor: float, since: int) -> Iterator[History]:
+    """Make nightly runs of a subject whose W_V is too large from some night on; go on with those that are there."""
+    there = len(History.read([state]).nights) if state.exists() else 0
+    for number in range(there, count):
+        key = f"night {number:04d}"
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
+            os.environ["NIGHTLY_FACTOR"] = str(factor if number >= since else 1.0)
+            line = [sys.executable, "-m", "attncheck", "run", "--profile", "smoke", "--seed", str(keyed_seed(key))]
+            line += ["--subject", "nightly:simulate", "--workers", "1"]
+            subprocess.run(line, cwd=folder, check=False, capture_output=True)
+            yield add(state, Path(folder) / "reports" / "output" / "record.jsonl", key)[0]
+
+
+def told(history: History) -> str:
+    """Return what real nights came to."""
+    one_sided = {name for night in history.since for name in night.one_sided}
+    upwards = np.array([name in one_sided for name in history.streams])
+    signed, others = history.scores[:, ~upwards], history.scores[:, upwards]
+    counts = (~np.isnan(signed)).sum(axis=0)
+    errors = np.abs(np.nansum(signed, axis=0)) / counts**0.5
+    rows = [
+        ("nights", f"{len(history.since):,}"),
+        ("streams, of which only large scores count", f"{len(upwards):,}, {upwards.sum():,}"),
+        ("evidence, an alarm at 1,000,000", f"{history.evidence:.3g}"),
+        ("mean of signed scores, and its error if nights alone differ", _mean_of(signed)),
+        ("of signed streams the mean that is furthest from 0, in its own errors", f"{errors.max():.2f}"),
+        ("mean of the others, which is at most 0 if nothing is wrong", _mean_of(others)),
+    ]
+    return table(("what", "measured"), rows)
+
+
+def _mean_of(scores: FloatArray) -> str:
+    by_night = np.nanmean(scores, axis=1)
+    return f"{by_night.mean():+.3f} ± {by_night.std(ddof=1) / len(by_night) ** 0.5:.3f}"
+
+
+def page(lives: int, runs: int, real: History | None, arguments: Sequence[str]) -> str:
+    """Measure, and return the page."""
+    parts = [
+        "# What a history of runs finds",
+        f"`python {' '.join(['benchmarks/history.py', *arguments])}` makes this page, here with {installed()}.",
+        f"Lives of {STREAMS} streams, where nothing is wrong. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
+        false_alarms(lives, runs),
+        "One of the streams drifts from the first run on. The gap of a look is about 6 standard deviations.",
+        found_after(max(200, lives // 10)),
+    ]
+    if real is not None:
+        parts += ["## Real nights", "Profile smoke, scores exposed, a seed of its own each night.", told(real)]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Print the page."""
+    parser = argparse.ArgumentParser(description="Simulate lives of a history, and make real nights.")
+    parser.add_argument("--lives", type=int, default=LIVES, help=f"simulated lives (default: {LIVES:,})")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of a life (default: {RUNS:,})")
+    parser.add_argument("--nights", type=int, default=0, help="real runs of the profile smoke (default: none)")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the nights there, and go on from it")
+    parser.add_argument("--factor", type=float, default=1.0, help="of W_V, from night --since on (default: 1)")
+    parser.add_argument("--since", type=int, default=50, help="the first night with the factor (default: 50)")
+    parser.add_argument("--write", action="store_true", help="write history.md")
+    options = parser.parse_args()
+    real = None
+    with tempfile.TemporaryDirectory() as folder:
+        state = options.resume or Path(folder) / "state.jsonl"
+        for real in nights(options.nights, state, options.factor, options.since):
+            print(real.sentence(), file=sys.stderr, flush=True)
+        if options.nights and real is None:
+            real = History.read([state])
+    shown = [each for each in sys.argv[1:] if each != "--write"]
+    text = page(options.lives, options.runs, real, shown)
+    print(text, end="")
+    if options.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

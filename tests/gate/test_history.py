@@ -1,0 +1,285 @@
+"""The course of runs: what drifts is found, what does not is left alone, and files are what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.commits import commit_key, keyed_seed, seed_typed
+from attncheck._lib.errors import InputError
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
+from attncheck.evidence.detector import ALARM, CLIP, course
+from attncheck.gate.history import Accepted, History, Night, Opening, accept, add, night_of, write
+from attncheck.records.schema import Result, of_pool, read
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
+from attncheck.subject import collapsed
+
+FloatArray = NDArray[np.float64]
+
+
+def lives(count: int, runs: int, streams: int, seed: int = 0) -> FloatArray:
+    return np.random.default_rng(seed).standard_normal((count, runs, streams))
+
+
+class TestDetector:
+    def test_evidence_is_at_most_the_number_of_runs_in_expectation(self) -> None:
+        """Which is all that the bound rests on. One-sided scores that are too small only lower it."""
+        z = lives(20_000, 6, 3)
+        one_sided = np.array([False, False, True])
+        # Of drifts up to 1, whose factors have a variance that a sample shows.
+        small = np.clip(z, -1.5, 1.5)
+        total = course(small, one_sided).total
+        error = total.std(axis=0) / len(z) ** 0.5
+        assert (total.mean(axis=0) - 4.0 * error < np.arange(1, 7)).all()
+        assert (total.mean(axis=0) > 0.3).all()
+
+    def test_no_drift_is_quiet(self) -> None:
+        """In 200 lives of 500 runs alarms have a chance of at most a tenth; there is none."""
+        assert not (course(lives(200, 500, 12), np.zeros(12, bool)).total >= ALARM).any()
+
+    @pytest.mark.parametrize(("drift", "most"), [(1.5, 25), (0.9, 60)])
+    def test_a_drift_is_found_in_time(self, drift: float, most: int) -> None:
+        z = lives(200, 3 * most, 92)
+        z[:, :, 40] += drift
+        reached = course(z, np.zeros(92, bool)).total >= ALARM
+        delays = np.where(reached.any(axis=1), reached.argmax(axis=1) + 1, 3 * most)
+        assert np.median(delays) <= most
+
+    def test_what_only_large_scores_speak_against_has_no_drift_downwards(self) -> None:
+        z = lives(1, 300, 2)[0]
+        z[:, 0] -= 2.0
+        assert course(z, np.array([True, False])).alarm is None
+        assert course(z, np.array([False, False])).alarm is not None
+
+    def test_one_score_says_no_more_than_its_limit(self) -> None:
+        z = np.zeros((3, 1))
+        z[1] = 40.0
+        clipped = z.copy()
+        clipped[1] = CLIP
+        np.testing.assert_array_equal(course(z, np.array([False])).total, course(clipped, np.array([False])).total)
+
+    def test_a_run_without_a_score_changes_nothing(self) -> None:
+        z = lives(1, 30, 1)[0] + 1.0
+        longer = np.insert(z, 15, np.nan, axis=0)
+        one = np.zeros(1, bool)
+        assert course(longer, one).total[-1] == course(z, one).total[-1]
+
+
+def night(number: int, z: dict[str, float], key: str = "") -> Night:
+    name = key or f"commit{number:03d}"
+    return Night(name, number, f"2030-01-01T00:{number // 60:02d}:{number % 60:02d}", "plan", z)
+
+
+def history(count: int, drift: float = 0.0, seed: int = 0) -> History:
+    scores = lives(1, count, 2, seed)[0]
+    nights = tuple(night(k, {"a": float(scores[k, 0] + drift), "b": float(scores[k, 1])}) for k in range(count))
+    return History("mine:simulate", "smoke", nights)
+
+
+class TestHistory:
+    def test_what_moves_most_is_named(self) -> None:
+        shown = history(40, drift=2.0)
+        first = shown.moved()[0]
+        assert first.stream == "a"
+        assert 1.0 < first.mean < 3.5
+        assert shown.sentence().startswith("ALARM: 40 runs of mine:simulate with the profile smoke; ")
+        assert "; a moves most, by +" in shown.sentence()
+        quiet = history(40)
+        assert quiet.sentence().startswith("QUIET: 40 runs")
+        assert quiet.course.alarm is None
+
+    def test_an_alarm_stays_until_it_is_accepted(self, tmp_path: Path) -> None:
+        path = tmp_path / "state.jsonl"
+        long = history(60, drift=2.0)
+        calm = tuple(night(60 + k, {"a": -2.0, "b": 0.0}) for k in range(30))
+        write(dataclasses.replace(long, nights=long.nights + calm), path)
+        assert History.read([path]).sentence().startswith("ALARM")
+        before = path.read_bytes()
+        assert accept(path).sentence().startswith("QUIET: 0 runs")
+        assert path.read_bytes().startswith(before)  # it is only appended to
+
+    def test_streams_that_come_later_share_what_is_left(self) -> None:
+        nights = (night(0, {"a": 0.0, "b": 0.0}), night(1, {"a": 0.0, "c": 0.0}), night(2, {"d": 0.0}))
+        shares = dict(zip("abcd", History("s", "p", nights)._shares(), strict=True))
+        assert shares == {"a": 0.25, "b": 0.25, "c": 0.25, "d": 0.125}
+
+    def test_the_order_of_files_is_no_matter(self, tmp_path: Path) -> None:
+        whole = history(30, drift=0.5)
+        odd, even = (dataclasses.replace(whole, nights=whole.nights[start::2]) for start in (1, 0))
+        paths = [write(each, tmp_path / f"{name}.jsonl") for name, each in (("odd", odd), ("even", even))]
+        both = History.read(paths)
+        assert both == History.read(paths[::-1]) == whole
+        np.testing.assert_array_equal(both.course.total, whole.course.total)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
+            ({"profile": "default"}, "is of the profile default, and .* of smoke"),
+            ({"nights": (night(3, {"a": 9.0}),)}, "has other numbers of commit003 than the others"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+        one = write(history(5), tmp_path / "one.jsonl")
+        other = write(dataclasses.replace(history(5), **changes), tmp_path / "other.jsonl")
+        with pytest.raises(InputError, match=said):
+            History.read([one, other])
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"", "is no history of this version"),
+            (b"{}\n", "line 1 cannot be read"),
+            (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is no history of this version"),
+            (msgspec.json.encode(Accepted("x")) + b"\n", "is no history of this version"),
+            (msgspec.json.encode(Opening(1, "s", "p")) + b"\nnonsense\n", "line 2 cannot be read"),
+        ],
+    )
+    def test_another_file_is_refused(self, tmp_path: Path, content: bytes, said: str) -> None:
+        path = tmp_path / "state.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=said):
+            History.read([path])
+
+
+@functools.cache
+def _record(folder: Path, seed: int) -> Path:
+    path = folder / f"{seed}.jsonl"
+    run = Run.of(subject=collapsed, seed=seed, profile="smoke", false_alarm=1e-6, record=path, only=("scores",))
+    from attncheck.looks.examples import strategy_of
+
+    units = run.units("scores", strategy_of("scores"))[:4]
+    report = RunReport(run.settled([unit.id for unit in units]))
+    for unit in units:
+        report.take(report.run.examine(unit.property_name, unit.case)[0])
+    report.take(report.pool()[0])
+    assert report.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nights")
+
+
+class TestRuns:
+    def test_scores_are_those_of_the_pools(self, folder: Path) -> None:
+        record = _record(folder, 1)
+        _, left = night_of(record, "commit")
+        pools = {line.key: line for line in read(record) if isinstance(line, Result) and of_pool(line)}
+        assert left.z
+        assert set(left.z) <= set(pools)
+        for name, z in left.z.items():
+            pool = pools[name]
+            two = 1.0 if name in left.one_sided else 2.0
+            chance = special.ndtr(-z if name in left.one_sided else -abs(z)) * two
+            assert pool.kind == "exact"
+            assert chance == pytest.approx(pool.p_values[0], rel=2e-3)
+            if name not in left.one_sided and pool.null_effect is not None:
+                assert (z > 0) == (pool.effects[0] > pool.null_effect)
+
+    def test_runs_are_added_once_and_with_draws_of_their_own(self, folder: Path, tmp_path: Path) -> None:
+        path = tmp_path / "deep" / "state.jsonl"
+        added, note = add(path, _record(folder, 1), "first")
+        assert (len(added.nights), note) == (1, "run 1 of the history")
+        before = path.read_bytes()
+        _, note = add(path, _record(folder, 2), "first")
+        assert note == "first is in the history already: its first run counts"
+        assert path.read_bytes() == before
+        with pytest.raises(
+            InputError, match=r"seed=1: was the seed of first too: the same draws are no news; run with"
+        ):
+            add(path, _record(folder, 1), "second")
+        longer, _ = add(path, _record(folder, 2), "second")
+        assert path.read_bytes().startswith(before)
+        assert History.read([path]) == longer
+        assert len(longer.since) == 2
+
+    def test_gate_adds_what_it_accepts(
+        self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        state, baseline, junit = (tmp_path / name for name in ("state.jsonl", "baseline.jsonl.xz", "junit.xml"))
+        record, options = str(_record(folder, 1)), ["--history", str(state), "--key", "abc"]
+        assert main(["gate", record, "--baseline", str(baseline), *options]) == ExitCode.INCOMPLETE
+        assert "the run is not added to the history: it may not pass by itself" in capsys.readouterr().out
+        assert not state.exists()
+        assert main(["gate", record, "--baseline", str(baseline), "--write-baseline"]) == ExitCode.CONSISTENT
+        capsys.readouterr()
+        assert main(["gate", str(_record(folder, 2)), "--baseline", str(baseline), *options]) == ExitCode.CONSISTENT
+        assert "note: run 1 of the history, QUIET: 1 runs of " in capsys.readouterr().out
+        loud = [night(k, {"scores.size@all": 3.0}) for k in range(100, 140)]
+        with state.open("ab") as file:
+            file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in loud))
+        later = ["--history", str(state), "--key", "def", "--junit", str(junit)]
+        assert main(["gate", str(_record(folder, 3)), "--baseline", str(baseline), *later]) == ExitCode.VIOLATED
+        told = capsys.readouterr().out
+        assert "history: ALARM: 42 runs of" in told
+        assert f"look at it by attncheck history {state}; --accept begins anew" in told
+        assert "history: nothing moves over runs" in junit.read_text(encoding="utf-8")
+
+    def test_history_is_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
+        picture, out = tmp_path / "course.svg", tmp_path / "all.jsonl"
+        code = main(["history", str(path), "--picture", str(picture), "--out", str(out)])
+        told = capsys.readouterr().out
+        assert code == ExitCode.VIOLATED
+        assert told.startswith("ALARM: ")
+        assert "| a " in told
+        assert "</svg>" in picture.read_text(encoding="utf-8")
+        assert History.read([out]) == History.read([path])
+        assert main(["history", str(path), "--accept"]) == ExitCode.CONSISTENT
+        assert main(["history", str(path)]) == ExitCode.CONSISTENT
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ((), "are no histories"),
+            (("none.jsonl",), "history=none.jsonl: cannot be read"),
+            (("one.jsonl", "--picture", "course.gif"), "ends in neither .svg nor .png"),
+            (("one.jsonl", "two.jsonl", "--accept"), "is of one file"),
+        ],
+    )
+    def test_what_cannot_be_shown_is_said(
+        self,
+        arguments: tuple[str, ...],
+        said: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("one", "two"):
+            write(history(3), Path(f"{name}.jsonl"))
+        assert main(["history", *arguments]) == ExitCode.UNUSABLE
+        assert said in capsys.readouterr().err
+
+
+class TestKeys:
+    def test_the_commit_is_named_by_what_there_is(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("GITHUB_SHA", "cafe")
+        assert commit_key() == "cafe"
+        assert commit_key("beef") == "beef"
+        monkeypatch.delenv("GITHUB_SHA")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+        with pytest.raises(InputError, match="names no commit, and neither GITHUB_SHA nor git does; pass --key"):
+            commit_key()
+
+    def test_each_commit_has_a_seed_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GITHUB_SHA", "cafe")
+        assert seed_typed("keyed") == str(keyed_seed("cafe"))
+        assert keyed_seed("cafe") != keyed_seed("beef")
+        assert seed_typed("7") == "7"
+        assert seed_typed("random").isdecimal()
+        assert json.loads(seed_typed("keyed")) < 2**32
