@@ -66,6 +66,17 @@ def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) ->
     assert [result for result in found if not isinstance(result, Lost)] == [0, 1, 9, 16, 25, 36, 49]
 
 
+def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) -> None:
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(40)), once=frozenset())
+    with Crew(pool(2)) as crew:
+        found = crew.results(function, range(40))
+    reasons = [result.reason for result in found if isinstance(result, Lost)]
+    assert len(reasons) == 40
+    assert sum("died again whenever it was done alone" in reason for reason in reasons) == 3
+    assert sum("not tried again after 3 others" in reason for reason in reasons) == 37
+    assert len(list(tmp_path.iterdir())) < 20
+
+
 def test_a_piece_that_is_lost_ends_what_needs_all_of_them(tmp_path: Path) -> None:
     function = functools.partial(deadly, folder=tmp_path, always=frozenset({1}), once=frozenset())
     with Crew(pool(1)) as crew, pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, and"):

@@ -22,6 +22,8 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for somebody who works, where nobody is left.
 PATIENCE = 60.0
+# Where the first so many pieces end their process each time, and nothing ever came, the others are not tried.
+_HOPELESS = 3
 # How often a piece is done alone whose process died.
 _TRIES = 2
 # Seconds between two questions whether anybody is left.
@@ -80,6 +82,7 @@ class Crew:
         self.hands = hands
         self._open = contextlib.ExitStack()
         self._executor: Executor | None = None
+        self._came = False
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +116,11 @@ class Crew:
         """
         suspects: list[int] = []
         yield from self._done(function, pieces, deque(range(len(pieces))), self.hands.at_once, suspects)
+        lost = 0
         for place in suspects:
+            if lost == _HOPELESS and not self._came:
+                yield place, Lost(f"not tried again after {lost} others whose process died each time")
+                continue
             # What another one took down has ended no process itself: two ends when it is alone convict a piece.
             for _ in range(_TRIES):
                 again: list[int] = []
@@ -121,6 +128,7 @@ class Crew:
                 if not again:
                     break
             else:
+                lost += 1
                 yield place, Lost("its process died, and died again whenever it was done alone")
 
     def _done(
@@ -149,6 +157,7 @@ class Crew:
                     future = self._next(finished)
                     error = self._error_of(future)
                     if error is None:
+                        self._came = True
                         yield flying.pop(future), future.result()
                     else:
                         broken = isinstance(error, BrokenExecutor)
@@ -158,6 +167,9 @@ class Crew:
                     flying.clear()
                     finished = SimpleQueue()
                     self._renew()
+                    if len(killed) >= _HOPELESS * at_once and not self._came:
+                        killed += waiting
+                        waiting.clear()
         finally:
             for future in flying:
                 future.cancel()
