@@ -69,9 +69,9 @@ def run_properties(
             taken.report.stop()
             print(_summary(taken.report, verbose), flush=True)
             raise
-        except InputError:
-            taken.report.stop()  # what is there stays readable, and is gone on with
-            raise
+        except InputError as error:
+            taken.report.stop()
+            raise InputError(f"{error} ({record} has what is done)") from error
     taken.report.finish()
     return _conclude(taken, report, verbose)
 

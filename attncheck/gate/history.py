@@ -17,10 +17,12 @@ from scipy import special
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest
+from attncheck._lib.words import counted
 from attncheck.checks.registry import check_named
 from attncheck.evidence.detector import ALARM, CLIP, Course, course
 from attncheck.evidence.summaries import Score, Summary, from_record
-from attncheck.records.schema import Manifest, Result, of_pool, read
+from attncheck.looks.pools import ALL, POOLS
+from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
 
 FloatArray = NDArray[np.float64]
 
@@ -38,11 +40,22 @@ class Opening(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
     profile: str
 
 
+class Plan(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
+    """The checks that a run plans, by key and revision, and how many pools by feature one can have beside that of all.
+
+    ``plan`` is what runs name it by.
+    """
+
+    plan: str
+    checks: list[str]
+    features: int
+
+
 class Night(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     """What one run left.
 
-    ``key`` names the commit, ``plan`` the streams that the run has, ``z`` the normal score of each, ``one_sided`` those
-    of which only large scores speak against the subject.
+    ``key`` names the commit, ``plan`` what was planned, ``z`` the normal score of each stream, ``one_sided`` those of
+    which only large scores speak against the subject.
     """
 
     key: str
@@ -59,7 +72,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
     after: str
 
 
-_Line = Opening | Night | Accepted
+_Line = Opening | Plan | Night | Accepted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +107,14 @@ class History:
     nights : tuple of Night
     accepted : frozenset of str
         Keys of runs after which all streams begin again.
+    plans : mapping of str to Plan
     """
 
     subject: str
     profile: str
     nights: tuple[Night, ...] = ()
     accepted: frozenset[str] = frozenset()
+    plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> History:
@@ -126,7 +141,8 @@ class History:
                 problem = f"has other numbers of {night.key} than the others"
                 refuse("history", str(path), problem, "keep the file in which this commit was run first")
         merged = tuple(sorted(nights.values(), key=_order))
-        return dataclasses.replace(self, nights=merged, accepted=self.accepted | other.accepted)
+        plans = {**self.plans, **other.plans}
+        return dataclasses.replace(self, nights=merged, accepted=self.accepted | other.accepted, plans=plans)
 
     @cached_property
     def since(self) -> tuple[Night, ...]:
@@ -153,17 +169,21 @@ class History:
         return course(self.scores, np.array([name in one_sided for name in self.streams], bool), self._shares())
 
     def _shares(self) -> FloatArray:
-        """Return the share of each stream: half of all for those of the first run, a quarter for the next that came, ….
+        """Return the share of each stream, which no data decide on.
 
-        No data decide on it. A stream that ends keeps its share until all begin again.
+        Half of all is of the checks that the first run plans, a quarter of those that are planned for the first time
+        later on, and so forth. Half of a check's share is of its pool of all cases, the rest of those by feature that
+        there can be. A check that is no longer planned keeps its share until all begin again.
         """
-        shares: dict[str, float] = {}
+        checks: dict[str, float] = {}
         left = 1.0
-        for night in self.since:
-            if new := [name for name in sorted(night.z) if name not in shares]:
+        for plan in dict.fromkeys(night.plan for night in self.since):
+            if new := [name for name in self.plans[plan].checks if name not in checks]:
                 left /= 2.0
-                shares |= dict.fromkeys(new, left / len(new))
-        return np.array([shares[name] for name in self.streams])
+                checks |= dict.fromkeys(new, left / len(new))
+        features = max((self.plans[night.plan].features for night in self.since), default=1)
+        parts = (name.rpartition("@") for name in self.streams)
+        return np.array([0.5 * checks[check] / (1 if pool == ALL else features) for check, _, pool in parts])
 
     @property
     def evidence(self) -> float:
@@ -186,7 +206,7 @@ class History:
 
     def sentence(self) -> str:
         """Return what the runs show, in one line."""
-        what = f"{len(self.since):,} runs of {self.subject} with the profile {self.profile}"
+        what = f"{counted(len(self.since), 'run')} of {self.subject} with the profile {self.profile}"
         number = f"evidence {self.evidence:.3g}, an alarm at {ALARM:,.0f}"
         if self.course.alarm is None:
             return f"QUIET: {what}; {number}"
@@ -198,7 +218,7 @@ class History:
         )
 
 
-def night_of(record: Path, key: str) -> tuple[Manifest, Night]:
+def night_of(record: Path, key: str) -> tuple[Manifest, Plan, Night]:
     """Return what a run leaves: the scores of its pools on fresh draws of all their cases.
 
     Pools of exact statements alone, whose scores are standard normal, or stochastically smaller where only large ones
@@ -221,12 +241,18 @@ def night_of(record: Path, key: str) -> tuple[Manifest, Night]:
         members = [summaries[f"{pool.check}@{each}"] for each in pool.case["of"]]
         if pool.kind != "exact" or not all(map(_calibrated, members)):
             continue
-        revision = check_named(pool.check).revision
-        name = pool.key if revision == 1 else f"{pool.key}#{revision}"
+        name = f"{_known_by(pool.check)}@{case_key(pool)}"
         z[name] = round(_score(pool, members[0].one_sided), _DIGITS)
         one_sided += [name] * members[0].one_sided
-    plan = digest(sorted(z))
-    return manifest, Night(key, manifest.seed, manifest.started, plan, z, one_sided)
+    checks = sorted({_known_by(each.check) for each in manifest.planned if each.id != each.unit})
+    plan = Plan(digest([checks, len(POOLS)]), checks, len(POOLS))
+    return manifest, plan, Night(key, manifest.seed, manifest.started, plan.plan, z, one_sided)
+
+
+def _known_by(name: str) -> str:
+    """Return the key of a check, with its revision where that is not the first."""
+    check = check_named(name)
+    return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 
 
 def _calibrated(summary: Summary) -> bool:
@@ -260,7 +286,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
         If a file cannot be read or written, if the history is of another subject or profile, or if the draws of the
         run are those of an earlier one.
     """
-    manifest, night = night_of(record, key)
+    manifest, plan, night = night_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(manifest, field):
@@ -273,10 +299,12 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
             problem = f"was the seed of {each.key[:12]} too: the same draws are no news"
             refuse("seed", night.seed, problem, "run with --seed keyed, which is another one for each commit")
     lines: list[_Line] = [] if history.nights else [Opening(_FORMAT, history.subject, history.profile)]
-    _append(path, [*lines, night])
-    longer = dataclasses.replace(history, nights=tuple(sorted([*history.nights, night], key=_order)))
-    new = sorted(set(night.z) - {name for each in history.nights for name in each.z})
-    begun = f"; {len(new)} streams begin" if new and history.nights else ""
+    known = plan.plan in history.plans
+    _append(path, [*lines, *([] if known else [plan]), night])
+    nights, plans = tuple(sorted([*history.nights, night], key=_order)), {**history.plans, plan.plan: plan}
+    longer = dataclasses.replace(history, nights=nights, plans=plans)
+    new = set(plan.checks) - {name for each in history.plans.values() for name in each.checks}
+    begun = f"; the streams of {counted(len(new), 'check')} begin" if new and history.nights else ""
     return longer, f"run {len(longer.since):,} of the history{begun}"
 
 
@@ -298,7 +326,8 @@ def accept(path: Path) -> History:
 def write(history: History, path: Path) -> Path:
     """Write a history as a file of its own."""
     opening = Opening(_FORMAT, history.subject, history.profile)
-    lines: list[_Line] = [opening, *history.nights, *map(Accepted, sorted(history.accepted))]
+    plans = [history.plans[name] for name in sorted(history.plans)]
+    lines: list[_Line] = [opening, *plans, *history.nights, *map(Accepted, sorted(history.accepted))]
     return write_whole(path, b"".join(map(_encoded, lines)))
 
 
@@ -337,4 +366,7 @@ def _read(path: Path) -> History:
     opening, *rest = lines
     nights: Mapping[str, Night] = {each.key: each for each in reversed(rest) if isinstance(each, Night)}
     accepted = frozenset(each.after for each in rest if isinstance(each, Accepted))
-    return History(opening.subject, opening.profile, tuple(sorted(nights.values(), key=_order)), accepted)
+    plans = {each.plan: each for each in rest if isinstance(each, Plan)}
+    if lost := sorted({night.plan for night in nights.values()} - set(plans)):
+        raise InputError(f"history={path}: lacks the plan {lost[0]} of its runs; {_AGAIN}")
+    return History(opening.subject, opening.profile, tuple(sorted(nights.values(), key=_order)), accepted, plans)

@@ -19,7 +19,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.evidence.detector import ALARM, CLIP, course
-from attncheck.gate.history import Accepted, History, Night, Opening, accept, add, night_of, write
+from attncheck.gate.history import Accepted, History, Night, Opening, Plan, accept, add, night_of, write
 from attncheck.records.schema import Result, of_pool, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
@@ -76,25 +76,29 @@ class TestDetector:
         assert course(longer, one).total[-1] == course(z, one).total[-1]
 
 
+PLAN = Plan("plan", ["a", "b"], 2)
+PLANS = {"plan": PLAN}
+
+
 def night(number: int, z: dict[str, float], key: str = "") -> Night:
     name = key or f"commit{number:03d}"
-    return Night(name, number, f"2030-01-01T00:{number // 60:02d}:{number % 60:02d}", "plan", z)
+    return Night(name, number, f"2030-01-01T00:{number // 60:02d}:{number % 60:02d}", PLAN.plan, z)
 
 
 def history(count: int, drift: float = 0.0, seed: int = 0) -> History:
     scores = lives(1, count, 2, seed)[0]
-    nights = tuple(night(k, {"a": float(scores[k, 0] + drift), "b": float(scores[k, 1])}) for k in range(count))
-    return History("mine:simulate", "smoke", nights)
+    nights = tuple(night(k, {"a@all": float(scores[k, 0] + drift), "b@all": float(scores[k, 1])}) for k in range(count))
+    return History("mine:simulate", "smoke", nights, plans=PLANS)
 
 
 class TestHistory:
     def test_what_moves_most_is_named(self) -> None:
         shown = history(40, drift=2.0)
         first = shown.moved()[0]
-        assert first.stream == "a"
+        assert first.stream == "a@all"
         assert 1.0 < first.mean < 3.5
         assert shown.sentence().startswith("ALARM: 40 runs of mine:simulate with the profile smoke; ")
-        assert "; a moves most, by +" in shown.sentence()
+        assert "; a@all moves most, by +" in shown.sentence()
         quiet = history(40)
         assert quiet.sentence().startswith("QUIET: 40 runs")
         assert quiet.course.alarm is None
@@ -102,17 +106,24 @@ class TestHistory:
     def test_an_alarm_stays_until_it_is_accepted(self, tmp_path: Path) -> None:
         path = tmp_path / "state.jsonl"
         long = history(60, drift=2.0)
-        calm = tuple(night(60 + k, {"a": -2.0, "b": 0.0}) for k in range(30))
+        calm = tuple(night(60 + k, {"a@all": -2.0, "b@all": 0.0}) for k in range(30))
         write(dataclasses.replace(long, nights=long.nights + calm), path)
         assert History.read([path]).sentence().startswith("ALARM")
         before = path.read_bytes()
         assert accept(path).sentence().startswith("QUIET: 0 runs")
         assert path.read_bytes().startswith(before)  # it is only appended to
 
-    def test_streams_that_come_later_share_what_is_left(self) -> None:
-        nights = (night(0, {"a": 0.0, "b": 0.0}), night(1, {"a": 0.0, "c": 0.0}), night(2, {"d": 0.0}))
-        shares = dict(zip("abcd", History("s", "p", nights)._shares(), strict=True))
-        assert shares == {"a": 0.25, "b": 0.25, "c": 0.25, "d": 0.125}
+    def test_no_data_decide_on_a_share(self) -> None:
+        """Half is of the checks of the first plan, whether a run has their pools or not; half of it of their pools."""
+        later = Plan("later", ["a", "c"], 2)
+        nights = (
+            night(0, {"a@all": 0.0}),
+            night(1, {"a@causal": 0.0, "b@all": 0.0}),
+            msgspec.structs.replace(night(2, {"c@all": 0.0}), plan="later"),
+        )
+        shown = History("s", "p", nights, plans={**PLANS, "later": later})
+        shares = dict(zip(shown.streams, shown._shares(), strict=True))
+        assert shares == {"a@all": 1 / 8, "a@causal": 1 / 16, "b@all": 1 / 8, "c@all": 1 / 8}
 
     def test_the_order_of_files_is_no_matter(self, tmp_path: Path) -> None:
         whole = history(30, drift=0.5)
@@ -127,7 +138,7 @@ class TestHistory:
         [
             ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
-            ({"nights": (night(3, {"a": 9.0}),)}, "has other numbers of commit003 than the others"),
+            ({"nights": (night(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
         ],
     )
     def test_what_does_not_fit_is_refused(self, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -144,6 +155,10 @@ class TestHistory:
             (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is no history of this version"),
             (msgspec.json.encode(Accepted("x")) + b"\n", "is no history of this version"),
             (msgspec.json.encode(Opening(1, "s", "p")) + b"\nnonsense\n", "line 2 cannot be read"),
+            (
+                msgspec.json.encode(Opening(1, "s", "p")) + b"\n" + msgspec.json.encode(night(1, {})) + b"\n",
+                "lacks the",
+            ),
         ],
     )
     def test_another_file_is_refused(self, tmp_path: Path, content: bytes, said: str) -> None:
@@ -176,10 +191,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestRuns:
     def test_scores_are_those_of_the_pools(self, folder: Path) -> None:
         record = _record(folder, 1)
-        _, left = night_of(record, "commit")
+        _, plan, left = night_of(record, "commit")
         pools = {line.key: line for line in read(record) if isinstance(line, Result) and of_pool(line)}
         assert left.z
         assert set(left.z) <= set(pools)
+        assert {name.rpartition("@")[0] for name in left.z} <= set(plan.checks)
         for name, z in left.z.items():
             pool = pools[name]
             two = 1.0 if name in left.one_sided else 2.0
@@ -217,8 +233,9 @@ class TestRuns:
         assert main(["gate", record, "--baseline", str(baseline), "--write-baseline"]) == ExitCode.CONSISTENT
         capsys.readouterr()
         assert main(["gate", str(_record(folder, 2)), "--baseline", str(baseline), *options]) == ExitCode.CONSISTENT
-        assert "note: run 1 of the history, QUIET: 1 runs of " in capsys.readouterr().out
-        loud = [night(k, {"scores.size@all": 3.0}) for k in range(100, 140)]
+        assert "note: run 1 of the history, QUIET: 1 run of " in capsys.readouterr().out
+        (plan,) = History.read([state]).plans
+        loud = [msgspec.structs.replace(night(k, {"scores.size@all": 3.0}), plan=plan) for k in range(100, 140)]
         with state.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in loud))
         later = ["--history", str(state), "--key", "def", "--junit", str(junit)]
@@ -235,7 +252,7 @@ class TestRuns:
         told = capsys.readouterr().out
         assert code == ExitCode.VIOLATED
         assert told.startswith("ALARM: ")
-        assert "| a " in told
+        assert "| a@all " in told
         assert "</svg>" in picture.read_text(encoding="utf-8")
         assert History.read([out]) == History.read([path])
         assert main(["history", str(path), "--accept"]) == ExitCode.CONSISTENT

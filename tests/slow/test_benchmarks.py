@@ -434,3 +434,14 @@ def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() ->
     assert executors.makespan([1.0] * 10, 10, 0.5) == 6.0  # the last one is handed over after 5 s
     assert executors.makespan([1.0] * 10, 1, 0.5) == 10.5
     assert executors.makespan([4.0, 1.0, 1.0, 1.0], 1_000, 0.0) == 4.0
+
+
+def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
+    page = load("history").page(20, 40, None, [])
+    assert (
+        len(re.findall(r"^\| (?:independent|correlation|every score)[^|]*\| 20 +\| 0 +\| 0\.00% \|$", page, re.M)) == 5
+    )
+    medians = [int(each) for each in re.findall(r"^\| 0\.\d+ +\| [\d.]+ +\| (\d+) ", page, re.MULTILINE)]
+    assert medians == sorted(medians)
+    assert medians[0] <= 25
+    assert medians[1] <= 60
