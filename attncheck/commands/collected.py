@@ -106,7 +106,8 @@ def collect(run: Run, folder: Path) -> Collected:
         If the subject cannot say what it supports.
     """
     units: dict[Unit, bool] = {}
-    stated: dict[Stated, bool] = {}
+    stated: list[Stated] = []
+    own_stated: list[Stated] = []
     of = run.shard.of if run.shard else 1
     # Costs of units and of statements have nothing to do with each other.
     by_unit, by_statement = Dealer(of), Dealer(of)
@@ -119,12 +120,12 @@ def collect(run: Run, folder: Path) -> Collected:
             elif run.profile.theory:
                 each = list(_stated(run, path.stem, test, mark))
                 homes = by_statement.deal(dict.fromkeys([one.id for one in each], 1.0))
-                stated |= {one: run.shard in (None, homes[one.id]) for one in each}
+                stated += each
+                own_stated += [one for one in each if run.shard in (None, homes[one.id])]
     own_units = tuple(unit for unit, mine in units.items() if mine)
-    own_stated = tuple(one for one, mine in stated.items() if mine)
     part = [unit.id for unit in own_units] + [one.id for one in own_stated]
     settled = run.settled([unit.id for unit in units], [one.id for one in stated], part)
-    return Collected(settled, own_units, own_stated)
+    return Collected(settled, own_units, tuple(own_stated))
 
 
 def _marked(module: ModuleType) -> Iterator[tuple[Any, pytest.Mark]]:
@@ -140,13 +141,7 @@ def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Sta
     key, strategy = mark.args
     cases = cases_of(run, key, strategy, mark.kwargs, tuple(inspect.signature(test).parameters))
     for statement, case in zip(named(key, cases), cases, strict=True):
-        yield Stated(module, test.__name__, Arguments(case), run.seed, statement.id, statement.case)
-
-
-class Arguments(dict[str, Any]):
-    """Arguments of a test, by name: two are the same that are one object."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
+        yield Stated(module, test.__name__, case, run.seed, statement.id, statement.case)
 
 
 def settle(stated: Stated) -> Settled:
