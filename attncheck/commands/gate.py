@@ -13,6 +13,8 @@ def gate(
     junit: Path | None = None,
     summary: Path | None = None,
     json: Path | None = None,
+    badge: Path | None = None,
+    annotations: bool = False,
     false_alarm: float | None = None,
     write_baseline: bool = False,
     history: Path | None = None,
@@ -33,6 +35,10 @@ def gate(
         Write a summary in Markdown to this file.
     json
         Write everything that was found as JSON to this file.
+    badge
+        Write what a badge of shields.io says to this file.
+    annotations
+        Print reasons as commands that GitHub Actions makes annotations of.
     false_alarm
         The chance that unchanged work is called drifted; by default the budget of the run.
     write_baseline
@@ -47,7 +53,7 @@ def gate(
     from attncheck.gate import gate as judge
     from attncheck.gate import with_history
     from attncheck.gate.cases import sentence
-    from attncheck.gate.outputs import write_json, write_junit, write_summary
+    from attncheck.gate.outputs import annotated, write_badge, write_json, write_junit, write_summary
 
     named = "" if history is None else commit_key(key)
     judgement = judge(run, baseline, false_alarm, write=write_baseline)
@@ -60,7 +66,10 @@ def gate(
         print(f"  {finding.part}: {finding.text}")
     for note in judgement.notes:
         print(f"  note: {note}")
-    for path, write in ((junit, write_junit), (summary, write_summary), (json, write_json)):
+    for line in annotated(judgement) if annotations else ():
+        print(line)
+    files = ((junit, write_junit), (summary, write_summary), (json, write_json), (badge, write_badge))
+    for path, write in files:
         if path is not None:
             write(judgement, path)
     return judgement.exit_code

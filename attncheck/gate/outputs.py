@@ -22,6 +22,9 @@ from attncheck.gate.cases import Case, cases, sentence
 _REASONS, _NOTES = 8, 3
 # Characters of a line of it.
 _LINE = 240
+# Errors that GitHub shows of a step.
+_ANNOTATED = 10
+_COLOURS = {"consistent": "brightgreen", "violated": "red", "inconclusive": "yellow", "incomplete": "orange"}
 _TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 # What XML 1.0 does not allow.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -63,6 +66,42 @@ def write_summary(judgement: Judgement, path: Path) -> None:
         If the file cannot be written.
     """
     _write(path, "summary", (f"{line}\n" for line in _markdown(judgement)))
+
+
+def write_badge(judgement: Judgement, path: Path) -> None:
+    """Write what a badge says, as an endpoint of shields.io takes it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    colour = _COLOURS.get(judgement.verdict, "lightgrey")
+    badge = {"schemaVersion": 1, "label": "attncheck", "message": judgement.verdict, "color": colour}
+    _write(path, "badge", iter([msgspec.json.encode(badge).decode(), "\n"]))
+
+
+def annotated(judgement: Judgement) -> Iterator[str]:
+    """Iterate over commands that make annotations of a run of GitHub Actions: an error for each reason not to pass.
+
+    GitHub shows ten errors of a step. Where there are more reasons, the last error says so.
+    """
+    words = "; ".join(f"{word}: {text}" for word, text in judgement.wrong)
+    reasons = [(each.part, each.text) for each in judgement.findings]
+    told = ([("wrong", words)] if words else []) + reasons
+    for part, text in told[:_ANNOTATED] if len(told) <= _ANNOTATED else told[: _ANNOTATED - 1]:
+        yield _command("error", f"attncheck: {part}", text)
+    if len(told) > _ANNOTATED:
+        yield _command("error", "attncheck", f"and {len(told) - _ANNOTATED + 1} more reasons: see the summary")
+    if not told:
+        yield _command("notice", "attncheck", sentence(judgement))
+
+
+def _command(kind: str, title: str, text: str) -> str:
+    """Return a command of GitHub Actions in one line."""
+    said = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    name = title.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={name}::{said}"
 
 
 def _write(path: Path, option: str, parts: Iterator[str]) -> None:
