@@ -82,9 +82,8 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
     evidence = np.zeros(z.shape)
     for run in range(runs):
         now = seen[..., run, None, :]
-        there = ~np.isnan(now)
-        step = np.where(there, np.exp(drifts[:, None] * np.where(there, now, 0.0) - 0.5 * drifts[:, None] ** 2), 1.0)
+        longer = (detectors + 1.0) * np.exp(drifts[:, None] * now - 0.5 * drifts[:, None] ** 2)
         # A run without a score leaves what was seen as it is.
-        detectors = np.minimum(np.where(there, (detectors + 1.0) * step, detectors), _MOST)
+        detectors = np.minimum(np.where(np.isnan(longer), detectors, longer), _MOST)
         evidence[..., run, :] = (part * detectors).sum(axis=-2)
     return Course(evidence)
