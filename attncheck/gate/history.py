@@ -120,12 +120,19 @@ class History:
     def read(cls, paths: Sequence[Path]) -> History:
         """Return what files hold together: the runs of two branches become one course.
 
+        Of two runs of a commit the one that was begun first counts.
+
         Raises
         ------
         InputError
-            If a file cannot be read, or they are of different subjects, or have other numbers of one run.
+            If a file cannot be read, they are of different subjects, have other numbers of one run or the same draws in
+            two, or one of several has an alarm: runs of another branch might hide it.
         """
-        first, *others = [_read(path) for path in paths]
+        first, *others = found = [_read(path) for path in paths]
+        for path, each in zip(paths, found, strict=True):
+            if others and each.course.alarm is not None:
+                remedy = f"look at it first, by attncheck history {path}; --accept begins anew"
+                refuse("history", str(path), "has an alarm, which runs of another branch might hide", remedy)
         for path, other in zip(paths[1:], others, strict=True):
             for field in ("subject", "profile"):
                 if getattr(first, field) != getattr(other, field):
@@ -137,9 +144,16 @@ class History:
     def _united(self, other: History, path: Path) -> History:
         nights = {night.key: night for night in self.nights}
         for night in other.nights:
-            if nights.setdefault(night.key, night) != night:
+            known = nights.setdefault(night.key, night)
+            if known != night and known.started == night.started:
                 problem = f"has other numbers of {night.key} than the others"
-                refuse("history", str(path), problem, "keep the file in which this commit was run first")
+                refuse("history", str(path), problem, "one of them was edited: take it from where it was kept")
+            nights[night.key] = min(known, night, key=_order)
+        seeds: dict[int, str] = {}
+        for night in nights.values():
+            if (first := seeds.setdefault(night.seed, night.key)) != night.key:
+                problem = f"is the seed of {first[:12]} and of {night.key[:12]} in {path}: the same draws are no news"
+                refuse("seed", night.seed, problem, "keep one of the files, and run with --seed keyed")
         merged = tuple(sorted(nights.values(), key=_order))
         plans = {**self.plans, **other.plans}
         return dataclasses.replace(self, nights=merged, accepted=self.accepted | other.accepted, plans=plans)

@@ -133,12 +133,28 @@ class TestHistory:
         assert both == History.read(paths[::-1]) == whole
         np.testing.assert_array_equal(both.course.total, whole.course.total)
 
+    def test_of_two_runs_of_a_commit_the_first_counts(self, tmp_path: Path) -> None:
+        """As where two branches ran what they have in common: the numbers are the same, or differ in a last digit."""
+        first = history(5)
+        again = [msgspec.structs.replace(each, started=f"2031{each.started[4:]}") for each in first.nights]
+        paths = [write(first, tmp_path / "first.jsonl")]
+        paths.append(write(dataclasses.replace(first, nights=tuple(again)), tmp_path / "again.jsonl"))
+        assert History.read(paths) == History.read(paths[::-1]) == first
+
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
             ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
             ({"nights": (night(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
+            (
+                {"nights": (night(3, {}, key="else"),)},
+                "seed=3: is the seed of commit003 and of else in .*: the same draws",
+            ),
+            (
+                {"nights": tuple(night(100 + k, {"a@all": 3.0}) for k in range(20))},
+                "has an alarm, which runs of another branch might hide; look at it first, by attncheck history",
+            ),
         ],
     )
     def test_what_does_not_fit_is_refused(self, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
