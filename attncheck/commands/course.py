@@ -29,11 +29,18 @@ def show_history(states: Sequence[Path], out: Path | None, picture: Path | None,
     print(shown.sentence())
     moved = shown.moved()
     rows = [
-        (each.stream, f"{each.runs:,}", f"{each.mean:+.2f}", f"{each.last:+.2f}", f"{each.evidence:.3g}")
+        (
+            each.stream,
+            f"{each.evidence:.3g}",
+            each.since[:12],
+            f"{each.runs:,}",
+            f"{each.mean:+.2f}",
+            f"{each.last:+.2f}",
+        )
         for each in moved[:_ROWS]
     ]
     if rows:
-        print(table(("check@pool", "runs", "mean score", "last", "evidence"), rows))
+        print(table(("check@pool", "evidence", "moves since", "runs", "mean score", "last"), rows))
     if len(moved) > _ROWS:
         print(f"and {len(moved) - _ROWS:,} more streams that show less")
     if out is not None:

@@ -87,3 +87,24 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
         detectors = np.minimum(np.where(np.isnan(longer), detectors, longer), _MOST)
         evidence[..., run, :] = (part * detectors).sum(axis=-2)
     return Course(evidence)
+
+
+def begin(z: FloatArray, one_sided: bool) -> int:
+    """Return the place of the run with which a drift most likely began: the likelihood ratio of its best size decides.
+
+    Parameters
+    ----------
+    z : ndarray, (runs,)
+        The scores of one stream, of one run at least.
+    one_sided : bool
+        Whether only a drift upwards is one.
+
+    Examples
+    --------
+    >>> begin(np.array([0.5, -0.5, 1.0, -1.0, 2.0, 1.0, 1.5]), one_sided=False)
+    4
+    """
+    seen = np.clip(z, -CLIP, CLIP)[::-1]
+    sums = np.cumsum(seen)
+    ratios = (np.maximum(sums, 0.0) if one_sided else sums) ** 2 / np.arange(1, len(seen) + 1)
+    return len(seen) - 1 - int(np.argmax(ratios))

@@ -19,7 +19,7 @@ from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest
 from attncheck._lib.words import counted
 from attncheck.checks.registry import check_named
-from attncheck.evidence.detector import ALARM, CLIP, Course, course
+from attncheck.evidence.detector import ALARM, CLIP, Course, begin, course
 from attncheck.evidence.summaries import Score, Summary, from_record
 from attncheck.looks.pools import ALL, POOLS
 from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
@@ -77,20 +77,24 @@ _Line = Opening | Plan | Night | Accepted
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """A stream, and what the runs since the last acceptance showed of it.
+    """A stream, and what runs showed of it since its drift most likely began.
 
     Attributes
     ----------
     stream : str
         ``check@pool``.
+    since : str
+        The key of the run with which the drift most likely began.
     runs : int
+        From there on, as far as they have a score of it.
     evidence : float
         Its part of the whole.
     mean, last : float
-        Of its scores, in standard deviations of one run.
+        Of their scores, in standard deviations of one run.
     """
 
     stream: str
+    since: str
     runs: int
     evidence: float
     mean: float
@@ -179,8 +183,13 @@ class History:
     @cached_property
     def course(self) -> Course:
         """What these runs have shown."""
-        one_sided = {name for night in self.since for name in night.one_sided}
-        return course(self.scores, np.array([name in one_sided for name in self.streams], bool), self._shares())
+        one_sided = np.array([name in self._one_sided for name in self.streams], bool)
+        return course(self.scores, one_sided, self._shares())
+
+    @cached_property
+    def _one_sided(self) -> frozenset[str]:
+        """The streams of which only large scores speak against the subject."""
+        return frozenset(name for night in self.since for name in night.one_sided)
 
     def _shares(self) -> FloatArray:
         """Return the share of each stream, which no data decide on.
@@ -211,11 +220,12 @@ class History:
         at = self.course.alarm if self.course.alarm is not None else len(self.since) - 1
         found = []
         for place, name in enumerate(self.streams):
-            seen = self.scores[: at + 1, place]
-            seen = seen[~np.isnan(seen)]
-            if len(seen):
-                part = float(self.course.evidence[at, place])
-                found.append(Moved(name, len(seen), part, float(seen.mean()), float(seen[-1])))
+            there = np.flatnonzero(~np.isnan(self.scores[: at + 1, place]))
+            if len(there):
+                there = there[begin(self.scores[there, place], name in self._one_sided) :]
+                seen, part = self.scores[there, place], float(self.course.evidence[at, place])
+                key = self.since[there[0]].key
+                found.append(Moved(name, key, len(seen), part, float(seen.mean()), float(seen[-1])))
         return sorted(found, key=lambda each: (-each.evidence, each.stream))
 
     def sentence(self) -> str:
@@ -228,7 +238,7 @@ class History:
         key = self.since[self.course.alarm].key
         return (
             f"ALARM: {what}; {number}, reached with {key[:12]}; {first.stream} moves most, "
-            f"by {first.mean:+.2f} standard deviations a run"
+            f"by {first.mean:+.2f} standard deviations a run from {first.since[:12]} on"
         )
 
 
@@ -383,4 +393,7 @@ def _read(path: Path) -> History:
     plans = {each.plan: each for each in rest if isinstance(each, Plan)}
     if lost := sorted({night.plan for night in nights.values()} - set(plans)):
         raise InputError(f"history={path}: lacks the plan {lost[0]} of its runs; {_AGAIN}")
+    for night in nights.values():
+        if odd := sorted({name.rpartition("@")[0] for name in night.z} - set(plans[night.plan].checks)):
+            raise InputError(f"history={path}: has scores of {odd[0]}, which {night.key[:12]} did not plan; {_AGAIN}")
     return History(opening.subject, opening.profile, tuple(sorted(nights.values(), key=_order)), accepted, plans)

@@ -18,7 +18,7 @@ from attncheck._lib.commits import commit_key, keyed_seed, seed_typed
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.evidence.detector import ALARM, CLIP, course
+from attncheck.evidence.detector import ALARM, CLIP, begin, course
 from attncheck.gate.history import Accepted, History, Night, Opening, Plan, accept, add, night_of, write
 from attncheck.records.schema import Result, of_pool, read
 from attncheck.runs.reporting import RunReport
@@ -69,6 +69,14 @@ class TestDetector:
         clipped[1] = CLIP
         np.testing.assert_array_equal(course(z, np.array([False])).total, course(clipped, np.array([False])).total)
 
+    def test_the_begin_of_a_drift_is_found(self) -> None:
+        """To two runs in the median, of drifts both ways; of one that is none there is nothing to find."""
+        for sign in (1.0, -1.0):
+            z = sign * (lives(200, 100, 1)[..., 0] + 1.5 * (np.arange(100) >= 60))
+            assert abs(np.median([begin(each, one_sided=False) for each in z]) - 60) <= 2
+        assert begin(np.full(9, -1.0), one_sided=True) == 8
+        assert begin(np.full(9, -1.0), one_sided=False) == 0
+
     def test_a_run_without_a_score_changes_nothing(self) -> None:
         z = lives(1, 30, 1)[0] + 1.0
         longer = np.insert(z, 15, np.nan, axis=0)
@@ -102,6 +110,16 @@ class TestHistory:
         quiet = history(40)
         assert quiet.sentence().startswith("QUIET: 40 runs")
         assert quiet.course.alarm is None
+
+    def test_a_drift_is_told_from_the_run_with_which_it_began(self) -> None:
+        """The mean over all runs would be a small part of it."""
+        nights = tuple(night(k, {"a@all": -1.5 * (k >= 100), "b@all": 0.0}) for k in range(140))
+        shown = History("mine:simulate", "smoke", nights, plans=PLANS)
+        first = shown.moved()[0]
+        assert shown.course.alarm is not None
+        assert (first.stream, first.since, first.mean, first.last) == ("a@all", "commit100", -1.5, -1.5)
+        assert first.runs == shown.course.alarm - 99
+        assert shown.sentence().endswith("a@all moves most, by -1.50 standard deviations a run from commit100 on")
 
     def test_an_alarm_stays_until_it_is_accepted(self, tmp_path: Path) -> None:
         path = tmp_path / "state.jsonl"
@@ -174,6 +192,12 @@ class TestHistory:
             (
                 msgspec.json.encode(Opening(1, "s", "p")) + b"\n" + msgspec.json.encode(night(1, {})) + b"\n",
                 "lacks the",
+            ),
+            (
+                b"".join(
+                    msgspec.json.encode(line) + b"\n" for line in (Opening(1, "s", "p"), PLAN, night(1, {"c@all": 1.0}))
+                ),
+                "has scores of c, which commit001 did not plan",
             ),
         ],
     )
