@@ -12,11 +12,13 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck._lib.measured import table
+from attncheck.checks.registry import EVERY_CHECK
 from attncheck.evidence.detector import ALARM
-from attncheck.gate.history import History, accept, write
+from attncheck.gate.history import FloatArray, History, accept, write
 
-# Streams that the table and the picture show.
+# Streams that the table shows; streams, and claims, that the picture does.
 _ROWS, _DRAWN = 12, 5
+_OTHER = "of another version"
 
 
 def show_history(states: Sequence[Path], out: Path | None, picture: Path | None, accepted: bool) -> int:
@@ -28,6 +30,10 @@ def show_history(states: Sequence[Path], out: Path | None, picture: Path | None,
     shown = accept(states[0]) if accepted else History.read(states)
     print(shown.sentence())
     moved = shown.moved()
+    claims = by_claim(shown)
+    if claims:
+        most = [(name, f"{part[-1]:.3g}", f"{part.max():.3g}") for name, part in claims.items()]
+        print(table(("claim", "evidence", "at most"), most))
     rows = [
         (
             each.stream,
@@ -50,6 +56,17 @@ def show_history(states: Sequence[Path], out: Path | None, picture: Path | None,
     return ExitCode.CONSISTENT if shown.course.alarm is None else ExitCode.VIOLATED
 
 
+def by_claim(shown: History) -> dict[str, FloatArray]:
+    """Return the evidence of each claim after each run, (runs,), the claim that shows most at its largest first."""
+    claims = {check.key: check.claim for check in EVERY_CHECK}
+    found: dict[str, FloatArray] = {}
+    for place, stream in enumerate(shown.streams):
+        check = stream.rpartition("@")[0].partition("#")[0]  # "#" stands before a revision
+        claim, part = claims.get(check, _OTHER), shown.course.evidence[:, place]
+        found[claim] = found[claim] + part if claim in found else part
+    return dict(sorted(found.items(), key=lambda each: (-float(each[1].max()), each[0])))
+
+
 def draw(shown: History, path: Path) -> Path:
     """Draw the evidence after each run, and the sums of the scores that move most; return the path.
 
@@ -66,9 +83,12 @@ def draw(shown: History, path: Path) -> Path:
     figure = Figure(figsize=(8.0, 6.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     runs = np.arange(1, len(shown.since) + 1)
-    above.semilogy(runs, np.maximum(shown.course.total, 1e-3), color="black")
+    above.semilogy(runs, np.maximum(shown.course.total, 1e-3), color="black", label="all claims")
+    for claim, part in list(by_claim(shown).items())[:_DRAWN]:
+        above.semilogy(runs, np.maximum(part, 1e-3), linewidth=0.8, label=claim)
     above.axhline(ALARM, color="tab:red", linestyle="--")
-    above.set_ylabel("evidence of all streams")
+    above.set_ylabel("evidence")
+    above.legend(fontsize="small", loc="upper left")
     above.set_title("Dashed: where there is an alarm", fontsize="medium")
     for each in shown.moved()[:_DRAWN]:
         scores = np.nan_to_num(shown.scores[:, shown.streams.index(each.stream)])

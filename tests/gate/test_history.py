@@ -18,6 +18,7 @@ from attncheck._lib.commits import commit_key, keyed_seed, seed_typed
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
+from attncheck.commands.course import by_claim
 from attncheck.evidence.detector import ALARM, CLIP, begin, course
 from attncheck.gate.history import Accepted, History, Night, Opening, Plan, accept, add, night_of, write
 from attncheck.records.schema import Result, of_pool, read
@@ -285,6 +286,17 @@ class TestRuns:
         assert f"look at it by attncheck history {state}; --accept begins anew" in told
         assert "history: nothing moves over runs" in junit.read_text(encoding="utf-8")
 
+    def test_each_claim_has_its_course(self) -> None:
+        """Also one whose check has a later revision, and one of a version to come."""
+        names = ("scores.scale@all", "scores.law#2@causal", "draws.calls@all", "later.check@all")
+        plan = Plan("plan", sorted({name.rpartition("@")[0] for name in names}), 2)
+        nights = [night(k, dict(zip(names, (2.0, 0.1, 0.9, 0.1), strict=True))) for k in range(4)]
+        shown = History("s", "p", tuple(nights), plans={"plan": plan})
+        found = by_claim(shown)
+        assert list(found) == ["scores", "draws", "of another version"]
+        np.testing.assert_allclose(sum(found.values()), shown.course.total)
+        np.testing.assert_allclose(found["draws"], shown.course.evidence[:, shown.streams.index("draws.calls@all")])
+
     def test_history_is_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
         picture, out = tmp_path / "course.svg", tmp_path / "all.jsonl"
@@ -293,6 +305,7 @@ class TestRuns:
         assert code == ExitCode.VIOLATED
         assert told.startswith("ALARM: ")
         assert "| a@all " in told
+        assert "| claim " in told
         assert "</svg>" in picture.read_text(encoding="utf-8")
         assert History.read([out]) == History.read([path])
         assert main(["history", str(path), "--accept"]) == ExitCode.CONSISTENT
