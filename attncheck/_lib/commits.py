@@ -38,12 +38,14 @@ def commit_key(key: str | None = None) -> str:
 def keyed_seed(key: str) -> int:
     """Return the seed of a commit's run: another one for each commit, and the same wherever it is run.
 
+    It has 48 bits: of 1,000 commits two have the same one with a chance of 2 in 10⁹.
+
     Examples
     --------
     >>> keyed_seed("0123abcd") == keyed_seed("0123abcd") != keyed_seed("0123abce")
     True
     """
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")
 
 
 def seed_typed(text: str) -> str:

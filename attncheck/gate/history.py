@@ -17,11 +17,12 @@ from scipy import special
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest
+from attncheck._lib.version import __version__
 from attncheck._lib.words import counted
 from attncheck.checks.registry import check_named
 from attncheck.evidence.detector import ALARM, CLIP, Course, begin, course
 from attncheck.evidence.summaries import Score, Summary, from_record
-from attncheck.looks.pools import ALL, POOLS
+from attncheck.looks.pools import ALL
 from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
 
 FloatArray = NDArray[np.float64]
@@ -30,6 +31,9 @@ _FORMAT = 1
 _AGAIN = "pass a file that attncheck gate --history wrote"
 # Digits of a score: more would be no news.
 _DIGITS = 4
+# Pools by feature among which half of a check's share is divided: more than there are, so that a new one takes nothing
+# from those of earlier runs.
+FEATURES = 32
 
 
 class Opening(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
@@ -41,14 +45,10 @@ class Opening(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
-    """The checks that a run plans, by key and revision, and how many pools by feature one can have beside that of all.
-
-    ``plan`` is what runs name it by.
-    """
+    """The checks that a run plans, by key and revision; ``plan`` is what runs name it by."""
 
     plan: str
     checks: list[str]
-    features: int
 
 
 class Night(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
@@ -103,7 +103,7 @@ class Moved:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The runs of a subject with a profile, in the order in which they were begun.
+    """The runs of a subject with a profile, in the order in which they were added.
 
     Attributes
     ----------
@@ -124,7 +124,8 @@ class History:
     def read(cls, paths: Sequence[Path]) -> History:
         """Return what files hold together: the runs of two branches become one course.
 
-        Of two runs of a commit the one that was begun first counts.
+        A file is in the order in which runs were added, so that no later one hides what was seen; several are put in
+        the order in which runs were begun. Of two runs of a commit the one that was begun first counts.
 
         Raises
         ------
@@ -195,8 +196,8 @@ class History:
         """Return the share of each stream, which no data decide on.
 
         Half of all is of the checks that the first run plans, a quarter of those that are planned for the first time
-        later on, and so forth. Half of a check's share is of its pool of all cases, the rest of those by feature that
-        there can be. A check that is no longer planned keeps its share until all begin again.
+        later on, and so forth. Half of a check's share is of its pool of all cases, the rest of those by feature. A
+        check that is no longer planned keeps its share until all begin again.
         """
         checks: dict[str, float] = {}
         left = 1.0
@@ -204,9 +205,8 @@ class History:
             if new := [name for name in self.plans[plan].checks if name not in checks]:
                 left /= 2.0
                 checks |= dict.fromkeys(new, left / len(new))
-        features = max((self.plans[night.plan].features for night in self.since), default=1)
         parts = (name.rpartition("@") for name in self.streams)
-        return np.array([0.5 * checks[check] / (1 if pool == ALL else features) for check, _, pool in parts])
+        return np.array([0.5 * checks[check] / (1 if pool == ALL else FEATURES) for check, _, pool in parts])
 
     @property
     def evidence(self) -> float:
@@ -251,10 +251,13 @@ def night_of(record: Path, key: str) -> tuple[Manifest, Plan, Night]:
     Raises
     ------
     InputError
-        If the record cannot be read.
+        If the record cannot be read, or another version made it, whose checks may have other revisions.
     """
     manifest, *lines = read(record)
     assert isinstance(manifest, Manifest)
+    if (made := manifest.versions.get("attncheck")) != __version__:
+        problem = f"was made by attncheck {made}, and this is {__version__}: its checks may be others"
+        refuse("record", str(record), problem, "add it by the version that made it")
     results = [line for line in lines if isinstance(line, Result)]
     summaries = {line.id: from_record(line.summary) for line in results if line.summary is not None}
     z: dict[str, float] = {}
@@ -269,7 +272,7 @@ def night_of(record: Path, key: str) -> tuple[Manifest, Plan, Night]:
         z[name] = round(_score(pool, members[0].one_sided), _DIGITS)
         one_sided += [name] * members[0].one_sided
     checks = sorted({_known_by(each.check) for each in manifest.planned if each.id != each.unit})
-    plan = Plan(digest([checks, len(POOLS)]), checks, len(POOLS))
+    plan = Plan(digest(checks), checks)
     return manifest, plan, Night(key, manifest.seed, manifest.started, plan.plan, z, one_sided)
 
 
@@ -318,15 +321,14 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
             refuse("history", str(path), problem, "keep a history of each")
     if any(each.key == key for each in history.nights):
         return history, f"{key[:12]} is in the history already: its first run counts"
-    for each in history.nights:
-        if each.seed == night.seed:
-            problem = f"was the seed of {each.key[:12]} too: the same draws are no news"
-            refuse("seed", night.seed, problem, "run with --seed keyed, which is another one for each commit")
+    seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.nights}
+    if night.seed in seeds:
+        problem = f"is the seed of {seeds[night.seed]} too: the same draws are no news"
+        refuse("seed", night.seed, problem, "run with --seed keyed, which is another one for each commit")
     lines: list[_Line] = [] if history.nights else [Opening(_FORMAT, history.subject, history.profile)]
-    known = plan.plan in history.plans
-    _append(path, [*lines, *([] if known else [plan]), night])
-    nights, plans = tuple(sorted([*history.nights, night], key=_order)), {**history.plans, plan.plan: plan}
-    longer = dataclasses.replace(history, nights=nights, plans=plans)
+    _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), night])
+    plans = {**history.plans, plan.plan: plan}
+    longer = dataclasses.replace(history, nights=(*history.nights, night), plans=plans)
     new = set(plan.checks) - {name for each in history.plans.values() for name in each.checks}
     begun = f"; the streams of {counted(len(new), 'check')} begin" if new and history.nights else ""
     return longer, f"run {len(longer.since):,} of the history{begun}"
@@ -388,7 +390,10 @@ def _read(path: Path) -> History:
     if not lines or not isinstance(lines[0], Opening) or lines[0].format != _FORMAT:
         raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
     opening, *rest = lines
-    nights: Mapping[str, Night] = {each.key: each for each in reversed(rest) if isinstance(each, Night)}
+    nights: dict[str, Night] = {}
+    for each in rest:
+        if isinstance(each, Night):
+            nights.setdefault(each.key, each)
     accepted = frozenset(each.after for each in rest if isinstance(each, Accepted))
     plans = {each.plan: each for each in rest if isinstance(each, Plan)}
     if lost := sorted({night.plan for night in nights.values()} - set(plans)):
@@ -396,4 +401,4 @@ def _read(path: Path) -> History:
     for night in nights.values():
         if odd := sorted({name.rpartition("@")[0] for name in night.z} - set(plans[night.plan].checks)):
             raise InputError(f"history={path}: has scores of {odd[0]}, which {night.key[:12]} did not plan; {_AGAIN}")
-    return History(opening.subject, opening.profile, tuple(sorted(nights.values(), key=_order)), accepted, plans)
+    return History(opening.subject, opening.profile, tuple(nights.values()), accepted, plans)

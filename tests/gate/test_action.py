@@ -104,7 +104,7 @@ def act(place: Path, **inputs: str) -> Done:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="steps are scripts of bash")
 def test_steps_do_what_a_pull_request_needs(place: Path) -> None:
-    quick = {"profile": "smoke", "baseline": "baseline.jsonl.xz", "history": "history.jsonl", "seed": "keyed"}
+    quick = {"profile": "smoke", "baseline": "baseline.jsonl.xz", "history": "history.jsonl"}
     first = act(place, subject="action_subjects:right", **quick)
     assert (first.codes, first.verdict) == ([0, 4, 0], "verdict=incomplete")
     assert "::error title=attncheck%3A completeness::there is no baseline" in first.said

@@ -20,8 +20,9 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.commands.course import by_claim
 from attncheck.evidence.detector import ALARM, CLIP, begin, course
-from attncheck.gate.history import Accepted, History, Night, Opening, Plan, accept, add, night_of, write
-from attncheck.records.schema import Result, of_pool, read
+from attncheck.gate.history import FEATURES, Accepted, History, Night, Opening, Plan, accept, add, night_of, write
+from attncheck.looks.pools import POOLS
+from attncheck.records.schema import Manifest, Result, of_pool, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import collapsed
@@ -85,7 +86,7 @@ class TestDetector:
         assert course(longer, one).total[-1] == course(z, one).total[-1]
 
 
-PLAN = Plan("plan", ["a", "b"], 2)
+PLAN = Plan("plan", ["a", "b"])
 PLANS = {"plan": PLAN}
 
 
@@ -134,7 +135,7 @@ class TestHistory:
 
     def test_no_data_decide_on_a_share(self) -> None:
         """Half is of the checks of the first plan, whether a run has their pools or not; half of it of their pools."""
-        later = Plan("later", ["a", "c"], 2)
+        later = Plan("later", ["a", "c"])
         nights = (
             night(0, {"a@all": 0.0}),
             night(1, {"a@causal": 0.0, "b@all": 0.0}),
@@ -142,7 +143,7 @@ class TestHistory:
         )
         shown = History("s", "p", nights, plans={**PLANS, "later": later})
         shares = dict(zip(shown.streams, shown._shares(), strict=True))
-        assert shares == {"a@all": 1 / 8, "a@causal": 1 / 16, "b@all": 1 / 8, "c@all": 1 / 8}
+        assert shares == {"a@all": 1 / 8, "a@causal": 1 / 8 / FEATURES, "b@all": 1 / 8, "c@all": 1 / 8}
 
     def test_the_order_of_files_is_no_matter(self, tmp_path: Path) -> None:
         whole = history(30, drift=0.5)
@@ -254,14 +255,40 @@ class TestRuns:
         _, note = add(path, _record(folder, 2), "first")
         assert note == "first is in the history already: its first run counts"
         assert path.read_bytes() == before
-        with pytest.raises(
-            InputError, match=r"seed=1: was the seed of first too: the same draws are no news; run with"
-        ):
+        with pytest.raises(InputError, match=r"seed=1: is the seed of first too: the same draws are no news; run with"):
             add(path, _record(folder, 1), "second")
+        with pytest.raises(InputError, match="seed=0: is the seed of every run by default too"):
+            add(path, _record(folder, 0), "second")
         longer, _ = add(path, _record(folder, 2), "second")
         assert path.read_bytes().startswith(before)
         assert History.read([path]) == longer
         assert len(longer.since) == 2
+
+    def test_a_run_that_is_added_late_hides_nothing(self, folder: Path, tmp_path: Path) -> None:
+        """However early it was begun: what the runs before it showed stays what it was."""
+        path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
+        before = History.read([path])
+        manifest, *_ = read(_record(folder, 2))
+        assert isinstance(manifest, Manifest)
+        early = dataclasses.replace(before, subject=manifest.subject, profile=manifest.profile)
+        late = [msgspec.structs.replace(each, started="9999", seed=100 + each.seed) for each in early.nights]
+        write(dataclasses.replace(early, nights=tuple(late)), path)
+        longer, _ = add(path, _record(folder, 2), "late")
+        assert longer.nights[-1].key == "late"
+        assert longer.nights[-1].started < longer.nights[0].started
+        assert History.read([path]) == longer
+        assert longer.course.alarm == before.course.alarm is not None
+
+    def test_a_run_of_another_version_is_refused(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("attncheck.gate.history.__version__", "99.0")
+        with pytest.raises(InputError, match=r"was made by attncheck .*, and this is 99.0: its checks may be others"):
+            add(tmp_path / "state.jsonl", _record(folder, 1), "first")
+
+    def test_pools_by_feature_have_room_for_new_ones(self) -> None:
+        """A share is what it was when there are more of them."""
+        assert len(POOLS) < FEATURES
 
     def test_gate_adds_what_it_accepts(
         self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -289,7 +316,7 @@ class TestRuns:
     def test_each_claim_has_its_course(self) -> None:
         """Also one whose check has a later revision, and one of a version to come."""
         names = ("scores.scale@all", "scores.law#2@causal", "draws.calls@all", "later.check@all")
-        plan = Plan("plan", sorted({name.rpartition("@")[0] for name in names}), 2)
+        plan = Plan("plan", sorted({name.rpartition("@")[0] for name in names}))
         nights = [night(k, dict(zip(names, (2.0, 0.1, 0.9, 0.1), strict=True))) for k in range(4)]
         shown = History("s", "p", tuple(nights), plans={"plan": plan})
         found = by_claim(shown)
@@ -352,4 +379,4 @@ class TestKeys:
         assert keyed_seed("cafe") != keyed_seed("beef")
         assert seed_typed("7") == "7"
         assert seed_typed("random").isdecimal()
-        assert json.loads(seed_typed("keyed")) < 2**32
+        assert json.loads(seed_typed("keyed")) < 2**48
