@@ -1,7 +1,8 @@
 """What a history of runs finds, and how often it alarms for nothing: simulated lives, and real nights.
 
 ``python benchmarks/history.py --nights 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
-Nights are kept in the file that ``--resume`` names, and gone on with.
+Nights are kept in the file that ``--resume`` names, and gone on with; those of a drifting subject in the file that
+``--drifting`` names, which begins with the nights before its drift.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from attncheck._lib.commits import keyed_seed
 from attncheck._lib.measured import installed, table
 from attncheck.evidence.detector import ALARM, course
 from attncheck.gate.history import History, add
+from attncheck.records.schema import Result, read
 
 FloatArray = NDArray[np.float64]
 Drawn = Callable[[np.random.Generator, int, int], FloatArray]
@@ -75,21 +78,46 @@ KINDS: dict[str, Drawn] = {
 }
 
 
-def delays(drawn: Drawn, lives: int, runs: int, drift: float, seed: int) -> FloatArray:
+def alone(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
+    """Draw scores of one stream, (lives, runs, 1)."""
+    return rng.standard_normal((lives, runs, 1))
+
+
+def as_measured(history: History) -> tuple[Drawn, str]:
+    """Return scores with the correlations and the mean of the signed streams of real nights, and what they are."""
+    signed = _signed(history)
+    there = ~np.isnan(signed)
+    bias = float(np.nanmean(signed, axis=1).mean())
+    seen = np.where(there, signed - np.nanmean(signed, axis=0), 0.0)
+    seen = seen[:, (seen**2).sum(axis=0) > 0]
+    rows = seen / np.sqrt((seen**2).sum(axis=0))
+
+    def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
+        return np.asarray(rng.standard_normal((lives, runs, len(rows))) @ rows + bias)
+
+    return drawn, f"correlations of {rows.shape[1]} streams in {len(rows)} nights, off by {bias:.3f} as they are"
+
+
+def delays(
+    drawn: Drawn, lives: int, runs: int, drift: float, seed: int, shares: FloatArray | None = None
+) -> FloatArray:
     """Return after how many runs each life has its first alarm; infinity where it has none, (lives,)."""
     found = []
     for start in range(0, lives, _AT_ONCE):
         z = drawn(np.random.default_rng([seed, start]), min(_AT_ONCE, lives - start), runs)
         z[:, :, 0] += drift
-        reached = course(z, np.zeros(STREAMS, bool)).total >= ALARM
+        reached = course(z, np.zeros(z.shape[-1], bool), shares).total >= ALARM
         found.append(np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf))
     return np.concatenate(found)
 
 
-def false_alarms(lives: int, runs: int) -> str:
+def false_alarms(lives: int, runs: int, real: History | None) -> str:
     """Return the table of alarms where nothing is wrong."""
-    rows = []
-    for name, drawn in KINDS.items():
+    rows, kinds = [], dict(KINDS)
+    if real is not None and len(real.since) > 1:
+        drawn, name = as_measured(real)
+        kinds[name] = drawn
+    for name, drawn in kinds.items():
         alarms = int(np.isfinite(delays(drawn, lives, runs, 0.0, seed=1)).sum())
         rows.append((name, f"{lives:,}", f"{alarms:,}", f"{alarms / lives:.2%}"))
     return table(("scores", f"lives of {runs:,} runs", "with an alarm", "share"), rows)
@@ -110,19 +138,59 @@ def nights(count: int, state: Path, factor: float, since: int) -> Iterator[Histo
     """Make nightly runs of a subject whose W_V is too large from some night on; go on with those that are there."""
     there = len(History.read([state]).nights) if state.exists() else 0
     for number in range(there, count):
-        key = f"night {number:04d}"
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
-            os.environ["NIGHTLY_FACTOR"] = str(factor if number >= since else 1.0)
-            line = [sys.executable, "-m", "attncheck", "run", "--profile", "smoke", "--seed", str(keyed_seed(key))]
-            line += ["--subject", "nightly:simulate", "--workers", "1"]
-            subprocess.run(line, cwd=folder, check=False, capture_output=True)
-            yield add(state, Path(folder) / "reports" / "output" / "record.jsonl", key)[0]
+            record = night(number, factor if number >= since else 1.0, Path(folder))
+            yield add(state, record, _key(number))[0]
+
+
+def night(number: int, factor: float, folder: Path) -> Path:
+    """Make one run, and return its record."""
+    (folder / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
+    os.environ["NIGHTLY_FACTOR"] = str(factor)
+    line = [sys.executable, "-m", "attncheck", "run", "--profile", "smoke", "--seed", str(keyed_seed(_key(number)))]
+    line += ["--subject", "nightly:simulate", "--workers", "1"]
+    subprocess.run(line, cwd=folder, check=False, capture_output=True)
+    return folder / "reports" / "output" / "record.jsonl"
+
+
+def _key(number: int) -> str:
+    return f"night {number:04d}"
+
+
+def drift_told(history: History, factor: float, since: int, lives: int) -> str:
+    """Return when a drift of real nights was found, beside what is predicted from the first night alone."""
+    assert history.course.alarm is not None, "no alarm yet: make more nights"
+    first = history.moved()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        results = read(night(0, 1.0, Path(folder)))
+        pool = next(line for line in results if isinstance(line, Result) and line.key == first.stream)
+    off = pool.effects[0] - (pool.null_effect or 0.0)
+    spread = abs(off / special.ndtri(pool.p_values[0] / 2.0))
+    drift = (factor**2 - 1.0) / spread
+    share = history.shares[history.streams.index(first.stream)]
+    low, middle, high = np.quantile(delays(alone, lives, 400, drift, 3, np.array([share])), [0.1, 0.5, 0.9])
+    rows = [
+        (
+            f"W_V {factor:g} times as large from run {since + 1} on: found after",
+            f"{history.course.alarm + 1 - since} runs",
+        ),
+        ("predicted, by this stream alone: median, tenths", f"{middle:.0f} runs, {low:.0f} to {high:.0f}"),
+        ("the stream that moves most", first.stream),
+        ("it moves since the run", first.since),
+        ("its mean score from there on", f"{first.mean:+.2f} ± {first.runs**-0.5:.2f}"),
+        ("predicted: the change of the variance, in standard deviations of a run", f"{drift:+.2f}"),
+    ]
+    return table(("what", "measured"), rows)
+
+
+def _signed(history: History) -> FloatArray:
+    one_sided = {name for each in history.since for name in each.one_sided}
+    return history.scores[:, [name not in one_sided for name in history.streams]]
 
 
 def told(history: History) -> str:
     """Return what real nights came to."""
-    one_sided = {name for night in history.since for name in night.one_sided}
+    one_sided = {name for each in history.since for name in each.one_sided}
     upwards = np.array([name in one_sided for name in history.streams])
     signed, others = history.scores[:, ~upwards], history.scores[:, upwards]
     counts = (~np.isnan(signed)).sum(axis=0)
@@ -143,19 +211,28 @@ def _mean_of(scores: FloatArray) -> str:
     return f"{by_night.mean():+.3f} ± {by_night.std(ddof=1) / len(by_night) ** 0.5:.3f}"
 
 
-def page(lives: int, runs: int, real: History | None, arguments: Sequence[str]) -> str:
+def page(lives: int, runs: int, real: History | None, drifting: str, arguments: Sequence[str]) -> str:
     """Measure, and return the page."""
     parts = [
         "# What a history of runs finds",
         f"`python {' '.join(['benchmarks/history.py', *arguments])}` makes this page, here with {installed()}.",
         f"Lives of {STREAMS} streams, where nothing is wrong. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
-        false_alarms(lives, runs),
+        false_alarms(lives, runs, real),
         "One of the streams drifts from the first run on. The gap of a look is about 6 standard deviations.",
         found_after(max(200, lives // 10)),
     ]
     if real is not None:
         parts += ["## Real nights", "Profile smoke, scores exposed, a seed of its own each night.", told(real)]
+    if drifting:
+        parts += ["## Real nights of a subject that drifts", drifting]
     return "\n\n".join(parts) + "\n"
+
+
+def _all_nights(count: int, state: Path, factor: float, since: int) -> History | None:
+    """Make the nights that are missing; None where none is wanted."""
+    for longer in nights(count, state, factor, since):
+        print(longer.sentence(), file=sys.stderr, flush=True)
+    return History.read([state]) if count else None
 
 
 def main() -> None:
@@ -165,19 +242,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of a life (default: {RUNS:,})")
     parser.add_argument("--nights", type=int, default=0, help="real runs of the profile smoke (default: none)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the nights there, and go on from it")
-    parser.add_argument("--factor", type=float, default=1.0, help="of W_V, from night --since on (default: 1)")
+    parser.add_argument(
+        "--factor", type=float, default=1.0, help="of W_V in --drifting, from night --since on (default: 1)"
+    )
     parser.add_argument("--since", type=int, default=50, help="the first night with the factor (default: 50)")
+    parser.add_argument("--drifting", type=Path, metavar="FILE", help="nights with the factor: right up to --since")
     parser.add_argument("--write", action="store_true", help="write history.md")
     options = parser.parse_args()
-    real = None
+    real, drifting = None, ""
     with tempfile.TemporaryDirectory() as folder:
         state = options.resume or Path(folder) / "state.jsonl"
-        for real in nights(options.nights, state, options.factor, options.since):
-            print(real.sentence(), file=sys.stderr, flush=True)
-        if options.nights and real is None:
-            real = History.read([state])
+        real = _all_nights(options.nights, state, 1.0, 0)
+    if options.drifting is not None:
+        found = _all_nights(options.nights, options.drifting, options.factor, options.since)
+        assert found is not None
+        drifting = drift_told(found, options.factor, options.since, max(200, options.lives // 5))
     shown = [each for each in sys.argv[1:] if each != "--write"]
-    text = page(options.lives, options.runs, real, shown)
+    text = page(options.lives, options.runs, real, drifting, shown)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

@@ -1,9 +1,10 @@
 """Does a statistic drift over runs? A sum of Shiryaev–Roberts e-detectors, valid whenever one looks.
 
-Each run leaves a normal score of each of several streams, N(0, 1) while nothing is wrong. A stream and a drift λ make
-R_t = (1 + R_{t-1}) exp(λ z_t - λ²/2): what has been seen so far if the drift began at any run before. The mean of R
-over drifts and streams, with weights that no data decide on, has expectation at most t while nothing is wrong, so that
-it reaches c within T runs with a chance of at most T/c, however the streams hang together.
+Each run leaves a normal score of each of several streams, N(μ, 1) with |μ| at most 0.05 while nothing is wrong: that
+scores are unbiased can only be measured to about this. A stream and a drift λ make
+R_t = (1 + R_{t-1}) exp(λ z_t - λ²/2 - 0.05 |λ|): what has been seen so far if the drift began at any run before. The
+mean of R over drifts and streams, with weights that no data decide on, has expectation at most t while nothing is
+wrong, so that it reaches c within T runs with a chance of at most T/c, however the streams hang together.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ BoolArray = NDArray[np.bool_]
 
 #: Drifts that are looked for, in standard deviations of a run's score.
 DRIFTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+#: How far the mean of a score may be off while nothing is wrong.
+BIAS = 0.05
 #: Scores count up to here: no p-value was promised to be accurate further out.
 CLIP = 3.45
 #: Where there is an alarm: within 1,000 runs of a right subject with a chance of at most 0.1%.
@@ -78,11 +81,12 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
     looked_for = (drifts[:, None] > 0) | ~one_sided
     part = looked_for / looked_for.sum(axis=0) * share
     seen = np.clip(z, -CLIP, CLIP)
+    allowed = (0.5 * drifts**2 + BIAS * np.abs(drifts))[:, None]
     detectors = np.zeros((*lives, len(drifts), streams))
     evidence = np.zeros(z.shape)
     for run in range(runs):
         now = seen[..., run, None, :]
-        longer = (detectors + 1.0) * np.exp(drifts[:, None] * now - 0.5 * drifts[:, None] ** 2)
+        longer = (detectors + 1.0) * np.exp(drifts[:, None] * now - allowed)
         # A run without a score leaves what was seen as it is.
         detectors = np.minimum(np.where(np.isnan(longer), detectors, longer), _MOST)
         evidence[..., run, :] = (part * detectors).sum(axis=-2)

@@ -185,15 +185,16 @@ class History:
     def course(self) -> Course:
         """What these runs have shown."""
         one_sided = np.array([name in self._one_sided for name in self.streams], bool)
-        return course(self.scores, one_sided, self._shares())
+        return course(self.scores, one_sided, self.shares)
 
     @cached_property
     def _one_sided(self) -> frozenset[str]:
         """The streams of which only large scores speak against the subject."""
         return frozenset(name for night in self.since for name in night.one_sided)
 
-    def _shares(self) -> FloatArray:
-        """Return the share of each stream, which no data decide on.
+    @cached_property
+    def shares(self) -> FloatArray:
+        """The share of each stream, (streams,), which no data decide on.
 
         Half of all is of the checks that the first run plans, a quarter of those that are planned for the first time
         later on, and so forth. Half of a check's share is of its pool of all cases, the rest of those by feature. A

@@ -351,7 +351,8 @@ def test_quick_run_on_infinite_heads_reports_every_kernel(monkeypatch: pytest.Mo
     # Two positions in place of four: every kernel, at a sixth of the cost. tests/limits has longer ones.
     monkeypatch.setattr(infinite_heads, "report", functools.partial(shorter, infinite_heads.report))
     page = said(infinite_heads, "--quick")
-    assert len(re.findall(r"^\| .* \| 2 +\| none ", page, re.MULTILINE)) == 5
+    assert len(re.findall(r"^\| outputs .* \| 2 +\| none ", page, re.MULTILINE)) == 5
+    assert len(re.findall(r"^\| tangents .* \| 2 +\| none ", page, re.MULTILINE)) == 5
 
 
 def shorter(report: Callable[..., str], s: int, quick: bool) -> str:
@@ -437,7 +438,7 @@ def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() ->
 
 
 def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
-    page = load("history").page(20, 40, None, [])
+    page = load("history").page(20, 40, None, "", [])
     assert (
         len(re.findall(r"^\| (?:independent|correlation|every score)[^|]*\| 20 +\| 0 +\| 0\.00% \|$", page, re.M)) == 5
     )
