@@ -23,13 +23,15 @@ from attncheck.layers.nonlinearity import (
 )
 from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
-from attncheck.readings import simulate, simulate_chunks
+from attncheck.readings import simulate, simulate_chunks, tangent_kernel
 from attncheck.runs.check import CheckReport, check
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
+from attncheck.simulators.tangent import TangentDraws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.programs import ProgramLimit
+from attncheck.theory.limits.tangent import TangentLimit, infinite_heads_tangent
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.law import Distance, FiniteWidthLaw, finite_width_law
 from attncheck.theory.rates.rate import Rate, rate
@@ -52,6 +54,8 @@ __all__ = [
     "Rate",
     "StackDraws",
     "StackLaw",
+    "TangentDraws",
+    "TangentLimit",
     "check",
     "clip",
     "compare",
@@ -63,6 +67,7 @@ __all__ = [
     "gaussian",
     "identity",
     "infinite_heads_kernel",
+    "infinite_heads_tangent",
     "inspect",
     "leaky_relu",
     "limit",
@@ -73,5 +78,6 @@ __all__ = [
     "simulate",
     "simulate_chunks",
     "sin",
+    "tangent_kernel",
     "tanh",
 ]

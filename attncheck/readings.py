@@ -21,8 +21,10 @@ from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_lines
+from attncheck.simulators.tangent import TangentDraws, tangent_work
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.programs import limit_of_program
+from attncheck.theory.limits.tangent import tangent_limit_work
 from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
 
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
@@ -277,16 +279,78 @@ def _iterate(
         work = _stack_work(layer, chosen, coordinates)
     else:
         work = _layer_work(layer, chosen, coordinates)
+    kind = {Program: "program", AttentionStack: "stack"}.get(type(layer), "layer")
+    _check_fits(work, memory, coordinates, f"{chosen} draw of this {kind}", usual if chosen != "limit" else chosen)
+    return chunks(work, size, chunk_size, root)
+
+
+def _check_fits(work: Work[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
+    """Refuse a draw that takes more memory than is allowed."""
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
-        kind = {Program: "program", AttentionStack: "stack"}.get(type(layer), "layer")
         remedies = ["raise memory"]
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
-        remedies += [f'use reading="{usual}"'] * (chosen not in (usual, "limit"))
+        remedies += [f'use reading="{cheapest}"'] * (not what.startswith(cheapest))
         remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
-        problem = f"allows less than one {chosen} draw of this {kind}, {needed} bytes"
-        refuse("memory", memory, problem, ", or ".join(remedies))
-    return chunks(work, size, chunk_size, root)
+        refuse("memory", memory, f"allows less than one {what}, {needed} bytes", ", or ".join(remedies))
+
+
+def tangent_kernel(
+    layer: AttentionLayer,
+    size: int,
+    seed: int | np.random.SeedSequence = 0,
+    reading: Literal["direct", "collapsed", "limit"] = "collapsed",
+    coordinates: int = 1,
+    memory: int = DEFAULT_MEMORY,
+) -> TangentDraws:
+    """Draw the tangent kernel of a layer: Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ over all entries of its matrices.
+
+    Matrices are parametrised by standard normal entries θ, times their standard deviation over √fan-in. With scores
+    divided by √n and finitely many heads the kernel stays random at infinite width, and W^Q and W^K couple different
+    neurons; with infinitely many heads it is its mean, see `TangentLimit`.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Without rotary positions.
+    size : int
+        Number of independent draws.
+    seed : int or numpy.random.SeedSequence
+        The same seed gives the same digits.
+    reading : {"direct", "collapsed", "limit"}
+        "direct" multiplies literal gradients by all entries, "collapsed" has exactly the same law without any matrix,
+        "limit" is the law at infinite width.
+    coordinates : int
+        How many neurons of the output, at most the width.
+    memory : int
+        Bytes of working memory, beyond the returned arrays, that a draw may take.
+
+    Returns
+    -------
+    TangentDraws
+        With its `kernel` of shape (size, coordinates, coordinates, seq_len, seq_len), the four matrices' `parts`, and
+        the outputs and scores of the same draws.
+
+    Raises
+    ------
+    InputError
+        For numbers out of range, an unknown reading, rotary positions, or a draw that needs more than `memory`.
+
+    Examples
+    --------
+    >>> draws = tangent_kernel(AttentionLayer(width=32, seq_len=3), size=200, seed=0, coordinates=2)
+    >>> draws.kernel.shape, draws.parts.shape
+    ((200, 2, 2, 3, 3), (200, 4, 2, 2, 3, 3))
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons of the output")
+    check_choice("reading", reading, ("direct", "collapsed", "limit"))
+    _check_coordinates(coordinates, layer.width, reading)
+    work = tangent_limit_work(layer, coordinates) if reading == "limit" else tangent_work(layer, reading, coordinates)
+    _check_fits(work, memory, coordinates, f"{reading} tangent kernel", "limit" if reading == "limit" else "collapsed")
+    return next(chunks(work, size, size, root_of(seed)))
 
 
 def _layer_work(layer: AttentionLayer, reading: Reading, coordinates: int) -> Work[Draws]:

@@ -212,6 +212,18 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "That it is so: nothing of this is proved. The law of one position stands for all; with softmax and unit "
         "variances it hardly shows whether kernels are random. Stacks with other layers between attention.",
     ),
+    StatementRow(
+        "Tangent kernel: beyond the paper",
+        "Hron et al. have that of infinitely many heads. With H heads and 1/√n scores it is, given the scores and "
+        "values of the limit, a function of these: random, and not diagonal in the neurons.",
+        ("test_tangent.py",),
+        "Exact at finite width, for random layers: the kernel from Gram matrices alone has the law of literal "
+        "gradients. In the limit, for one layer: its mean approaches that of infinitely many heads as 1/n; its "
+        "variance, and that between two neurons, are the limit's with the order 1/n taken off; with 1/n scores what "
+        "W_Q and W_K add falls as 1/n.",
+        "The whole law at a width against the limit: moments stand for it. Rotary positions, stacks, and what training "
+        "makes of the kernel.",
+    ),
 )
 
 _HEADER = ("statement", "in `properties/`", "examined", "not examined")

@@ -92,3 +92,38 @@ def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
            [0.5, 0.5]])
     """
     return map_scores(layer, scores, visible(layer))
+
+
+def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
+    """Return the derivative of Σ_j A_rj u_j by each score P_rl.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Says which map and which mask.
+    scores : ndarray, shape (..., seq_len, seq_len)
+        P, after scaling, before masking.
+    values : ndarray, shape (..., seq_len)
+        u, one number for each position.
+
+    Returns
+    -------
+    ndarray, shape (..., seq_len, seq_len)
+        Softmax: A_rl (u_l - Σ_j A_rj u_j). ReLU has the slope 0 at 0.
+
+    Examples
+    --------
+    >>> weight_slopes(AttentionLayer(width=8, seq_len=2), np.zeros((2, 2)), np.array([1.0, 0.0]))
+    array([[ 0.25, -0.25],
+           [ 0.25, -0.25]])
+    """
+    weights, each = attention_weights(layer, scores), values[..., None, :]
+    if layer.attention_map == "softmax":
+        return np.asarray(weights * (each - weights @ values[..., None]))
+    if layer.attention_map == "relu":
+        slopes = (weights > 0.0) / layer.seq_len
+    elif layer.attention_map == "sigmoid":
+        slopes = weights * (1.0 - weights)
+    else:
+        slopes = visible(layer).astype(float)
+    return np.asarray(slopes * each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,6 +115,21 @@ def infinite_heads_kernel(
            [ 7.,  7.]])
     """
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
+    layer, matrix = settled(layer, kernel, score_std, value_std, attention_map, mask)
+    mean, error = mean_covariance(layer, matrix, seed)
+    mean.setflags(write=False)
+    return Kernel(mean, float(error.max()))
+
+
+def settled(
+    layer: AttentionLayer | None,
+    kernel: ArrayLike | None,
+    score_std: float,
+    value_std: float,
+    attention_map: str,
+    mask: str,
+) -> tuple[AttentionLayer, FloatArray]:
+    """Return the layer and K that the arguments of `infinite_heads_kernel` say, which are checked here."""
     if layer is None and kernel is None:
         refuse("layer", layer, "is missing, and so is kernel", "pass one of them")
     if layer is not None and kernel is not None:
@@ -125,20 +141,16 @@ def infinite_heads_kernel(
     if kernel is not None:
         matrix = _check_kernel(kernel)
         fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
-        layer = AttentionLayer.from_dict({**fields, **stds})
-    else:
-        if not isinstance(layer, AttentionLayer):
-            remedy = "pass attncheck.AttentionLayer(width=...), or a matrix as kernel="
-            refuse("layer", layer, "is not an AttentionLayer", remedy)
-        given = (score_std, value_std, attention_map, mask)
-        if given != (1.0, 1.0, "softmax", "none"):
-            refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")
-        if not layer.head_scaling:
-            refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
-        matrix = input_kernel(layer).matrix
-    mean, error = mean_covariance(layer, matrix, seed)
-    mean.setflags(write=False)
-    return Kernel(mean, float(error.max()))
+        return AttentionLayer.from_dict({**fields, **stds}), matrix
+    if not isinstance(layer, AttentionLayer):
+        remedy = "pass attncheck.AttentionLayer(width=...), or a matrix as kernel="
+        refuse("layer", layer, "is not an AttentionLayer", remedy)
+    given = (score_std, value_std, attention_map, mask)
+    if given != (1.0, 1.0, "softmax", "none"):
+        refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")
+    if not layer.head_scaling:
+        refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
+    return layer, input_kernel(layer).matrix
 
 
 def _check_kernel(kernel: ArrayLike) -> FloatArray:
@@ -168,7 +180,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     if layer.attention_map == "softmax" and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if layer.attention_map in ("softmax", "sigmoid"):
-        replicates = _by_points(layer, kernel, seed)
+        replicates = by_points(layer, kernel, seed, mean_grams)
         return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
     seen = visible(layer)
     own = std**2 * np.diagonal(kernel)
@@ -186,19 +198,32 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     return mean, _ROUNDING * s * scale
 
 
-def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArray:
-    """Return E[A K Aᵀ], once for each independent scrambling, (REPLICATES, s, s)."""
+def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:
+    """Return the mean of A F Fᵀ Aᵀ over weights of shape (points, s, s)."""
+    projected = weights @ root
+    # Σ over points and directions of products of two positions, as one matrix product.
+    flat = projected.swapaxes(0, 1).reshape(weights.shape[1], -1)
+    return np.asarray(flat @ flat.T / len(weights))
+
+
+def by_points(
+    layer: AttentionLayer, kernel: FloatArray, seed: int, mean_of: Callable[[FloatArray, FloatArray], FloatArray]
+) -> FloatArray:
+    """Return the mean of a function of attention weights, once for each independent scrambling, (REPLICATES, s, s).
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    kernel : ndarray, shape (s, s)
+    seed : int
+    mean_of : callable
+        Maps weights, (points, s, s), and F with F Fᵀ = K to the mean over the points, (s, s).
+    """
     # Of the correlations: of the kernel itself the root leaves out positions that are far smaller than the largest.
     stds = np.sqrt(np.diagonal(kernel))
     scale = np.where(stds > 0, stds, 1.0)
     root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
     std, s = score_std(layer), layer.seq_len
-
-    def mean_of(scores: FloatArray) -> FloatArray:
-        projected = attention_weights(layer, scores) @ root
-        # Σ over points and directions of products of two positions, as one matrix product.
-        flat = projected.swapaxes(0, 1).reshape(s, -1)
-        return np.asarray(flat @ flat.T / len(scores))
 
     rank = root.shape[1]
     whole = root_of_scores(layer, kernel) if turns(layer, kernel) else None
@@ -213,7 +238,8 @@ def _by_points(layer: AttentionLayer, kernel: FloatArray, seed: int) -> FloatArr
         normals = scrambled_normals(dimension, _count(s), np.random.default_rng(stream))
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
-        return np.asarray(sum(len(block) * mean_of(scores_of(block)) for block in blocks) / len(normals))
+        means = (len(block) * mean_of(attention_weights(layer, scores_of(block)), root) for block in blocks)
+        return np.asarray(sum(means) / len(normals))
 
     # A key of its own, so that these points are not those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)

@@ -41,7 +41,17 @@ _DIGITS = 12
 
 
 def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return Σ_jl E[A_ij A_kl] K_jl and its error: what `softmax_moments` has of order 0."""
+    return softmax_moments(kernel, score_std, causal, seed, (0,))[0]
+
+
+def softmax_moments(
+    kernel: FloatArray, score_std: float, causal: bool, seed: int, orders: Sequence[int]
+) -> list[tuple[FloatArray, FloatArray]]:
     """Return Σ_jl E[A_ij A_kl] K_jl for A the softmax of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl.
+
+    Of order 1 it is the derivative of this by the correlation of rows i and k, over their standard deviations: it is
+    E tr(J_i K J_kᵀ K) with J the derivative of weights by scores, of which the tangent kernel is made.
 
     Parameters
     ----------
@@ -53,20 +63,37 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
         Whether row i sees the first i + 1 positions only.
     seed : int
         Of the scramblings.
+    orders : sequence of {0, 1}
+        Which of the two are wanted.
 
     Returns
     -------
-    means, errors : ndarray, shape (s, s)
+    list of (means, errors), each an ndarray of shape (s, s)
         The errors are four standard errors between scramblings, and what interpolation may be wrong by.
     """
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
     both = [pair for pair in dict.fromkeys(pairs.values()) if pair not in own]
-    values, off = _values_of(kernel, own, both, causal, seed)
+    one_row = None if causal else OneRow.around(kernel, own + both)
+
+    def values(order: int) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
+        if one_row is None:
+            return _values_of(kernel, own, both, causal, seed, order)
+        found, errors = one_row.interpolate(own + both, seed, order)
+        return dict(zip(own + both, found, strict=True)), dict(zip(own + both, errors.tolist(), strict=True))
+
+    return [_assembled(pairs, *values(order)) for order in orders]
+
+
+def _assembled(
+    pairs: dict[tuple[int, int], RowPair], values: dict[RowPair, FloatArray], off: dict[RowPair, float]
+) -> tuple[FloatArray, FloatArray]:
+    """Return means and errors as matrices, from the integral of each pair in each scrambling."""
     of_pairs = np.stack([values[pair] for pair in pairs.values()])
     interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
     spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
-    means, errors = np.empty(kernel.shape), np.empty(kernel.shape)
+    s = max(pairs)[0] + 1
+    means, errors = np.empty((s, s)), np.empty((s, s))
     for (i, k), mean, error in zip(pairs, of_pairs.mean(axis=1), spread + interpolation, strict=True):
         means[i, k] = means[k, i] = mean
         errors[i, k] = errors[k, i] = error
@@ -74,21 +101,17 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
 
 
 def _values_of(
-    kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int
+    kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int, order: int
 ) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
     """Return the integral of each pair in each scrambling, and what interpolation may be wrong by."""
-    one_row = None if causal else OneRow.around(kernel, own + both)
-    if one_row is not None:
-        found, errors = one_row.interpolate(own + both, seed)
-        return dict(zip(own + both, found, strict=True)), dict(zip(own + both, errors.tolist(), strict=True))
     # Rows with themselves vary most and cost least: they have points of their own.
-    values = dict(zip(own, _integrate(kernel, own, [seed, 0]), strict=True))
+    values = dict(zip(own, _integrate(kernel, own, [seed, 0], order), strict=True))
     off = dict.fromkeys(values, 0.0)
     grid = None if causal or not both else Grid.around(both, largest_score(kernel))
     if grid is None:
-        values.update(zip(both, _integrate(kernel, both, [seed, 1]), strict=True))
+        values.update(zip(both, _integrate(kernel, both, [seed, 1], order), strict=True))
     else:
-        interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1]), both)
+        interpolated, error = grid.interpolate(_integrate(kernel, grid.nodes, [seed, 1], order), both)
         values.update(zip(both, interpolated, strict=True))
         off.update(dict.fromkeys(both, error))
     return values, off
@@ -108,11 +131,11 @@ def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int
     return pairs
 
 
-def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int]) -> FloatArray:
-    """Return E[αᵀKα'] for the softmax weights α, α' of each pair of rows, (pairs, REPLICATES)."""
+def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int], order: int = 0) -> FloatArray:
+    """Return E[αᵀKα'] for the softmax weights α, α' of each pair of rows, or E tr(JKJ'ᵀK), (pairs, REPLICATES)."""
     if not pairs:
         return np.empty((0, REPLICATES))
-    rule = _Rule.of(kernel, pairs)
+    rule = _Rule.of(kernel, pairs, order)
     streams = np.random.SeedSequence([*key, len(kernel)]).spawn(REPLICATES)
     moments = np.stack([rule.moments(np.random.default_rng(stream)) for stream in streams])
     if few_directions(kernel, max(pair.var_x for pair in pairs) ** 0.5):
@@ -129,9 +152,10 @@ class _Rule:
     powers: tuple[float, ...]
     squares: bool
     points: int
+    order: int
 
     @classmethod
-    def of(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> _Rule:
+    def of(cls, kernel: FloatArray, pairs: Sequence[RowPair], order: int) -> _Rule:
         """Return a rule that takes a second or two, whatever the number of pairs."""
         s = len(kernel)
         largest = max(pair.var_x for pair in pairs) ** 0.5 * largest_score(kernel)
@@ -140,12 +164,17 @@ class _Rule:
         cost = _rows(pairs) * s * (60 + 0.7 * s) + len(pairs) * (800 + 4 * s)
         wanted = _COST / (REPLICATES * cost)
         points = int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
-        return cls(kernel, pairs, powers, squares, points)
+        return cls(kernel, pairs, powers, squares, points, order)
 
     @functools.cached_property
     def kernel_root(self) -> FloatArray:
         """F with F Fᵀ = K."""
         return psd_root(self.kernel)
+
+    @functools.cached_property
+    def squared_root(self) -> FloatArray:
+        """F with F Fᵀ = K∘K."""
+        return psd_root(self.kernel**2)
 
     @functools.cached_property
     def _roots(self) -> dict[int, FloatArray]:
@@ -206,8 +235,10 @@ class _Rule:
             # The second power is twice the first.
             exponentials = (first, first * first)
             total = weights.sum(axis=1)
+            weights = weights / total[:, None]
             return _Row(
-                (weights @ root) / total[:, None],
+                weights,
+                weights @ root,
                 sign * projected,
                 lengths,
                 [each @ root for each in exponentials],
@@ -227,8 +258,17 @@ class _Rule:
             values += [b, d, e, d * e, d * d, e * e, bd, be]
             if self.squares:
                 values += [bd * e, bd * d, be * e]
-        values.append(np.einsum("pr,pr->p", first.weights, second.weights))
+        values.append(self._slopes(first, second) if self.order else np.einsum("pr,pr->p", first.seen, second.seen))
         return np.stack(values)
+
+    def _slopes(self, first: _Row, second: _Row) -> FloatArray:
+        """Return tr(J K J'ᵀ K) with J = diag(α) - ααᵀ, (points,)."""
+        a, b = first.weights, second.weights
+        u, x = a.shape[1], b.shape[1]
+        both = np.einsum("pr,pr->p", a @ self.squared_root[:u], b @ self.squared_root[:x])
+        one = np.einsum("ps,ps->p", a, (second.seen @ self.kernel_root[:u].T) ** 2)
+        other = np.einsum("ps,ps->p", b, (first.seen @ self.kernel_root[:x].T) ** 2)
+        return np.asarray(both - one - other + np.einsum("pr,pr->p", first.seen, second.seen) ** 2)
 
     def control_means(self, pair: RowPair) -> FloatArray:
         """Return the exact means of the controls, in the order of `_values`."""
@@ -243,9 +283,10 @@ class _Rule:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Row:
-    """A row of scores at the points: projections on a root of the kernel, (points, r), and sums, (points,)."""
+    """A row of scores at the points: weights, projections on a root of the kernel, (points, r), sums, (points,)."""
 
     weights: FloatArray
+    seen: FloatArray
     scores: FloatArray
     lengths: FloatArray
     exponentials: list[FloatArray]

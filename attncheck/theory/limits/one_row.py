@@ -61,11 +61,14 @@ class OneRow:
     stds : ndarray, shape (m,)
         Nodes.
     std_range : tuple of float
+
+    What was integrated is kept with the object.
     """
 
     kernel: FloatArray
     stds: FloatArray
     std_range: tuple[float, float]
+    _kept: dict[int, tuple[FloatArray, FloatArray]] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
@@ -78,19 +81,25 @@ class OneRow:
         m = chebyshev.node_count(length, between[1], 3 + int(np.ceil(2 * length * largest)))
         return None if m * (m + 1) >= len(pairs) else cls(kernel, chebyshev.nodes(between, m), between)
 
-    def interpolate(self, pairs: Sequence[RowPair], seed: int) -> tuple[FloatArray, FloatArray]:
-        """Return the integrals of pairs, (pairs, REPLICATES), and what interpolation may be wrong by, (pairs,)."""
+    def interpolate(self, pairs: Sequence[RowPair], seed: int, order: int = 0) -> tuple[FloatArray, FloatArray]:
+        """Return the integrals of pairs, (pairs, REPLICATES), and what interpolation may be wrong by, (pairs,).
+
+        With ``order=1`` these are g'(c)/(σσ') = E[Σ_jk α_j α'_k M_jk²].
+        """
         m = len(self.stds)
-        coefficients = self._coefficients(self._integrate(seed))
+        if seed not in self._kept:
+            self._kept[seed] = self._coefficients(self._integrate(seed)), self._between(seed)
+        coefficients, off = self._kept[seed]
         first = np.stack([chebyshev.polynomials(self.std_range, pair.var_u**0.5, m) for pair in pairs])
         second = np.stack([chebyshev.polynomials(self.std_range, pair.var_x**0.5, m) for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
-        weights, fewer = _hermite(corrs, 3), _hermite(corrs, 2)
+        scale = np.array([pair.var_u * pair.var_x for pair in pairs]) ** (-0.5 * order)
+        weights, fewer = (scale[:, None] * _hermite(corrs, at_ends, order) for at_ends in (3, 2))
         result = np.einsum("pa,pb,pd,abdr->pr", first, second, weights, coefficients, optimize=True)
         mean = coefficients.mean(axis=-1)
         # A polynomial without the second derivatives at ±1.
         dropped = np.einsum("pa,pb,pd,abd->p", first, second, weights - fewer, mean, optimize=True)
-        between = _SAFETY * np.abs(weights @ self._between(seed).T).max(axis=1)
+        between = _SAFETY * np.abs(weights @ off.T).max(axis=1)
         return np.asarray(result), np.abs(dropped) + between
 
     def _coefficients(self, values: FloatArray) -> FloatArray:
@@ -341,15 +350,19 @@ def _derivatives(kernel: FloatArray, u: _Row, x: _Row) -> FloatArray:
     return np.stack([value, second, third])
 
 
-def _hermite(at: FloatArray, at_ends: int) -> FloatArray:
-    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the polynomial that has the first of them."""
+def _hermite(at: FloatArray, at_ends: int, order: int = 0) -> FloatArray:
+    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the polynomial that has the first of them.
+
+    With ``order=1`` those in its derivative.
+    """
     kept = [3 * place + n for place in range(3) for n in range(_ORDERS if place == 1 else at_ends)]
     powers = np.arange(len(kept))
     conditions = []
     for row in kept:
-        place, order = row // 3 - 1.0, row % 3
-        falling = np.prod([powers - k for k in range(order)], axis=0) if order else np.ones(len(kept))
-        conditions.append(falling * place ** np.maximum(powers - order, 0))
+        place, taken = row // 3 - 1.0, row % 3
+        falling = np.prod([powers - k for k in range(taken)], axis=0) if taken else np.ones(len(kept))
+        conditions.append(falling * place ** np.maximum(powers - taken, 0))
     weights = np.zeros((len(at), 3 * _ORDERS))
-    weights[:, kept] = at[:, None] ** powers @ np.linalg.inv(np.array(conditions))
+    monomials = at[:, None] ** np.maximum(powers - order, 0)
+    weights[:, kept] = (monomials * (powers if order else 1.0)) @ np.linalg.inv(np.array(conditions))
     return weights

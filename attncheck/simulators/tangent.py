@@ -1,0 +1,281 @@
+"""The tangent kernel of a layer: Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ over the entries of all its matrices.
+
+Matrices are parametrised as W = σ ω/√fan-in with ω of N(0, 1) entries, and θ is all of ω. With c the derivative of a
+neuron of the output by the scores (``layers.attention_map.weight_slopes``), the four parts are
+
+    query   h² f² σ_Q² G_rr' Σ_a c_arᵀ K_a K_aᵀ c'_ar'
+    key     h² f² σ_K² Σ_ab (Q_a Q_bᵀ)_rr' c_arᵀ G c'_br'
+    value   h² σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ
+    output  h² σ_O² δ_ii' Σ_a A_ar (V_a V_aᵀ/ν) A_ar'ᵀ
+
+exactly, at every width: G = X Xᵀ/n, f divides the scores, h is H^{-1/2}, and b runs over the heads that share keys and
+values with head a. Given G nothing else is needed than Gram matrices, which are drawn without any n × ν matrix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.simulators.blocks import Work
+from attncheck.simulators.collapsed import draw_heads, draw_inputs, input_entries
+from attncheck.simulators.draws import Batch
+from attncheck.simulators.linalg import bartlett, gram_root
+
+FloatArray = NDArray[np.float64]
+
+#: The parts of the kernel, in the order of their axis.
+PARTS = ("query", "key", "value", "output")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TangentDraws(Batch):
+    """Draws of a layer with its tangent kernel.
+
+    Attributes
+    ----------
+    outputs : ndarray, shape (size, seq_len, coordinates)
+    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
+    parts : ndarray, shape (size, 4, coordinates, coordinates, seq_len, seq_len)
+        What the entries of W^Q, W^K, W^V and W^O add to Θ^{ii'}_{rr'}, axes in the order i, i', r, r'. With tied
+        queries and keys the part of their one matrix is that of W^Q, and that of W^K is 0.
+    """
+
+    scores: FloatArray
+    parts: FloatArray
+
+    @property
+    def kernel(self) -> FloatArray:
+        """Θ, shape (size, coordinates, coordinates, seq_len, seq_len)."""
+        return np.asarray(self.parts.sum(axis=1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grams:
+    """All that the kernel depends on, for heads in groups that share keys and values; g heads in each.
+
+    Attributes
+    ----------
+    inputs : ndarray, shape (size, s, s)
+        X Xᵀ/n.
+    scores : ndarray, shape (size, H, s, s)
+    keys, values : ndarray, shape (size, kv_heads, s, s)
+        K Kᵀ/ν and V Vᵀ/ν.
+    queries : ndarray, shape (size, kv_heads, g, g, s, s)
+        Q_a Q_bᵀ/ν.
+    outputs : ndarray, shape (size, kv_heads, g, g, k, k)
+        O_a,i · O_b,i' of the rows of W^O.
+    projected : ndarray, shape (size, H, k, s)
+        u = V_a O_a,i.
+    """
+
+    inputs: FloatArray
+    scores: FloatArray
+    keys: FloatArray
+    values: FloatArray
+    queries: FloatArray
+    outputs: FloatArray
+    projected: FloatArray
+
+
+def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraws:
+    """Return outputs, scores and the parts of the kernel, by the formula of this module; `square` is f²ν."""
+    size, _, k, s = grams.projected.shape
+    groups, shared = layer.kv_heads, layer.group_size
+    G = grams.inputs
+    weights = attention_weights(layer, grams.scores)
+    slopes = weight_slopes(layer, grams.scores[:, :, None], grams.projected)
+    outputs = layer.head_factor * np.einsum("narj,nakj->nrk", weights, grams.projected, optimize=True)
+    c = slopes.reshape(size, groups, shared, k, s, s)
+    A = weights.reshape(size, groups, shared, s, s)
+    parts = np.zeros((size, len(PARTS), k, k, s, s))
+    if layer.tied_query_key:
+        parts[:, 0] = layer.query_std**2 * square * _tied(G, grams.keys, c)
+    else:
+        by_keys = np.einsum("nbairl,nblm,nbajqm->nijrq", c, grams.keys, c, optimize=True)
+        parts[:, 0] = layer.query_std**2 * square * G[:, None, None] * by_keys
+        by_inputs = np.einsum("nbairl,nlm,nbejqm,nbaerq->nijrq", c, G, c, grams.queries, optimize=True)
+        parts[:, 1] = layer.key_std**2 * square * by_inputs
+    mixed = np.einsum("nbarj,njl,nbeql,nbaeik->nikrq", A, G, A, grams.outputs, optimize=True)
+    parts[:, 2] = layer.value_std**2 * mixed
+    own = np.einsum("nbarj,nbjl,nbaql->nrq", A, grams.values, A, optimize=True)
+    parts[:, 3] = layer.output_std**2 * np.eye(k)[:, :, None, None] * own[:, None, None]
+    return TangentDraws(outputs, grams.scores, layer.head_factor**2 * parts)
+
+
+def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
+    """Return the part of a matrix that makes queries and keys: it is in both, (size, k, k, s, s) before factors."""
+    both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
+    both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
+    crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
+    return np.asarray(both + crossed + crossed.swapaxes(1, 2).swapaxes(3, 4))
+
+
+def draw_tangent_collapsed(
+    layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator
+) -> TangentDraws:
+    """Draw the kernel exactly in law without weight matrices.
+
+    Keys lie in r directions of the ν of a head, r the rank of G; queries along them make the scores, and across them
+    a Wishart matrix of ν - r degrees of freedom. Rows of W^O are to values what queries are to keys.
+    """
+    inputs = draw_inputs(layer, size, rng)
+    G = inputs @ inputs.swapaxes(-1, -2) / layer.width
+    root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(G)
+    heads = draw_heads(layer, size, root.shape[-1], rng)
+    scores, keys, values = heads.of(layer, root)
+    along = rng.standard_normal((size, layer.num_heads, values.shape[-1], coordinates))
+    F, nu = root[:, None, None, None], layer.head_width
+    apart = np.zeros((size, layer.kv_heads, *(1, 1) * 3))
+    if not layer.tied_query_key:
+        apart = F @ _gram_of_groups(layer, heads.scores, rng) @ F.swapaxes(-1, -2)
+    return kernel_of(
+        layer,
+        Grams(
+            inputs=G,
+            scores=scores,
+            keys=_own(layer, keys),
+            values=_own(layer, values),
+            queries=layer.query_std**2 / nu * apart,
+            outputs=layer.output_std**2 / nu * _gram_of_groups(layer, along.swapaxes(-1, -2), rng),
+            projected=layer.output_std * (values @ along).swapaxes(-1, -2),
+        ),
+        layer.score_factor**2,
+    )
+
+
+def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+    """Return the Gram matrix of what the heads of each group share, (size, kv_heads, s, s)."""
+    of_groups = vectors[:, :: layer.group_size]
+    return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
+
+
+def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return the Gram matrices of normal vectors of ν entries, of which the first m are given: those of a group.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    along : ndarray, shape (size, num_heads, r, m)
+        r vectors of each head.
+
+    Returns
+    -------
+    ndarray, shape (size, kv_heads, group_size, group_size, r, r)
+    """
+    size, _, r, m = along.shape
+    rows = layer.group_size * r
+    vectors = along.reshape(size, layer.kv_heads, rows, m)
+    gram = vectors @ vectors.swapaxes(-1, -2)
+    if layer.head_width > m:
+        across = bartlett(rng, (size, layer.kv_heads), rows, layer.head_width - m)
+        gram += across @ across.swapaxes(-1, -2)
+    return np.asarray(gram.reshape(size, layer.kv_heads, layer.group_size, r, layer.group_size, r).swapaxes(3, 4))
+
+
+def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
+    """Draw literal matrices, and multiply literal gradients: the ground truth."""
+    n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
+    shapes = {
+        "query": (heads, n, nu),
+        "key": (groups, n, nu),
+        "value": (groups, n, nu),
+        "output": (heads, nu, coordinates),
+    }
+    inputs = draw_inputs(layer, size, rng)
+    matrices = {name: rng.standard_normal((size, *shape)) for name, shape in shapes.items()}
+    if layer.tied_query_key:
+        matrices["key"] = matrices["query"]
+    return literal_kernel(layer, inputs, **matrices)
+
+
+def literal_kernel(
+    layer: AttentionLayer,
+    inputs: FloatArray,
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    output: FloatArray,
+) -> TangentDraws:
+    """Return the kernel of given layers: their gradients, entry by entry, times one another.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    inputs : ndarray, shape (size, seq_len, width)
+    query : ndarray, shape (size, num_heads, width, ν)
+        ω of W^Q, with entries of variance 1: the matrix is std/√fan-in times this. So are the others.
+    key, value : ndarray, shape (size, kv_heads, width, ν)
+        With tied queries and keys `key` is `query`.
+    output : ndarray, shape (size, num_heads, ν, k)
+        Of the k neurons that are wanted.
+
+    Returns
+    -------
+    TangentDraws
+    """
+    s, n, nu, shared = layer.seq_len, layer.width, layer.head_width, layer.group_size
+    X, k, to_head, from_head = inputs, output.shape[-1], n**-0.5, nu**-0.5
+    K, V = (
+        std * to_head * np.repeat(X[:, None] @ matrix, shared, axis=1)
+        for std, matrix in ((layer.key_std, key), (layer.value_std, value))
+    )
+    Q, O = layer.query_std * to_head * X[:, None] @ query, layer.output_std * from_head * output  # noqa: E741
+    f = layer.score_factor * from_head
+    scores = f * Q @ K.swapaxes(-1, -2)
+    projected = (V @ O).swapaxes(-1, -2)
+    c = layer.head_factor * f * weight_slopes(layer, scores[:, :, None], projected)
+    A = layer.head_factor * attention_weights(layer, scores)
+    # ∂y_r^i/∂ω of each matrix, (size, heads, i, r, entries).
+    by_query = layer.query_std * to_head * np.einsum("nairl,nalm,nre->nairem", c, K, X, optimize=True)
+    by_key = layer.key_std * to_head * np.einsum("nairl,narm,nle->nairem", c, Q, X, optimize=True)
+    by_value = layer.value_std * to_head * np.einsum("narj,nje,nami->nairem", A, X, O, optimize=True)
+    mixed = layer.output_std * from_head * np.einsum("narj,najm->narm", A, V, optimize=True)
+    by_output = np.einsum("narm,ik->nairkm", mixed, np.eye(k))
+    if layer.tied_query_key:
+        by_query, by_key = by_query + by_key, np.zeros_like(by_key)
+    # Heads of a group add to their one matrix.
+    of_groups = (len(X), layer.kv_heads, shared, k, s, n, nu)
+    gradients = [
+        by_query,
+        by_key.reshape(of_groups).sum(axis=2),
+        by_value.reshape(of_groups).sum(axis=2),
+        by_output,
+    ]
+    parts = np.stack([np.einsum("nairem,najqem->nijrq", each, each, optimize=True) for each in gradients], axis=1)
+    return TangentDraws(np.einsum("narj,naij->nri", A, projected, optimize=True), scores, parts)
+
+
+def tangent_work(layer: AttentionLayer, reading: str, coordinates: int) -> Work[TangentDraws]:
+    """Return the work of drawing the kernel at finite width.
+
+    Raises
+    ------
+    InputError
+        With rotary positions, of which no formula is known here.
+    """
+    refuse_rotary(layer)
+    draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[reading]
+    s, heads, k = layer.seq_len, layer.num_heads, coordinates
+    entries = kernel_entries(layer, k) + input_entries(layer)
+    if reading == "direct":
+        entries += heads * layer.width * layer.head_width * (8 * k * s + 8) + 4 * heads * s * layer.head_width
+    return Work(lambda count, rng: draw(layer, count, coordinates, rng), entries)
+
+
+def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
+    """Bound the float64 entries of a draw's kernel and of what it is made from."""
+    s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
+    return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)
+
+
+def refuse_rotary(layer: AttentionLayer) -> None:
+    """Refuse a layer whose queries and keys are turned."""
+    if layer.rotary_base is not None:
+        problem = "turns queries and keys, and the tangent kernel is not known then"
+        refuse("layer.rotary_base", layer.rotary_base, problem, "use rotary_base=None")

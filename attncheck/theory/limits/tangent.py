@@ -1,0 +1,210 @@
+"""The tangent kernel at infinite width: random with finitely many heads, its mean with infinitely many.
+
+With scores divided by √n and H heads
+
+    Θ^{ii'}_{rr'} = (1/H) Σ_a [2 σ_Q²σ_K² K_rr' c_arᵀ K c'_ar' + 2 σ_V²σ_O² δ_ii' A_ar K A_ar'ᵀ],
+
+A_a the weights of the limiting scores, and c_a, c'_a the derivatives of neurons i and i' by these: of normal values
+with covariance σ_V²σ_O² K, independent for i ≠ i'. So the first part, of W^Q and W^K, couples neurons. After n → ∞ the
+limit H → ∞ leaves the mean, which is diagonal in i (Hron et al. 2020). Divided by n, scores vanish, and as 1/n so does
+the first part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck._lib.errors import check_whole, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.simulators.blocks import Work
+from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of, refuse_rotary
+from attncheck.theory.limits.covariance import by_points, mean_covariance, mean_grams, output_factor, settled
+from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.heads import softmax_moments
+from attncheck.theory.limits.rows import REPLICATES, score_std
+
+# Errors are four standard errors; relative rounding of sums of products.
+_SPAN, _ROUNDING = 4.0, 1e-14
+
+
+def draw_tangent_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
+    """Draw scores, outputs and the tangent kernel from their joint limit."""
+    kernel, s = input_kernel(layer).matrix, layer.seq_len
+    scores = draw_limit(layer, size, 0, rng).scores
+    root = psd_root(kernel)
+    normals = rng.standard_normal((size, layer.num_heads, coordinates, root.shape[1]))
+    # Heads of a group share W^K and W^V, and nothing of what they make of them: across heads all products vanish.
+    apart = np.eye(layer.group_size)[:, :, None, None]
+    of_groups = np.broadcast_to(kernel, (size, layer.kv_heads, s, s))
+    grams = Grams(
+        inputs=np.broadcast_to(kernel, (size, s, s)),
+        scores=scores,
+        keys=layer.key_std**2 * of_groups,
+        values=layer.value_std**2 * of_groups,
+        queries=_spread(layer, size, layer.query_std**2 * apart * kernel),
+        outputs=_spread(layer, size, layer.output_std**2 * apart * np.eye(coordinates)),
+        projected=layer.value_std * layer.output_std * (normals @ root.T),
+    )
+    return kernel_of(layer, grams, float(layer.score_scaling == "1/sqrt(n)"))
+
+
+def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArray:
+    return np.broadcast_to(of_group, (size, layer.kv_heads, *of_group.shape))
+
+
+def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> Work[TangentDraws]:
+    """Return the work of drawing the kernel from its limit."""
+    refuse_rotary(layer)
+    return Work(
+        lambda count, rng: draw_tangent_limit(layer, count, coordinates, rng), kernel_entries(layer, coordinates)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TangentLimit:
+    """The mean of the tangent kernel at infinite width: all of it with infinitely many heads.
+
+    `attncheck.tangent_kernel` with ``reading="limit"`` draws the kernel itself, which is random with finitely many
+    heads and scores divided by √n.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    scramble : int
+        Seed of the integration points; the same seed gives the same digits.
+
+    Raises
+    ------
+    InputError
+        With rotary positions.
+
+    Examples
+    --------
+    >>> law = TangentLimit(AttentionLayer(width=64, seq_len=2))
+    >>> law.mean().round(3)
+    array([[1.516, 1.   ],
+           [1.   , 1.516]])
+    >>> law.of_scores().round(3)
+    array([[0.243, 0.   ],
+           [0.   , 0.243]])
+    """
+
+    layer: AttentionLayer
+    scramble: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer, AttentionLayer):
+            refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        refuse_rotary(self.layer)
+        object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
+
+    def mean(self) -> FloatArray:
+        """Return E Θ^{ii}, shape (seq_len, seq_len); for different neurons the mean is 0."""
+        return np.asarray(self._parts[0][0] + self._parts[1][0])
+
+    def mean_error(self) -> FloatArray:
+        """Return error estimates of `mean`, shape (seq_len, seq_len)."""
+        return np.asarray(self._parts[0][1] + self._parts[1][1])
+
+    def of_scores(self) -> FloatArray:
+        """Return the part of the mean that W^Q and W^K make, shape (seq_len, seq_len)."""
+        return self._parts[1][0].copy()
+
+    @functools.cached_property
+    def _parts(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+        return _mean_parts(self.layer, input_kernel(self.layer).matrix, self.scramble)
+
+
+def infinite_heads_tangent(
+    layer: AttentionLayer | None = None,
+    *,
+    kernel: ArrayLike | None = None,
+    score_std: float = 1.0,
+    value_std: float = 1.0,
+    attention_map: str = "softmax",
+    mask: str = "none",
+    scramble: int = 0,
+) -> Kernel:
+    """Return the tangent kernel with infinitely many heads, where it is the same in all draws (Hron et al. 2020).
+
+    Θ_ik = 2κ_ik + 2σ_Q²σ_K²σ_V²σ_O² K_ik E tr(J_i K J_kᵀ K), κ the kernel that `infinite_heads_kernel` returns and J_i
+    the derivative of row i of the attention weights by its scores. Neurons have it on their own: between two it is 0.
+    All parameters are standard normals times their standard deviation over √fan-in.
+
+    Parameters
+    ----------
+    layer, kernel, score_std, value_std, attention_map, mask, scramble
+        As of `infinite_heads_kernel`.
+
+    Returns
+    -------
+    Kernel
+        `error` is that of the worst entry.
+
+    Raises
+    ------
+    InputError
+        As `infinite_heads_kernel`, and with rotary positions.
+
+    Examples
+    --------
+    >>> infinite_heads_tangent(AttentionLayer(width=64, seq_len=2)).matrix.round(3)
+    array([[1.516, 1.   ],
+           [1.   , 1.516]])
+    >>> infinite_heads_tangent(kernel=[[2.0, 1.0], [1.0, 1.0]], attention_map="linear").matrix
+    array([[56., 28.],
+           [28., 28.]])
+    """
+    seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
+    layer, matrix = settled(layer, kernel, score_std, value_std, attention_map, mask)
+    refuse_rotary(layer)
+    parts = _mean_parts(layer, matrix, seed)
+    mean = parts[0][0] + parts[1][0]
+    mean.setflags(write=False)
+    return Kernel(mean, float(np.max(parts[0][1] + parts[1][1])))
+
+
+def _mean_parts(
+    layer: AttentionLayer, kernel: FloatArray, seed: int
+) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+    """Return what W^V and W^O make of the mean, and what W^Q and W^K do, each with its error."""
+    std, factor = score_std(layer), 2.0 * output_factor(layer) * layer.num_heads
+    if std > 0 and kernel.any() and layer.attention_map == "softmax":
+        values, slopes = softmax_moments(kernel, std, layer.mask == "causal", seed, (0, 1))
+    else:
+        mean, error = mean_covariance(layer, kernel, seed)
+        values = mean * 2.0 / factor, error * 2.0 / factor
+        slopes = _mean_slopes(layer, kernel, seed)
+    by_scores = factor * std**2 * kernel
+    return (factor * values[0], factor * values[1]), (by_scores * slopes[0], np.abs(by_scores) * slopes[1])
+
+
+def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return E tr(J_i K J_kᵀ K) for maps that take each score by itself, J diagonal, and its error."""
+    std, s, seen = score_std(layer), layer.seq_len, visible(layer).astype(float)
+    squares = kernel**2
+    # Scores that do not vary, and values that are 0, leave nothing.
+    if std == 0 or not kernel.any():
+        return np.zeros((s, s)), np.zeros((s, s))
+    if layer.attention_map == "sigmoid":
+        root = psd_root(squares)
+        replicates = by_points(layer, kernel, seed, lambda A, _: mean_grams(A * (1.0 - A), root))
+        return replicates.mean(axis=0), _SPAN * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+    if layer.attention_map == "linear":
+        mean = seen @ squares @ seen.T
+        return mean, _ROUNDING * mean
+    own = np.diagonal(kernel)
+    scale = np.sqrt(np.multiply.outer(own, own))
+    corrs = np.clip(np.divide(kernel, scale, out=np.zeros_like(kernel), where=scale > 0), -1.0, 1.0)
+    # P(p_ij > 0, p_kl > 0), over s²: the slope of ReLU is a step. A score without variance is 0.
+    quadrant = 0.25 + np.arcsin(np.einsum("ik,jl->ijkl", corrs, corrs)) / (2.0 * np.pi)
+    varies = np.multiply.outer(scale > 0, scale > 0).swapaxes(1, 2) / s**2
+    together = quadrant * varies
+    mean = np.einsum("ij,kl,jl,ijkl->ik", seen, seen, squares, together, optimize=True)
+    return mean, _ROUNDING * s * np.abs(mean)

@@ -1,0 +1,170 @@
+"""The tangent kernel: literal gradients are those of differences, and the collapsed reading has their law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attncheck import AttentionLayer, InputError, tangent_kernel
+from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.simulators import tangent
+from attncheck.simulators.tangent import TangentDraws, literal_kernel
+
+from .conftest import assert_same_law
+
+FloatArray = NDArray[np.float64]
+
+BASE = {"width": 5, "seq_len": 3, "query_std": 1.3, "key_std": 0.8, "value_std": 1.2, "output_std": 0.7}
+KINDS: dict[str, dict[str, Any]] = {
+    "full heads": {},
+    "low rank": {"head_dim": 3, "num_heads": 3},
+    "grouped, causal": {"num_kv_heads": 1, "mask": "causal"},
+    "grouped, low rank": {"num_kv_heads": 2, "num_heads": 4, "head_dim": 2, "attention_map": "sigmoid"},
+    "divided by n": {"score_scaling": "1/n", "attention_map": "relu", "input_std": 2.0},
+    "tied": {"score_scaling": "1/n", "tied_query_key": True, "key_std": 1.3},
+    "narrow, linear": {"width": 2, "seq_len": 4, "attention_map": "linear", "head_scaling": False},
+}
+# Scores that are 0 have no slope of ReLU: none of these kinds has one.
+EACH = pytest.mark.parametrize("kind", list(KINDS))
+
+
+def layer_of(kind: str) -> AttentionLayer:
+    return AttentionLayer(**{**BASE, **KINDS[kind]})
+
+
+def literal(layer: AttentionLayer, rng: np.random.Generator, k: int = 2) -> dict[str, FloatArray]:
+    n, nu = layer.width, layer.head_width
+    drawn = {
+        "query": rng.standard_normal((1, layer.num_heads, n, nu)),
+        "key": rng.standard_normal((1, layer.kv_heads, n, nu)),
+        "value": rng.standard_normal((1, layer.kv_heads, n, nu)),
+        "output": rng.standard_normal((1, layer.num_heads, nu, k)),
+    }
+    return {**drawn, "key": drawn["query"]} if layer.tied_query_key else drawn
+
+
+@EACH
+def test_gradients_are_differences(kind: str) -> None:
+    """θ is moved by a little in each entry; the outputs' changes, times one another, are the kernel."""
+    layer, rng = layer_of(kind), np.random.default_rng(3)
+    matrices, step = literal(layer, rng), 1e-6
+    inputs = rng.standard_normal((1, layer.seq_len, layer.width))
+    found = literal_kernel(layer, inputs, **matrices)
+    for part, name in enumerate(tangent.PARTS):
+        if layer.tied_query_key and name == "key":
+            assert not found.parts[:, part].any()
+            continue
+        gradients = []
+        for entry in np.ndindex(matrices[name].shape):
+            ends = []
+            for sign in (1.0, -1.0):
+                moved = matrices[name].copy()
+                moved[entry] += sign * step
+                changed = {**matrices, name: moved}
+                if layer.tied_query_key and name == "query":
+                    changed["key"] = moved
+                ends.append(literal_kernel(layer, inputs, **changed).outputs[0])
+            gradients.append((ends[0] - ends[1]) / (2.0 * step))
+        expected = np.einsum("eri,eqj->ijrq", np.array(gradients), np.array(gradients))
+        np.testing.assert_allclose(found.parts[0, part], expected, rtol=1e-6, atol=1e-8 * np.abs(expected).max())
+
+
+def _matrices(draws: TangentDraws) -> FloatArray:
+    """Return Θ with a row for each neuron and position, (size, k s, k s)."""
+    size, k, _, s, _ = draws.kernel.shape
+    return np.asarray(draws.kernel.swapaxes(2, 3).reshape(size, k * s, k * s))
+
+
+def functionals(draws: TangentDraws) -> dict[str, FloatArray]:
+    """Return numbers that see each part, neurons together, positions together, and the outputs beside the kernel."""
+    theta, y = draws.kernel, draws.outputs
+    found: dict[str, Any] = {
+        f"{name}, one entry": draws.parts[:, k, 0, 0, 0, -1] for k, name in enumerate(tangent.PARTS)
+    }
+    found |= {f"{name}, between neurons": draws.parts[:, k, 0, 1, -1, 0] for k, name in enumerate(tangent.PARTS[:3])}
+    eigenvalues = np.linalg.eigvalsh(_matrices(draws))
+    found |= {"largest eigenvalue": eigenvalues[:, -1], "trace": eigenvalues.sum(axis=1)}
+    together = np.sqrt(theta[:, 0, 0, 0, 0] * theta[:, 1, 1, 0, 0])
+    found["between neurons, over both"] = np.divide(
+        theta[:, 0, 1, 0, 0], together, where=together > 0, out=0 * together
+    )
+    found["with outputs"] = np.einsum("nri,nijrq,nqj->n", y, theta, y)
+    found["with scores"] = theta[:, 0, 0, 0, 0] * np.tanh(draws.scores[:, 0, 0, -1])
+    return found
+
+
+@EACH
+def test_collapsed_has_the_law_of_literal_gradients(kind: str) -> None:
+    layer = layer_of(kind)
+    ours = functionals(tangent_kernel(layer, 20_000, seed=1, coordinates=2))
+    theirs = functionals(tangent_kernel(layer, 20_000, seed=2, reading="direct", coordinates=2))
+    for name, sample in ours.items():
+        if np.ptp(sample) > 0 or np.ptp(theirs[name]) > 0:
+            assert_same_law(sample, theirs[name], f"{kind}: {name}")
+
+
+def test_a_wrong_collapse_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries and rows of W^O without what they have across the keys and values."""
+    layer = layer_of("low rank").replace(head_dim=8, width=8)
+    theirs = functionals(tangent_kernel(layer, 20_000, seed=2, reading="direct", coordinates=2))
+
+    def along_only(of: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
+        vectors = along[:, :, None, None]
+        return np.asarray(vectors @ vectors.swapaxes(-1, -2))
+
+    monkeypatch.setattr(tangent, "_gram_of_groups", along_only)
+    ours = functionals(tangent_kernel(layer, 20_000, seed=1, coordinates=2))
+    for name in ("key, one entry", "value, one entry", "trace"):
+        with pytest.raises(AssertionError, match="distance"):
+            assert_same_law(ours[name], theirs[name], name)
+
+
+def test_draws_do_not_depend_on_their_number() -> None:
+    layer = layer_of("grouped, causal").replace(width=64)
+    few, many = (tangent_kernel(layer, size, seed=5, coordinates=2) for size in (3_000, 6_000))
+    block = 1_000
+    np.testing.assert_array_equal(few.kernel[:block], many.kernel[:block])
+
+
+def test_parts_are_symmetric_and_positive() -> None:
+    draws = tangent_kernel(layer_of("full heads"), 50, seed=0, coordinates=2)
+    np.testing.assert_allclose(draws.parts, draws.parts.swapaxes(2, 3).swapaxes(4, 5), rtol=1e-10, atol=1e-12)
+    assert (np.linalg.eigvalsh(_matrices(draws)) > -1e-10).all()
+
+
+@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
+def test_slopes_are_differences_of_weights(attention_map: Any) -> None:
+    layer = AttentionLayer(width=4, seq_len=3, mask="causal", attention_map=attention_map)
+    rng = np.random.default_rng(0)
+    scores, values = rng.standard_normal((5, 3, 3)), rng.standard_normal((5, 3))
+    slopes, step = weight_slopes(layer, scores, values), 1e-6
+    for row, column in np.ndindex(3, 3):
+        moved = [scores.copy(), scores.copy()]
+        moved[0][:, row, column] += step
+        moved[1][:, row, column] -= step
+        ends = [np.einsum("nj,nj->n", attention_weights(layer, each)[:, row], values) for each in moved]
+        np.testing.assert_allclose(slopes[:, row, column], (ends[0] - ends[1]) / (2.0 * step), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda: tangent_kernel("layer", 1), "layer=.*is not an AttentionLayer"),  # type: ignore[arg-type]
+        (lambda: tangent_kernel(layer_of("full heads"), 0), "size=0"),
+        (lambda: tangent_kernel(layer_of("full heads"), 1, coordinates=6), "coordinates=6: exceeds width=5"),
+        (lambda: tangent_kernel(layer_of("full heads"), 1, reading="matrix-free"), "reading='matrix-free'"),  # type: ignore[arg-type]
+        (lambda: tangent_kernel(AttentionLayer(width=8, head_dim=4, rotary_base=1e4), 1), "rotary_base=10000.0: turns"),
+        (lambda: tangent_kernel(layer_of("full heads"), 1, memory=10), "allows less than one collapsed tangent kernel"),
+        (
+            lambda: tangent_kernel(AttentionLayer(width=4096), 1, reading="direct", memory=2**30),
+            'use reading="collapsed"',
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(change: Callable[[], object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        change()
