@@ -25,11 +25,13 @@ from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.readings import simulate, simulate_chunks, tangent_kernel
 from attncheck.runs.check import CheckReport, check
+from attncheck.simulators.by_head import Head, simulate_heads
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
 from attncheck.theory.limits.law import LimitLaw
+from attncheck.theory.limits.long import condensed, distance_from_uniform, inverse_participation
 from attncheck.theory.limits.programs import ProgramLimit
 from attncheck.theory.limits.tangent import TangentLimit, infinite_heads_tangent
 from attncheck.theory.rates.distance import distance
@@ -45,6 +47,7 @@ __all__ = [
     "Distance",
     "Draws",
     "FiniteWidthLaw",
+    "Head",
     "InputError",
     "Inspection",
     "LimitLaw",
@@ -59,9 +62,11 @@ __all__ = [
     "check",
     "clip",
     "compare",
+    "condensed",
     "cos",
     "declared",
     "distance",
+    "distance_from_uniform",
     "erf",
     "finite_width_law",
     "gaussian",
@@ -69,6 +74,7 @@ __all__ = [
     "infinite_heads_kernel",
     "infinite_heads_tangent",
     "inspect",
+    "inverse_participation",
     "leaky_relu",
     "limit",
     "monomial",
@@ -77,6 +83,7 @@ __all__ = [
     "sigmoid",
     "simulate",
     "simulate_chunks",
+    "simulate_heads",
     "sin",
     "tangent_kernel",
     "tanh",

@@ -355,6 +355,15 @@ def test_quick_run_on_infinite_heads_reports_every_kernel(monkeypatch: pytest.Mo
     assert len(re.findall(r"^\| tangents .* \| 2 +\| none ", page, re.MULTILINE)) == 5
 
 
+def test_quick_run_on_a_large_layer_is_as_far_from_uniform_as_computed(said: Said) -> None:
+    page = said(load("large"), "--quick")
+    found = re.findall(r"([\d.]+) ± ([\d.]+) +\| ([\d.]+) ", page)
+    assert len(found) == 7
+    for mean, error, computed in np.array(found, float):
+        # Heads of few neurons are further from uniform, by about a part in their number.
+        assert abs(mean - computed) < 6.0 * error + 4.0 / 32 * computed
+
+
 def shorter(report: Callable[..., str], s: int, quick: bool) -> str:
     """Return a page on two positions where a quick one was asked for."""
     assert (s, quick) == (4, True)

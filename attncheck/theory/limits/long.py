@@ -1,0 +1,145 @@
+"""Long sequences: how far attention is from uniform, at every length, and where it condenses on few positions.
+
+Orders of limits: first n → ∞, which makes the scores of a row Gaussian, then s → ∞. With independent positions the
+scores p_j of a row are independent N(0, σ²), and A their softmax. The inverse participation ratio is
+
+    E Σ_j A_j² = s ∫ t L''(t) L(t)^{s-1} dt,   L(t) = E exp(-t e^p),
+
+as 1/Z² = ∫ t e^{-tZ} dt. Both integrals are over one variable, and analytic functions of its logarithm: the trapezoidal
+rule converges geometrically, whatever the length.
+
+- σ fixed, s → ∞: s E Σ A² → e^{σ²}, so that ‖A - 11ᵀ/s‖²_F → e^{σ²} - 1 (arXiv:2410.07799).
+- σ² = b² ln s: E Σ A² → max(0, 1 - √2/b). Below b = √2 no position keeps a share of its own; beyond, few have all (the
+  random energy model; arXiv:2505.24333).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import FloatArray, input_kernel
+from attncheck.theory.limits.rows import score_std as std_of
+
+# Steps in log t and of the scores: the rule is exact to rounding at twice as much. What is smaller than e^-40 of all is
+# left out, and so is a double exponential beyond 5.
+_STEP, _INNER_STEP, _SMALL, _ABOVE = 0.125, 0.25, 40.0, 5.0
+_BLOCK = 2**21
+_MOST, _LONGEST = 100.0, 1e100
+
+
+def inverse_participation(seq_len: int, score_std: float) -> float:
+    """Return E Σ_j A_j² for A the softmax of independent N(0, score_std²) scores of seq_len positions.
+
+    It is 1/seq_len where attention is uniform, and 1 where one position has all.
+
+    Parameters
+    ----------
+    seq_len : int
+        s, from 1 to 1e100: the cost grows with its logarithm.
+    score_std : float
+        σ, from 0 to 100.
+
+    Returns
+    -------
+    float
+        With a relative error below 1e-9.
+
+    Raises
+    ------
+    InputError
+        For numbers out of range.
+
+    Examples
+    --------
+    >>> round(inverse_participation(1, 1.0), 9), round(inverse_participation(4, 0.0), 9)
+    (1.0, 0.25)
+    >>> round(10**6 * inverse_participation(10**6, 1.0), 4), round(math.exp(1.0), 4)
+    (2.7183, 2.7183)
+    """
+    s = check_whole("seq_len", seq_len, 1, "pass the number of positions, e.g. seq_len=2048")
+    if s > _LONGEST:
+        refuse("seq_len", s, f"exceeds {_LONGEST:.0e}", "pass a shorter sequence")
+    std = check_number("score_std", score_std, "pass σ_Q σ_K, e.g. 1.0", minimum=0.0, maximum=_MOST)
+    if s == 1 or std == 0.0:
+        return 1.0 / s
+    # The integrand is at most s e^{2u + 2σ²} below u = -2σ², and s e^{-u²/2σ²} above; what it shows is as wide as the
+    # part 1/s of a normal.
+    logs = math.log(s)
+    reach = math.sqrt(2.0 * (2.0 * logs + _SMALL))
+    low = -std * reach - _ABOVE if reach < 2.0 * std else -(std**2) - logs - 0.5 * _SMALL
+    wide = _STEP * max(1.0, 0.5 * std / math.sqrt(1.0 + logs))
+    u = np.arange(low, std * reach + _ABOVE, wide)
+    step = _INNER_STEP / max(1.0, std)
+    z = np.arange(-reach - 1.0, reach + 1.0, step)
+    mass = step * np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    block = max(1, _BLOCK // len(z))
+    parts = [_integrand(u[start : start + block], z, mass, std, s) for start in range(0, len(u), block)]
+    return float(wide * np.concatenate(parts).sum())
+
+
+def _integrand(u: FloatArray, z: FloatArray, mass: FloatArray, std: float, s: int) -> FloatArray:
+    """Return s t² L''(t) L(t)^{s-1} at t = e^u."""
+    x = np.minimum(u[:, None] + std * z, 700.0)
+    t = np.exp(x)
+    second = np.exp(2.0 * x - t) @ mass
+    less = -np.expm1(-t) @ mass  # 1 - L
+    # Where L is 0 but for rounding its power is 0 too.
+    powers = np.exp((s - 1.0) * np.log1p(-np.minimum(less, 1.0 - 2.0**-53)))
+    return np.asarray(float(s) * second * powers)
+
+
+def condensed(b: float) -> float:
+    """Return the limit of `inverse_participation` for s → ∞ where score_std² = b² ln s: max(0, 1 - √2/b).
+
+    Examples
+    --------
+    >>> condensed(1.0), round(condensed(2.0), 4)
+    (0.0, 0.2929)
+    """
+    b = check_number("b", b, "pass σ over the root of ln s, e.g. 2.0", minimum=0.0)
+    return max(0.0, 1.0 - math.sqrt(2.0) / b) if b > 0 else 0.0
+
+
+def distance_from_uniform(layer: AttentionLayer) -> float:
+    """Return E‖A - U‖²_F at infinite width, U the attention that is uniform over what each row sees.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        With softmax, and inputs whose positions are alike: without `position_std` and rotary positions.
+
+    Returns
+    -------
+    float
+        Σ_i (E Σ_j A_ij² - 1/m_i), m_i the positions that row i sees. Scores of a row that are correlated by ρ have the
+        law of independent ones of variance 1 - ρ, but for a shift that softmax does not see. Without a mask it tends
+        to e^{σ²} - 1 for long sequences.
+
+    Raises
+    ------
+    InputError
+        For other layers.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=64, seq_len=2048)
+    >>> round(distance_from_uniform(layer), 3), round(math.exp(1.0) - 1.0, 3)
+    (1.708, 1.718)
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    if layer.attention_map != "softmax":
+        refuse("layer.attention_map", layer.attention_map, "has rows that add up to no 1", "use softmax")
+    for field, plain in (("position_std", 0.0), ("rotary_base", None)):
+        if (value := getattr(layer, field)) != plain:
+            refuse(f"layer.{field}", value, "tells positions apart", f"use {field}={plain}")
+    kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2))).matrix
+    own, other = float(kernel[0, 0]), float(kernel[0, -1]) if layer.seq_len > 1 else 0.0
+    std = std_of(layer) * math.sqrt(max(0.0, own * (own - other)))
+    counts = range(1, layer.seq_len + 1) if layer.mask == "causal" else [layer.seq_len]
+    rows = 1 if layer.mask == "causal" else layer.seq_len
+    return rows * sum(inverse_participation(m, std) - 1.0 / m for m in counts)

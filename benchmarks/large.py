@@ -1,0 +1,108 @@
+"""One exact draw of a layer of GPT-3's size, head by head: time, memory, and how far attention is from uniform.
+
+``python benchmarks/large.py`` measures on all cores and prints the page; ``--write`` also puts it into
+benchmarks/large.md. Each draw is made in a process of its own, whose largest memory is that of the draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attncheck as ac
+from attncheck._lib.measured import installed, table
+
+SECONDS, GIBIBYTES = 30.0, 4.0
+LARGEST = ac.AttentionLayer(width=12_288, seq_len=2_048, num_heads=96, head_dim=128)
+TINY = ac.AttentionLayer(width=256, seq_len=32, num_heads=8, head_dim=32)
+HEADER = ("n", "s", "H", "s, wall", "s, processor", "GiB", "‖A - U‖² of the draw", "computed at n = ∞", "at s = ∞ too")
+
+_DRAW = """
+import json, resource, sys, time
+import numpy as np
+import attncheck as ac
+
+layer = ac.AttentionLayer.from_dict(json.loads(sys.argv[1]))
+wall, processor = time.perf_counter(), time.process_time()
+found = [float(np.einsum("ij,ij->", head.weights, head.weights)) - 1.0 for head in ac.simulate_heads(layer)]
+spent = time.perf_counter() - wall, time.process_time() - processor
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps([*spent, peak, float(np.mean(found)), float(np.std(found) / len(found) ** 0.5)]))
+"""
+# One thread for each core: the settings of whoever calls are not those of the draw.
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def drawn(layer: ac.AttentionLayer) -> tuple[float, float, float, float, float]:
+    """Return seconds of wall and processor, GiB, and the mean over heads of ‖A - U‖² with its standard error."""
+    environment: Mapping[str, str] = {name: value for name, value in os.environ.items() if name not in _THREADS}
+    line = [sys.executable, "-c", _DRAW, json.dumps(layer.to_dict())]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    wall, processor, peak, mean, error = json.loads(done.stdout)
+    return wall, processor, peak, mean, error
+
+
+def sizes(largest: ac.AttentionLayer) -> Iterator[ac.AttentionLayer]:
+    """Iterate over the layer, and those of which one of n, s and H is a half and a quarter of it."""
+    yield largest
+    for field in ("width", "seq_len", "num_heads"):
+        for part in (2, 4):
+            yield largest.replace(**{field: getattr(largest, field) // part})
+
+
+def page(largest: ac.AttentionLayer) -> str:
+    """Measure, and return the page."""
+    rows, verdict = [], ""
+    for layer in sizes(largest):
+        wall, processor, peak, mean, error = drawn(layer)
+        if layer is largest:
+            met = "met" if wall <= SECONDS and peak <= GIBIBYTES else "missed"
+            verdict = f"Target for the first row: at most {SECONDS:g} s and {GIBIBYTES:g} GiB: {met}."
+        rows.append(
+            (
+                f"{layer.width:,}",
+                f"{layer.seq_len:,}",
+                str(layer.num_heads),
+                f"{wall:.1f}",
+                f"{processor:.1f}",
+                f"{peak:.2f}",
+                f"{mean:.4f} ± {error:.4f}",
+                f"{ac.distance_from_uniform(layer):.4f}",
+                f"{math.e - 1.0:.4f}",
+            )
+        )
+    parts = [
+        "# One draw of a large layer",
+        "`python benchmarks/large.py --write` makes this page.",
+        f"Heads of {largest.head_width} neurons, {os.cpu_count()} cores. ‖A - U‖² is the squared distance of the "
+        f"attention weights from uniform ones, mean over heads and its standard error. {installed()}.",
+        verdict,
+        table(HEADER, rows),
+        "The computed column is for scores that are Gaussian, as at infinite width. With heads of few neurons they are "
+        "a mixture of Gaussians, whose attention is further from uniform.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Print the page."""
+    parser = argparse.ArgumentParser(description="Draw a layer of GPT-3's size, head by head.")
+    parser.add_argument("--quick", action="store_true", help="a tiny layer, to see that it runs")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/large.md")
+    given = parser.parse_args()
+    if given.quick and given.write:
+        parser.error("--quick measures nothing worth keeping; leave --write out")
+    text = page(TINY if given.quick else LARGEST)
+    print(text, end="")
+    if given.write:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

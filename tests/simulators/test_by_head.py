@@ -1,0 +1,73 @@
+"""A draw head by head has the law of a draw of all heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attncheck import AttentionLayer, InputError, simulate, simulate_heads
+from attncheck.layers.attention_map import attention_weights
+
+from .conftest import assert_same_law
+
+FloatArray = NDArray[np.float64]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "low rank, causal": {"head_dim": 2, "mask": "causal"},
+    "grouped": {"num_kv_heads": 2, "num_heads": 4},
+    "wide": {"width": 3, "seq_len": 5, "attention_map": "relu"},
+    "tied": {"score_scaling": "1/n", "tied_query_key": True},
+    "rotary": {"head_dim": 4, "rotary_base": 100.0, "input_correlation": 0.5},
+    "without head scaling": {"head_scaling": False, "attention_map": "sigmoid", "output_std": 2.0},
+}
+DRAWS = 3_000
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_law_is_that_of_all_heads_together(kind: str) -> None:
+    layer = AttentionLayer(**{"width": 6, "seq_len": 3, **KINDS[kind]})
+    scores, outputs = [], []
+    for seed in range(DRAWS):
+        heads = list(simulate_heads(layer, seed, coordinates=2))
+        assert len(heads) == layer.num_heads
+        scores.append([head.scores for head in heads])
+        outputs.append(sum(head.outputs for head in heads))
+        np.testing.assert_array_equal(heads[-1].weights, attention_weights(layer, heads[-1].scores))
+    ours_scores, ours_outputs = np.array(scores), np.array(outputs)
+    theirs = simulate(layer, 20_000, seed=1, coordinates=2)
+    for name, one, other in (
+        ("output", ours_outputs[:, 1, 0], theirs.outputs[:, 1, 0]),
+        ("outputs of two neurons", ours_outputs[:, -1].prod(axis=1), theirs.outputs[:, -1].prod(axis=1)),
+        ("score", ours_scores[:, 1, 1, 0], theirs.scores[:, 1, 1, 0]),
+        ("scores of two heads", _product(ours_scores), _product(theirs.scores)),
+        ("size of all scores", np.log((ours_scores**2).sum(axis=(1, 2, 3))), np.log((theirs.scores**2).sum((1, 2, 3)))),
+        ("scores and outputs", _both(ours_scores, ours_outputs), _both(theirs.scores, theirs.outputs)),
+    ):
+        assert_same_law(one, other, f"{kind}: {name}")
+
+
+def _product(scores: FloatArray) -> FloatArray:
+    return np.asarray(scores[:, 0, 1, 0] * scores[:, 1, 1, 0])
+
+
+def _both(scores: FloatArray, outputs: FloatArray) -> FloatArray:
+    return np.asarray((scores[:, 0] ** 2).sum(axis=(1, 2)) * (outputs**2).sum(axis=(1, 2)))
+
+
+def test_a_seed_gives_the_same_digits() -> None:
+    layer = AttentionLayer(width=32, seq_len=4)
+    one, again, other = (np.stack([h.scores for h in simulate_heads(layer, seed)]) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).all()
+
+
+def test_bad_arguments_are_refused_at_once() -> None:
+    with pytest.raises(InputError, match="is not an AttentionLayer"):
+        simulate_heads("layer")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="coordinates=9: exceeds width=8"):
+        simulate_heads(AttentionLayer(width=8), coordinates=9)
+    with pytest.raises(InputError, match="seed=-1"):
+        simulate_heads(AttentionLayer(width=8), seed=-1)
