@@ -1,8 +1,11 @@
-"""Draws of one output coordinate or one score, exactly in law at finite width, in O(s n) operations.
+"""Draws of one output coordinate or one score, exactly in law at finite width, without matrices.
 
-With G = X Xᵀ/n = F Fᵀ of the inputs, which are drawn in full, and ν neurons a head, the first row of scores of a head
-has the law of σ_Q σ_K √(G_11 χ²_ν/ν) F N, N of independent standard normals. Given it, y^1 is Gaussian with variance
+With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons a head, the first row of scores of a head has the law of
+σ_Q σ_K √(G_11 χ²_ν/ν) F N, N of independent standard normals. Given it, y^1 is Gaussian with variance
 σ_V² σ_O² H^{-1} Σ_a (α_aᵀ G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
+
+Inputs that are linear are ‖h‖/√n times normals, so that G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. A
+clip at 100 changes this with a chance below 1e-100. Other inputs are drawn in full, all s × n of them.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_draws, refuse
+from attncheck.checks.functionals import linear
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
-from attncheck.layers.kernel import input_kernel, psd_root
+from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
 from attncheck.simulators.collapsed import draw_inputs
-from attncheck.simulators.linalg import gram_root
+from attncheck.simulators.linalg import bartlett, gram_root
 from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
@@ -58,12 +62,13 @@ def draw_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> 
     factor = layer.query_std * layer.key_std * layer.score_factor
 
     def block(count: int) -> FloatArray:
-        inputs = draw_inputs(layer, count, rng)
-        gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
-        lengths = np.sqrt(gram[:, 0, :1] * _stretch(layer, (count, layer.num_heads), rng))
-        return _outputs(layer, gram_root(gram), factor * lengths, _stretch(layer, lengths.shape, rng), rng)
+        root = _root(layer, count, rng)
+        first = np.einsum("br,br->b", root[:, 0], root[:, 0])[:, None]
+        lengths = np.sqrt(first * _stretch(layer, (count, layer.num_heads), rng))
+        return _outputs(layer, root, factor * lengths, _stretch(layer, lengths.shape, rng), rng)
 
-    return _in_blocks(size, layer.seq_len * (layer.width + layer.num_heads), block)
+    drawn = layer.seq_len if _normal_inputs(layer) else layer.width
+    return _in_blocks(size, layer.seq_len * (drawn + layer.num_heads), block)
 
 
 def draw_limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
@@ -96,16 +101,32 @@ def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     factor = layer.query_std * layer.key_std * layer.score_factor
 
     def block(count: int) -> FloatArray:
-        inputs = draw_inputs(alone, count, rng)[:, 0]
-        squares = np.einsum("bn,bn->b", inputs, inputs) / layer.width
+        first = _root(alone, count, rng)[:, 0]
+        squares = np.einsum("br,br->b", first, first)
         lengths = np.sqrt(_stretch(layer, (count,), rng))
         return np.asarray(factor * squares * lengths * rng.standard_normal(count))
 
-    return _in_blocks(size, layer.width, block)
+    return _in_blocks(size, 1 if _normal_inputs(alone) else layer.width, block)
 
 
 #: What draws each law at finite width.
 DRAWN = {"outputs": draw_outputs, "scores": draw_scores}
+
+
+def _normal_inputs(layer: AttentionLayer) -> bool:
+    """Return whether inputs are normal given the length of h."""
+    return linear(layer) and not layer.position_std
+
+
+def _root(layer: AttentionLayer, count: int, rng: np.random.Generator) -> FloatArray:
+    """Draw F with F Fᵀ = G, shape (count, seq_len, r)."""
+    n = layer.width
+    if not _normal_inputs(layer):
+        inputs = draw_inputs(layer, count, rng)
+        return gram_root(inputs @ inputs.swapaxes(-1, -2) / n)
+    lengths = np.sqrt(rng.chisquare(n, size=(count, 1, 1))) / n
+    root = psd_root(input_covariance(layer))
+    return np.asarray(lengths * (root @ bartlett(rng, (count,), root.shape[1], n)))
 
 
 def _stretch(layer: AttentionLayer, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:

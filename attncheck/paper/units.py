@@ -36,7 +36,7 @@ Arrays = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 
 #: Changes when the same unit would hold other numbers.
-FORMAT = 1
+FORMAT = 2
 
 
 def grid() -> FloatArray:

@@ -33,6 +33,8 @@ LAYERS = {
     "scores over n": Layer(width=4, query_std=2.0, key_std=1.5, score_scaling="1/n"),
     "other scales": Layer(width=5, query_std=1.7, value_std=0.5, output_std=3.0, input_std=0.8, head_scaling=False),
     "correlated inputs": Layer(width=4, input_correlation=0.6),
+    "equal inputs": Layer(width=4, input_correlation=1.0),
+    "positions": Layer(width=4, position_std=0.7),
     "linear attention": Layer(width=4, attention_map="linear"),
     "causal": Layer(width=4, mask="causal"),
 }
