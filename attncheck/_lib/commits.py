@@ -15,7 +15,7 @@ def commit_key(key: str | None = None) -> str:
     Raises
     ------
     InputError
-        If nothing does.
+        If nothing does, or by more than a line of text.
 
     Examples
     --------
@@ -32,6 +32,8 @@ def commit_key(key: str | None = None) -> str:
             named = "" if asked.returncode else asked.stdout
     if not (named := named.strip()):
         refuse("key", key, "names no commit, and neither GITHUB_SHA nor git does", "pass --key")
+    if not named.isprintable():
+        refuse("key", named, "is not one line of text", "pass the hash of the commit, or a name")
     return named
 
 

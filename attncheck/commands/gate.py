@@ -50,11 +50,14 @@ def gate(
         Names the commit in the history; by default GITHUB_SHA, or HEAD of git.
     """
     from attncheck._lib.commits import commit_key
+    from attncheck._lib.errors import refuse
     from attncheck.gate import gate as judge
     from attncheck.gate import with_history
     from attncheck.gate.cases import sentence
     from attncheck.gate.outputs import annotated, write_badge, write_json, write_junit, write_summary
 
+    if history is None and key is not None:
+        refuse("key", key, "names a run of a history, and there is none", "pass --history FILE, or leave it out")
     named = "" if history is None else commit_key(key)
     judgement = judge(run, baseline, false_alarm, write=write_baseline)
     if history is not None:

@@ -378,16 +378,18 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
 
 def _read(path: Path) -> History:
     try:
-        raw = path.read_bytes().splitlines()
+        content = path.read_bytes()
     except OSError as error:
         raise InputError(f"history={path}: cannot be read ({error.strerror or error}); {_AGAIN}") from None
     decoder = msgspec.json.Decoder(_Line)
     lines: list[Any] = []
-    for number, line in enumerate(raw, 1):
+    for number, line in enumerate(raw := content.splitlines(), 1):
         try:
             lines.append(decoder.decode(line))
         except msgspec.DecodeError as error:
-            raise InputError(f"history={path}: line {number} cannot be read ({error}); {_AGAIN}") from None
+            cut = number == len(raw) > 1 and not content.endswith(b"\n")
+            remedy = "delete this line, which was not written to its end" if cut else _AGAIN
+            raise InputError(f"history={path}: line {number} cannot be read ({error}); {remedy}") from None
     if not lines or not isinstance(lines[0], Opening) or lines[0].format != _FORMAT:
         raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
     opening, *rest = lines

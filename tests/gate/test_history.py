@@ -210,6 +210,12 @@ class TestHistory:
         with pytest.raises(InputError, match=said):
             History.read([path])
 
+    def test_a_line_that_was_cut_is_named(self, tmp_path: Path) -> None:
+        path = write(history(3), tmp_path / "state.jsonl")
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(InputError, match=r"line 5 cannot be read .*delete this line, which was not written to its"):
+            History.read([path])
+
 
 @functools.cache
 def _record(folder: Path, seed: int) -> Path:
@@ -373,6 +379,12 @@ class TestKeys:
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
         with pytest.raises(InputError, match="names no commit, and neither GITHUB_SHA nor git does; pass --key"):
             commit_key()
+        with pytest.raises(InputError, match="is not one line of text"):
+            commit_key("two\nlines")
+
+    def test_a_key_without_a_history_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["gate", "run.jsonl", "--baseline", "b.xz", "--key", "abc"]) == ExitCode.UNUSABLE
+        assert "key='abc': names a run of a history, and there is none" in capsys.readouterr().err
 
     def test_each_commit_has_a_seed_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GITHUB_SHA", "cafe")

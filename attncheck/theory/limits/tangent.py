@@ -88,11 +88,11 @@ class TangentLimit:
     --------
     >>> law = TangentLimit(AttentionLayer(width=64, seq_len=2))
     >>> law.mean().round(3)
-    array([[1.516, 1.   ],
-           [1.   , 1.516]])
+    array([[1.57, 1.  ],
+           [1.  , 1.57]])
     >>> law.of_scores().round(3)
-    array([[0.243, 0.   ],
-           [0.   , 0.243]])
+    array([[0.296, 0.   ],
+           [0.   , 0.296]])
     """
 
     layer: AttentionLayer
@@ -155,8 +155,8 @@ def infinite_heads_tangent(
     Examples
     --------
     >>> infinite_heads_tangent(AttentionLayer(width=64, seq_len=2)).matrix.round(3)
-    array([[1.516, 1.   ],
-           [1.   , 1.516]])
+    array([[1.57, 1.  ],
+           [1.  , 1.57]])
     >>> infinite_heads_tangent(kernel=[[2.0, 1.0], [1.0, 1.0]], attention_map="linear").matrix
     array([[56., 28.],
            [28., 28.]])
