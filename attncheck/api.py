@@ -6,6 +6,7 @@ from attncheck._lib.errors import InputError
 from attncheck.frameworks.compare import Comparison, compare
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.widths import widths
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import (
     clip,
@@ -25,6 +26,7 @@ from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.readings import simulate, simulate_chunks
 from attncheck.runs.check import CheckReport, check
+from attncheck.scaling.result import Widths
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
@@ -52,6 +54,7 @@ __all__ = [
     "Rate",
     "StackDraws",
     "StackLaw",
+    "Widths",
     "check",
     "clip",
     "compare",
@@ -74,4 +77,5 @@ __all__ = [
     "simulate_chunks",
     "sin",
     "tanh",
+    "widths",
 ]
