@@ -6,6 +6,7 @@ from attncheck._lib.errors import InputError
 from attncheck.frameworks.compare import Comparison, compare
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.widths import widths
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import (
     clip,
@@ -25,6 +26,7 @@ from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.readings import simulate, simulate_chunks, tangent_kernel
 from attncheck.runs.check import CheckReport, check
+from attncheck.scaling.result import Widths
 from attncheck.simulators.by_head import Head, simulate_heads
 from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.tangent import TangentDraws
@@ -59,6 +61,7 @@ __all__ = [
     "StackLaw",
     "TangentDraws",
     "TangentLimit",
+    "Widths",
     "check",
     "clip",
     "compare",
@@ -87,4 +90,5 @@ __all__ = [
     "sin",
     "tangent_kernel",
     "tanh",
+    "widths",
 ]

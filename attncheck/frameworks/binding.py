@@ -32,6 +32,12 @@ _MESSAGE = 200
 _REMEDIES = {
     "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
     "call": "check the width and the module, or pass call=lambda module, x: ...",
+    "build": "pass a function of the width that returns a new model",
+    "inputs": "pass a function of (width, rng) that returns arrays",
+    "optimizer": "pass a function of the module that returns an optimiser",
+    "taps": "return arrays by name",
+    "step": "let a step change the model",
+    "loss": "check the outputs, or pass loss=lambda outputs, *inputs: ...",
 }
 #: Frameworks by the first part of the module of a class, the binding to each, and what installs it.
 _FRAMEWORKS = {
@@ -121,7 +127,7 @@ class Instrument:
 
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module."""
-        return _in_words("make", self.binding.init, seed)
+        return in_words("make", self.binding.init, seed)
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> FloatArray:
         """Return the output, (B, L, n)."""
@@ -148,7 +154,7 @@ class Instrument:
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a module with arrays by name in place of its own; `state` may be changed."""
-        return _in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # a binding may have it
+        return in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # a binding may have it
 
     @property
     def attended(self) -> Callable[..., tuple[FloatArray, ...]] | None:
@@ -157,7 +163,7 @@ class Instrument:
         return found
 
     def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
-        made = _in_words("call", getattr(self.binding, method), *arguments, **options)
+        made = in_words("call", getattr(self.binding, method), *arguments, **options)
         if made is None:
             refuse("call", made, "is what it returned", "return the outputs, (batch, positions, width)")
         try:
@@ -170,7 +176,7 @@ class Instrument:
         return y
 
 
-def _in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call what a person wrote; what it raises becomes an `InputError` in one line, of which it is the cause."""
     try:
         return function(*arguments, **options)
@@ -211,7 +217,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     """
     if isinstance(make, Binding) and not inspect.isclass(make):
         return make
-    if _home_of(make):
+    if home_of(make):
         refuse("make", type(make).__name__, "is a module, whose weights are drawn", "pass lambda: ..., which makes one")
     if not callable(make):
         refuse("make", make, "is no function", "pass a function that returns a freshly initialised module")
@@ -220,8 +226,8 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
         make = functools.partial(make, width=width)
     framework = next((name for argument, name in _ARGUMENTS.items() if argument in wanted), None)
     if framework is None:
-        with _generator_kept():
-            framework = _framework_of(_in_words("make", make))
+        with generator_kept():
+            framework = _framework_of(in_words("make", make))
     try:
         found = find(_FRAMEWORKS[framework])
     except ImportError as error:
@@ -231,7 +237,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
 
 
 @contextlib.contextmanager
-def _generator_kept() -> Iterator[None]:
+def generator_kept() -> Iterator[None]:
     """Leave the global generator of torch as it was, where there is one."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -251,7 +257,7 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
 
 
-def _home_of(made: Any) -> str:
+def home_of(made: Any) -> str:
     """Return the framework that an object is a module of; empty if it is of none."""
     # The nearest: layers of keras are modules of its backend too.
     homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
@@ -260,7 +266,7 @@ def _home_of(made: Any) -> str:
 
 def _framework_of(made: Any) -> str:
     """Return the framework that an object is a module of."""
-    found = _home_of(made)
+    found = home_of(made)
     if not found:
         remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
         refuse("make", made, f"is no module of {', '.join(_FRAMEWORKS)}", remedy)

@@ -45,7 +45,7 @@ class Torch:
         module = self.init(0)
         if not isinstance(module, torch.nn.Module):
             refuse("make", module, "is no torch.nn.Module", "return one")
-        self._dtype, self._device = _place(module)
+        self._dtype, self._device = place_of(module)
         if self._device.type == "meta":
             refuse("make", self._device, "holds no numbers", "make the module on the CPU")
         self.precision = float(torch.finfo(self._dtype).eps) / 2
@@ -102,16 +102,16 @@ class Torch:
 
         with self._ready(state, path):
             given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
-            return tuple(map(_array, torch.vmap(one)(held, given)))
+            return tuple(map(array_of, torch.vmap(one)(held, given)))
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
         """Return the output, with every softmax watched."""
-        with _slow(), _Softmax(core):
+        with slow_path(), SoftmaxMode(core):
             return self._output(state, x, path)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name; one that has two names is told twice."""
-        return {name: _array(p) for name, p in state.named_parameters(remove_duplicate=False)}
+        return {name: array_of(p) for name, p in state.named_parameters(remove_duplicate=False)}
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return the module itself, with arrays in place of its parameters."""
@@ -124,7 +124,7 @@ class Torch:
         given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
         with self._ready(module, path):
             made = self._called(module, given, _WEIGHTS in path)
-        return _array(made) if isinstance(made, torch.Tensor) else made
+        return array_of(made) if isinstance(made, torch.Tensor) else made
 
     @contextlib.contextmanager
     def _ready(self, module: Any, path: str) -> Iterator[None]:
@@ -167,7 +167,7 @@ class _Functions(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _Softmax(TorchDispatchMode):
+class SoftmaxMode(TorchDispatchMode):
     """Sees every softmax, of attention that is written by hand too."""
 
     def __init__(self, core: SoftmaxCore) -> None:
@@ -178,7 +178,7 @@ class _Softmax(TorchDispatchMode):
         made = function(*args, **(kwargs or {}))
         if function not in _SOFTMAX:
             return made
-        weights = self.core(_array(args[0]), args[1] % args[0].ndim - args[0].ndim)
+        weights = self.core(array_of(args[0]), args[1] % args[0].ndim - args[0].ndim)
         return made if weights is None else torch.tensor(weights, dtype=made.dtype, device=made.device)
 
 
@@ -186,7 +186,7 @@ def _answered(core: Core) -> Callable[..., Any]:
     """Return attention that is `core`, where this gives an answer."""
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        heads = core(*map(_array, (query, key, value)))
+        heads = core(*map(array_of, (query, key, value)))
         if heads is None:
             with torch._C.DisableTorchFunction():
                 return _ATTENTION(query, key, value, *args, **kwargs)
@@ -207,7 +207,7 @@ def _watched(attend: Callable[..., Any]) -> Iterator[None]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         return _HEADS(*args, **{**kwargs, "need_weights": False})
 
-    with _slow():
+    with slow_path():
         functional.scaled_dot_product_attention = attend
         functional.multi_head_attention_forward = forward
         try:
@@ -219,7 +219,7 @@ def _watched(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _slow() -> Iterator[None]:
+def slow_path() -> Iterator[None]:
     """Leave out the kernels that do all of attention at once."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -249,7 +249,7 @@ def _configurations(module: Any) -> list[Any]:
     return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
 
 
-def _place(module: Any) -> tuple[Any, Any]:
+def place_of(module: Any) -> tuple[Any, Any]:
     """Return the type and the device of the weights."""
     for each in module.parameters():
         if each.is_floating_point():
@@ -261,6 +261,7 @@ def _like(parameter: Any, values: FloatArray) -> Any:
     return torch.as_tensor(values, dtype=parameter.dtype, device=parameter.device)
 
 
-def _array(tensor: Any) -> FloatArray:
+def array_of(tensor: Any) -> FloatArray:
+    """Return the numbers of a tensor."""
     array: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
     return array

@@ -1,0 +1,157 @@
+"""Widths: how the sizes of what a model computes grow with its width, held to what is predicted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attncheck._lib.errors import check_wholes, refuse
+from attncheck._lib.imports import find
+from attncheck._lib.streams import stream
+from attncheck.frameworks.binding import generator_kept, home_of, in_words, parameters_of
+from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
+from attncheck.scaling.predictions import expectation
+from attncheck.scaling.result import Widths
+from attncheck.scaling.taps import Models, Tap, as_tap
+
+#: What makes models of a framework of any width.
+_MODELS = {"torch": "attncheck.frameworks.torch_taps:TorchModels"}
+_STEPS = 2
+
+
+def widths(
+    build: Callable[..., Any],
+    widths: Sequence[int] = WIDTHS,
+    expect: str | Mapping[str, Any] = "standard",
+    *,
+    optimizer: Callable[..., Any] | None = None,
+    loss: Callable[..., Any] | None = None,
+    inputs: Callable[..., Any] | None = None,
+    call: Callable[..., Any] | None = None,
+    steps: int | None = None,
+    seeds: int = SEEDS,
+    seed: int = 0,
+    false_alarm: float = 1e-6,
+    tolerance: float = TOLERANCE,
+) -> Widths:
+    """Return how the sizes of what a model computes grow with its width, with a verdict for each.
+
+    Each tap has an exponent b: its root mean square grows as n^b. It is measured over independent models of several
+    widths, with the next order taken off. With an optimiser, so is its change from initialisation.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(width)`` returns a freshly initialised module of torch; ``build(width, rng)`` an object with a method
+        ``taps()``, which returns arrays by name, and with ``step()`` where changes are measured.
+    widths : sequence of int
+        At least three.
+    expect : str or mapping
+        "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`.
+    optimizer : callable, optional
+        ``optimizer(module)`` returns an optimiser, whose steps are then taken.
+    loss : callable, optional
+        ``loss(outputs, *inputs)``; by default the mean square distance from numbers that are drawn.
+    inputs : callable, optional
+        ``inputs(width, rng)`` returns an array or a tuple of them; by default tokens or vectors are drawn.
+    call : callable, optional
+        ``call(module, *inputs)`` returns the outputs, where ``module(*inputs)`` does not.
+    steps : int, optional
+        Of the optimiser; two where there is one.
+    seeds : int
+        Models for each width in one look. What is suspicious is looked at again on fresh ones.
+    seed : int
+    false_alarm : float
+        The chance that anything is called violated where all predictions are right.
+    tolerance : float
+        How far an exponent may be from what is predicted.
+
+    Returns
+    -------
+    Widths
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or the model fails.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> class Perceptron:
+    ...     def __init__(self, width, rng, readout=1.0):
+    ...         self.x = rng.standard_normal((8, 16))
+    ...         self.w = rng.standard_normal((16, width)) / 4, rng.standard_normal((width, width)) / width**0.5
+    ...         self.out = rng.standard_normal((width, 64)) / width**readout
+    ...
+    ...     def taps(self):
+    ...         first = np.tanh(self.x @ self.w[0])
+    ...         second = np.tanh(first @ self.w[1])
+    ...         return {"first": first, "second": second, "out": second @ self.out}
+    >>> table = {"out": -0.5, "*": 0}
+    >>> found = widths(Perceptron, (32, 64, 128, 256), table, seeds=32)
+    >>> str(found.verdict), round(found["out"].exponent, 1)
+    ('consistent', -0.5)
+    >>> wrong = widths(lambda width, rng: Perceptron(width, rng, readout=0.5), (32, 64, 128, 256), table, seeds=32)
+    >>> [row.name for row in wrong.violated]
+    ['out']
+    """
+    functions = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
+    for name, function in {"build": build, **functions}.items():
+        given = function is not None or name == "build"
+        if given and not callable(function):
+            refuse(name, function, "is no function", f"pass a function as {name}=")
+    narrowest = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")[:1]
+    expected = expectation(expect)
+    models = _models(build, narrowest, functions)
+    moves = optimizer is not None
+    if isinstance(models, _Plain):
+        moves = hasattr(models.make(narrowest[0], seed=0).model, "step")
+    taken = _STEPS * moves if steps is None else steps
+    if taken and not moves:
+        refuse("steps", steps, "takes an optimiser", "pass optimizer=, or a model with a method step")
+    options: dict[str, Any] = {"seeds": seeds, "steps": taken, "seed": seed}
+    return examine(models, widths, expected, false_alarm=false_alarm, tolerance=tolerance, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plain:
+    """Models that a function of (width, rng) makes, which draw all of their own."""
+
+    build: Callable[..., Any]
+
+    def make(self, width: int, seed: int) -> _PlainModel:
+        """Return a model."""
+        return _PlainModel(in_words("build", self.build, width, stream(seed, "widths")))
+
+
+@dataclasses.dataclass(frozen=True)
+class _PlainModel:
+    """A model whose failures are sentences."""
+
+    model: Any
+
+    def taps(self) -> Mapping[str, Tap]:
+        """Return what is made."""
+        return {name: in_words("taps", as_tap, each) for name, each in in_words("taps", self.model.taps).items()}
+
+    def step(self) -> None:
+        """Take a step."""
+        in_words("step", self.model.step)
+
+
+def _models(build: Callable[..., Any], narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
+    """Return what makes models, by the framework of the first that is made."""
+    if not narrowest:
+        refuse("widths", (), "are none", "pass e.g. (64, 128, 256, 512, 1024)")
+    if "rng" in parameters_of(build):
+        return _Plain(build)
+    with generator_kept():
+        made = in_words("build", build, narrowest[0])
+    framework = home_of(made)
+    if framework not in _MODELS:
+        remedy = "return one, or take (width, rng) and return an object with a method taps()"
+        refuse("build", made, f"is no module of {', '.join(_MODELS)}", remedy)
+    models: Models = find(_MODELS[framework])(build, **functions)
+    return models

@@ -1,0 +1,1 @@
+"""How the sizes of what a model computes grow with its width: measured, and held to what is predicted."""

@@ -1,0 +1,322 @@
+"""From models to verdicts: sizes are measured over widths and seeds, and looks decide."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import check_number, check_whole, check_wholes, refuse
+from attncheck._lib.streams import seed_sequence
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import examine_blocks
+from attncheck.evidence.pictures import rate
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.scaling.exponents import TERMS, Exponents, exponents, seeds_needed
+from attncheck.scaling.orders import NEXT, Shares, shares
+from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, Place, Prediction
+from attncheck.scaling.result import Row, Widths
+from attncheck.scaling.taps import Model, Models, Tap
+
+FloatArray = NDArray[np.float64]
+
+#: Widths, seeds for each in a look, and how far an exponent may be from what is predicted, where none are given.
+WIDTHS = (64, 128, 256, 512, 1024)
+SEEDS = 8
+TOLERANCE = 0.1
+_MOST_STEPS = 8
+# A size of zero, as a logarithm.
+_ZERO = -math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One number of a model: the size of a tap when it is made, or its change after so many steps."""
+
+    place: Place
+    steps: int
+
+    @property
+    def moment(self) -> str:
+        """Which prediction is about it."""
+        return CHANGE if self.steps else INIT
+
+    @property
+    def name(self) -> str:
+        """The name of the tap, with the steps."""
+        return f"{self.place.name} @{self.steps}"
+
+
+def examine(
+    models: Models,
+    widths: Sequence[int],
+    expected: Expectation,
+    *,
+    seeds: int = SEEDS,
+    steps: int = 0,
+    seed: int = 0,
+    false_alarm: float = 1e-6,
+    tolerance: float = TOLERANCE,
+) -> Widths:
+    """Return the exponents of all taps with their verdicts.
+
+    Parameters
+    ----------
+    models : Models
+    widths : sequence of int
+    expected : callable
+        As `attncheck.scaling.predictions.expectation` returns it.
+    seeds : int
+        Models for each width in one look.
+    steps : int
+        Of the optimiser, after each of which changes are measured.
+    seed : int
+    false_alarm : float
+        The chance that anything is called violated where all predictions are right.
+    tolerance : float
+        How far an exponent may be from what is predicted.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or models have no tap in common.
+    """
+    widths = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
+    if len(widths) < TERMS:
+        refuse("widths", widths, "are fewer than three", "pass e.g. (64, 128, 256, 512, 1024)")
+    seeds = check_whole("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
+    steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
+    tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
+    sample = _Sample(models, widths, seeds, steps, check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+    predicted = {each: expected(each.place, each.moment) for each in sample.measured}
+    planned = {each.name: each for each, prediction in predicted.items() if prediction is not None}
+    if not planned:
+        refuse("expect", "nothing", "is said of any tap", f"name some of: {_some(sample.measured)}")
+    level = Budget(false_alarm).level(len(planned))
+    looks = _Looks(sample, predicted, level, tolerance)
+    # A fourth look, of eight times the models, would take longer than all others.
+    trails = examine_blocks(looks.outcomes, planned, level)
+    rows = tuple(looks.row(each, trails.get(each.name)) for each in sample.measured)
+    return Widths(tuple(widths), seeds, level, false_alarm, tolerance, rows)
+
+
+class _Sample:
+    """Sizes of models, drawn anew for each look.
+
+    Parameters
+    ----------
+    models : Models
+    widths : list of int
+    seeds, steps, seed : int
+    """
+
+    def __init__(self, models: Models, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
+        self._models, self.widths, self.seeds, self._steps, self._seed = models, widths, seeds, steps, seed
+        narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
+        common = [name for name in narrow if name in wider]
+        if not common:
+            refuse("build", [*narrow][:3], "names no tap that another width has", "name modules alike at all widths")
+        places = [_place(name, narrow[name], wider[name]) for name in common]
+        self.measured = [Measured(place, step) for step in range(steps + 1) for place in places]
+
+    def logs(self, look: int, factor: int) -> FloatArray:
+        """Return logarithms of all that is measured, (widths, seeds, measured); -∞ where a size is zero."""
+        from attncheck._lib.progress import counted_off
+
+        cells = list(itertools.product(self.widths, range(self.seeds * factor)))
+        sizes = [self._sizes(width, index, look) for width, index in counted_off(cells, f"models, look {look}")]
+        with np.errstate(divide="ignore"):
+            logs: FloatArray = np.log(np.array(sizes))
+        return logs.reshape(len(self.widths), self.seeds * factor, len(self.measured))
+
+    def _sizes(self, width: int, index: int, look: int) -> list[float]:
+        model = self._made(width, index, look, "draws")
+        first = model.taps()
+        found = {(name, 0): tap.size for name, tap in first.items()}
+        for step in range(1, self._steps + 1):
+            model.step()
+            found |= {(n, step): tap.change_from(first[n]) for n, tap in model.taps().items() if n in first}
+        sizes = [found.get((each.place.name, each.steps), math.nan) for each in self.measured]
+        for each, size in zip(self.measured, sizes, strict=True):
+            if not math.isfinite(size):
+                problem = f"is the size of {each.name} at width {width}: not there, or not finite"
+                refuse("build", size, problem, "mend the model, or leave that width out")
+        return sizes
+
+    def _made(self, width: int, index: int, look: int, role: str) -> Model:
+        drawn = seed_sequence(self._seed, "widths", width, index, look=look, role=role).generate_state(1)
+        return self._models.make(width, int(drawn[0]))
+
+
+class _Looks:
+    """Looks at all that is measured, and what they come to.
+
+    Parameters
+    ----------
+    sample : _Sample
+    predicted : mapping of Measured to Prediction or None
+    level, tolerance : float
+    """
+
+    def __init__(
+        self, sample: _Sample, predicted: Mapping[Measured, Prediction | None], level: float, tolerance: float
+    ) -> None:
+        self._sample, self._predicted, self._level, self._tolerance = sample, predicted, level, tolerance
+        self._index = {each.name: k for k, each in enumerate(sample.measured)}
+        low, high = zip(*(_band(predicted[each], tolerance) for each in sample.measured), strict=True)
+        self._low, self._high = np.array(low), np.array(high)
+        self._last: dict[str, _Estimate] = {}
+
+    def outcomes(self, look: int, factor: int, names: Iterable[str]) -> Mapping[str, Outcome]:
+        """Draw for a look; return the outcomes of those asked for."""
+        logs = self._sample.logs(look, factor)
+        seen: NDArray[np.bool_] = np.asarray(np.isfinite(logs).all(axis=(0, 1)))
+        found = _Found(np.where(seen, logs, 0.0), self._sample.widths, self._level, self._high - self._tolerance)
+        p_values = self._p_values(found)
+        for name in self._index if look == 1 else names:
+            k = self._index[name]
+            self._last[name] = _Estimate(found, k) if seen[k] else _Estimate.of_zeros(logs[..., k])
+        return {name: self._outcome(name, float(p_values[self._index[name]])) for name in names}
+
+    def _p_values(self, found: _Found) -> FloatArray:
+        """Return p-values of all predictions, (measured,)."""
+        least = found.exponents.p_values(self._low, np.full_like(self._low, np.inf))
+        above = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high)
+        mixed = np.array([p is not None and p.mixed for p in self._predicted.values()])
+        # What falls may look like a share of what grows: it must grow, too.
+        grows = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high - self._tolerance)
+        above = np.where(mixed, np.maximum(grows, found.shares.p_values(SHARE)), above)
+        return np.minimum(np.minimum(least, above), 1.0)
+
+    def _outcome(self, name: str, p_value: float) -> Outcome:
+        estimate, k = self._last[name], self._index[name]
+        if estimate.zeros:
+            return Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
+        nearest = float(np.clip(estimate.value, self._low[k], self._high[k]))
+        count = len(self._sample.widths) * self._sample.seeds
+        picture = estimate.picture(self._sample.widths)
+        return Outcome(p_value, estimate.value, estimate.low, estimate.high, nearest, count, picture)
+
+    def row(self, each: Measured, trail: Trail | None) -> Row:
+        """Return what is found of one number."""
+        estimate, prediction = self._last[each.name], self._predicted[each]
+        verdict = self._verdict(each, trail)
+        return Row(
+            name=each.place.name,
+            what=each.place.what,
+            kind=each.place.kind,
+            steps=each.steps,
+            predicted="" if prediction is None else str(prediction),
+            low_predicted=None if prediction is None else _known(prediction.low),
+            high_predicted=None if prediction is None else prediction.high,
+            exponent=_known(estimate.value),
+            low=_known(estimate.low),
+            high=_known(estimate.high),
+            share=_known(estimate.share) if prediction is not None and prediction.mixed else None,
+            spread=_known(estimate.spread),
+            sizes=estimate.sizes,
+            verdict=verdict,
+            p_values=() if trail is None else trail.p_values,
+            more_seeds=self._more_seeds(each) if verdict is Verdict.INCONCLUSIVE else None,
+            notes=_notes(each, estimate),
+        )
+
+    def _verdict(self, each: Measured, trail: Trail | None) -> Verdict:
+        estimate, prediction = self._last[each.name], self._predicted[each]
+        if trail is None or prediction is None or estimate.zeros:
+            return Verdict.NOT_EXAMINED
+        if trail.verdict is not Verdict.CONSISTENT:
+            return trail.verdict
+        k = self._index[each.name]
+        bounded = estimate.high <= self._high[k] or (prediction.mixed and estimate.share_high <= SHARE)
+        return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
+
+    def _more_seeds(self, each: Measured) -> int | None:
+        """Return for how many more seeds the interval of the exponent, or of the share, is short enough."""
+        estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
+        margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
+        needed = [seeds_needed(margin, estimate.spread, self._sample.widths, self._level)]
+        prediction = self._predicted[each]
+        if prediction is not None and prediction.mixed and estimate.share < SHARE:
+            needed.append(math.ceil(seeds * ((estimate.share_high - estimate.share) / (SHARE - estimate.share)) ** 2))
+        known = [number for number in needed if number is not None]
+        return max(min(known) - seeds, 1) if known else None
+
+
+class _Found:
+    """Exponents and shares of all that is measured, in one look."""
+
+    def __init__(self, logs: FloatArray, widths: Sequence[int], level: float, largest: FloatArray) -> None:
+        self.exponents: Exponents = exponents(logs, widths)
+        # Less the largest order that is predicted, what is mixed is of the orders -1/2 and 0.
+        known = np.where(np.isfinite(largest), largest, 0.0) * np.log(widths)[:, None, None]
+        self.shares: Shares = shares(logs - known, widths, (-NEXT, 0.0))
+        self.half_widths = self.exponents.half_widths(level)
+        self.share_half_widths = self.shares.half_widths(level)
+        self.means = logs.mean(axis=1)
+        self.errors = logs.std(axis=1, ddof=1) / math.sqrt(logs.shape[1])
+
+
+class _Estimate:
+    """What one look says of one number."""
+
+    def __init__(self, found: _Found, k: int) -> None:
+        self.zeros = 0.0
+        self.value = float(found.exponents.values[k])
+        half = float(found.half_widths[k])
+        self.low, self.high = self.value - half, self.value + half
+        self.spread = float(found.exponents.spreads[k])
+        self.share = float(found.shares.values[k])
+        self.share_high = self.share + float(found.share_half_widths[k])
+        self.sizes = tuple(float(size) for size in np.exp(found.means[:, k]))
+        self._errors = found.errors[:, k]
+
+    @classmethod
+    def of_zeros(cls, logs: FloatArray) -> _Estimate:
+        """Return what is said where sizes are zero, at least some of them."""
+        made = cls.__new__(cls)
+        made.zeros = float(np.mean(logs == _ZERO))
+        made.value = made.low = made.high = made.spread = made.share = made.share_high = math.nan
+        made.sizes = tuple(float(size) for size in np.exp(logs).mean(axis=1))
+        return made
+
+    def picture(self, widths: Sequence[int]) -> dict[str, object]:
+        """Return the picture of a power law."""
+        sizes = np.array(self.sizes)
+        return rate(np.array(widths, dtype=float), sizes, sizes * self._errors, self.value, self.low, self.high)
+
+
+def _place(name: str, narrow: Tap, wider: Tap) -> Place:
+    return Place(name, narrow.what, narrow.kind, narrow.values.size != wider.values.size, narrow.again)
+
+
+def _band(prediction: Prediction | None, tolerance: float) -> tuple[float, float]:
+    if prediction is None:
+        return -math.inf, math.inf
+    return prediction.low - tolerance, prediction.high + tolerance
+
+
+def _notes(each: Measured, estimate: _Estimate) -> tuple[str, ...]:
+    said = []
+    if estimate.zeros == 1.0:
+        said.append("no change beyond rounding" if each.steps else "zero by design")
+    elif estimate.zeros:
+        said.append(f"zero in {estimate.zeros:.0%} of models")
+    if each.place.again:
+        said.append("its module runs more than once")
+    if each.place.kind == "norm" and not each.steps:
+        said.append("after a norm: of one size whatever comes in")
+    return tuple(said)
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _some(measured: Sequence[Measured]) -> str:
+    return ", ".join(dict.fromkeys(each.place.name for each in measured[:6]))

@@ -1,0 +1,175 @@
+"""Exponents in the width: the b of sizes that grow as n^b, with the next order taken off.
+
+Logarithms of sizes are fitted by a + b log n + c/n. Seeds are independent at every width. Their spread is pooled over
+widths, so that intervals are those of Student's law.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from attncheck._lib.errors import refuse
+from attncheck.evidence.family import smallest_whole
+
+FloatArray = NDArray[np.float64]
+
+#: Terms of the fit, and so the fewest widths.
+TERMS = 3
+# Spreads below are the rounding of sizes that do not differ from seed to seed.
+_LEAST_SPREAD = 1e-9
+# More seeds than anybody waits for.
+_MOST_SEEDS = 100_000
+# How surely the seeds that are said to be needed decide, where the estimates stay what they are.
+_SURELY = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponents:
+    """Estimates for all taps together.
+
+    Attributes
+    ----------
+    values, errors : ndarray, (taps,)
+        The exponents and their standard errors.
+    spreads : ndarray, (taps,)
+        Standard deviations of the logarithm of a size over seeds.
+    freedom : int
+        Degrees of freedom of the spreads.
+    """
+
+    values: FloatArray
+    errors: FloatArray
+    spreads: FloatArray
+    freedom: int
+
+    def half_widths(self, level: float) -> FloatArray:
+        """Return half of the widths of the intervals that miss an exponent with chance `level` each, (taps,)."""
+        return quantile(level, self.freedom) * self.errors
+
+    def p_values(self, low: FloatArray, high: FloatArray) -> FloatArray:
+        """Return two-sided p-values of "the exponent lies from `low` to `high`", (taps,).
+
+        They are below a level just where the interval of that level lies outside.
+        """
+        beyond = np.maximum(np.maximum(low - self.values, self.values - high), 0.0)
+        return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))
+
+
+def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
+    """Return the exponents of sizes in the width.
+
+    Parameters
+    ----------
+    logs : ndarray, (widths, seeds, taps)
+        Logarithms of sizes; no seed is shared by two widths.
+    widths : sequence of int
+        At least three different ones.
+
+    Raises
+    ------
+    InputError
+        If there are too few widths or seeds.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> widths = np.array([64, 128, 256, 512, 1024])
+    >>> sizes = np.sqrt(rng.chisquare(64, (5, 50, 1))) * widths[:, None, None] ** -0.5
+    >>> found = exponents(np.log(sizes), widths)
+    >>> bool(abs(found.values[0] + 0.5) < found.half_widths(1e-3)[0] < 0.1)
+    True
+    """
+    weights = slope_weights(widths)
+    seeds = logs.shape[1]
+    if seeds < 2:
+        refuse("seeds", seeds, "leaves no spread to be measured", "pass at least 2")
+    means = logs.mean(axis=1)
+    spreads = np.maximum(np.sqrt(logs.var(axis=1, ddof=1).mean(axis=0)), _LEAST_SPREAD)
+    return Exponents(weights @ means, _error(weights, spreads, seeds), spreads, _freedom(weights, seeds))
+
+
+def slope_weights(widths: Sequence[int]) -> FloatArray:
+    """Return what the exponent takes of the mean logarithm at each width, (widths,)."""
+    n = np.asarray(widths, dtype=float)
+    if len(np.unique(n)) < max(TERMS, len(n)):
+        refuse("widths", list(widths), "must be at least three, all different", "pass e.g. (64, 128, 256, 512, 1024)")
+    columns = np.stack([np.ones_like(n), np.log(n), n.min() / n], axis=1)
+    return np.asarray(np.linalg.pinv(columns)[1])
+
+
+def quantile(level: float, freedom: int) -> float:
+    """Return how many standard errors an interval reaches to both sides."""
+    return float(-special.stdtrit(freedom, 0.5 * level))
+
+
+def power(distance: float, spread: float, widths: Sequence[int], seeds: int, level: float) -> float:
+    """Return the chance that one look is suspicious, its exponent being `distance` away from all that is allowed.
+
+    Parameters
+    ----------
+    distance : float
+    spread : float
+        Standard deviation of the logarithm of a size.
+    widths : sequence of int
+    seeds : int
+        For each width, at least 2.
+    level : float
+        Of one look.
+
+    Examples
+    --------
+    >>> power(0.4, 0.15, (64, 128, 256, 512, 1024), seeds=9, level=1.4e-3) > 0.995
+    True
+    """
+    weights = slope_weights(widths)
+    freedom = _freedom(weights, seeds)
+    centre = distance / float(_error(weights, np.array([spread]), seeds)[0])
+    return float(stats.nct.sf(quantile(level, freedom), freedom, centre))
+
+
+def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:
+    """Return for how many seeds a width an interval is, nearly surely, so short that it decides.
+
+    Parameters
+    ----------
+    margin : float
+        From the exponent to the nearer end of what is allowed.
+    spread : float
+        Standard deviation of the logarithm of a size.
+    widths : sequence of int
+    level : float
+        Of one look.
+
+    Returns
+    -------
+    int or None
+        None where 100,000 are too few.
+
+    Examples
+    --------
+    >>> seeds_needed(0.1, 0.05, (64, 128, 256, 512, 1024), 1.4e-3)
+    9
+    """
+    weights = slope_weights(widths)
+
+    def decides(seeds: int) -> bool:
+        if seeds < 2:
+            return False
+        reach = quantile(level, _freedom(weights, seeds)) + float(special.ndtri(_SURELY))
+        return reach * float(_error(weights, np.array([spread]), seeds)[0]) <= margin
+
+    return smallest_whole(decides, _MOST_SEEDS) if margin > 0.0 else None
+
+
+def _freedom(weights: FloatArray, seeds: int) -> int:
+    return len(weights) * (seeds - 1)
+
+
+def _error(weights: FloatArray, spreads: FloatArray, seeds: int) -> FloatArray:
+    return np.asarray(np.linalg.norm(weights) * spreads / math.sqrt(seeds))

@@ -1,0 +1,223 @@
+"""Models of torch over widths: what is tapped, right ones left alone, wrong ones found with the module named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck._lib.errors import InputError
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from attncheck.frameworks.torch_taps import TorchModels
+from benchmarks.width_models import WRONG, Recipe
+
+WIDTHS = (32, 64, 128, 256)
+
+
+def examined(recipe: Recipe, **options: Any) -> ac.Widths:
+    expect = "mup" if recipe.mup else "standard"
+    optimizer = recipe.optimizer if recipe.mup else None
+    return ac.widths(recipe.build, options.pop("widths", WIDTHS), expect, optimizer=optimizer, **options)
+
+
+def taps(build: Callable[[int], Any], width: int = 32, **options: Any) -> Any:
+    return TorchModels(build, **options).make(width, seed=0).taps()
+
+
+class TestTaps:
+    def test_every_module_and_attention_is_tapped_in_order(self) -> None:
+        found = taps(Recipe(depth=1).build)
+        block = ["norm1", *(f"attention.{name}" for name in ("query", "key", "value", "scores", "weights", "out"))]
+        names = [f"blocks.0.{name}" for name in (*block, "norm2", "up", "down")]
+        assert list(found) == ["embedding", "position_embedding", *names, "blocks.0", "norm", "readout"]
+        kinds = {name: tap.kind for name, tap in found.items()}
+        assert kinds["blocks.0.attention.scores"] == "scores"
+        assert kinds["blocks.0.attention.weights"] == "weights"
+        assert kinds["embedding"] == "embedding"
+        assert kinds["norm"] == "norm"
+        assert kinds["readout"] == "output"
+
+    def test_scores_are_those_of_queries_and_keys(self) -> None:
+        """Without what the mask hides; also where attention is written by hand."""
+        for by_hand in (False, True):
+            found = taps(Recipe(depth=1, by_hand=by_hand).build)
+            q, k = (
+                found[f"blocks.0.attention.{name}"].values.reshape(4, 16, 4, 8).swapaxes(1, 2)
+                for name in ("query", "key")
+            )
+            scores = found["blocks.0.attention.scores"].values
+            shown = np.tril(np.ones((16, 16), dtype=bool))
+            assert np.isnan(scores[..., ~shown]).all()
+            expected = q @ k.swapaxes(-1, -2) * Recipe().scale(8)
+            np.testing.assert_allclose(scores[..., shown], expected[..., shown], rtol=1e-4, atol=1e-5)
+            weights = found["blocks.0.attention.weights"].values
+            np.testing.assert_allclose(np.nansum(weights, axis=-1), 1.0, rtol=1e-6)
+
+    def test_what_a_container_hands_on_is_told_once(self) -> None:
+        found = taps(lambda width: nn.Sequential(nn.Linear(width, width), nn.Sequential(nn.Tanh(), nn.Dropout())))
+        assert list(found) == ["0", "1.0"]
+        assert found["1.0"].kind == "output"
+
+    def test_what_changes_its_input_in_place_is_a_tap_of_its_own(self) -> None:
+        assert list(taps(lambda width: nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True)))) == ["0", "1"]
+
+    def test_a_module_that_runs_twice(self) -> None:
+        class Twice(nn.Module):
+            def __init__(self, width: int) -> None:
+                super().__init__()
+                self.layer = nn.Linear(width, width)
+
+            def forward(self, x: Any) -> Any:
+                return self.layer(self.layer(x))
+
+        found = taps(Twice)
+        assert list(found) == ["layer", "layer (2)"]
+        assert [tap.again for tap in found.values()] == [False, True]
+        rows = ac.widths(Twice, WIDTHS).rows
+        assert rows[1].notes == ("its module runs more than once",)
+
+    def test_multi_head_attention_shows_its_scores(self) -> None:
+        found = ac.widths(lambda width: nn.MultiheadAttention(width, 4, batch_first=True), WIDTHS, seeds=48)
+        # Xavier over the packed matrix: constant in the width, though a quarter of what is usual.
+        assert {row.name: str(row.verdict) for row in found.rows} == dict.fromkeys(
+            ("scores", "weights", "output"), "consistent"
+        )
+        assert found["scores"].sizes[-1] == pytest.approx(0.25**0.5, rel=0.05)
+
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    def test_gpt2_of_transformers_depends_on_the_width(self, implementation: str) -> None:
+        transformers = pytest.importorskip("transformers")
+
+        def build(width: int) -> Any:
+            shape = {"n_embd": width, "n_layer": 1, "n_head": 4, "n_positions": 16, "vocab_size": 64}
+            return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, attn_implementation=implementation))
+
+        found = ac.widths(build, WIDTHS)
+        first = found.violated[0]
+        assert (first.name, first.what) == ("transformer.h.0.attn.c_attn", "Conv1D")
+        assert first.exponent == pytest.approx(0.5, abs=0.05)
+        assert found["transformer.h.0.attn.scores"].exponent == pytest.approx(1.0, abs=0.1)
+
+    def test_half_precision_is_held_in_single(self) -> None:
+        found = ac.widths(lambda width: nn.Linear(width, width).to(torch.bfloat16), WIDTHS)
+        assert found.verdict == "consistent"
+
+
+class TestModels:
+    def test_a_seed_makes_one_model_and_leaves_the_generator(self) -> None:
+        models = TorchModels(Recipe(depth=1).build)
+        before = torch.get_rng_state()
+        one, again, other = (models.make(32, seed=seed).taps()["readout"].values for seed in (1, 1, 2))
+        assert np.array_equal(one, again)
+        assert not np.array_equal(one, other)
+        assert torch.equal(before, torch.get_rng_state())
+
+    def test_a_step_is_one_of_the_optimiser_on_the_same_batch(self) -> None:
+        """Gradient descent on a linear map, by hand."""
+        inputs = np.random.default_rng(0).standard_normal((4, 8))
+
+        def half_square(y: Any, x: Any) -> Any:
+            return 0.5 * (y**2).sum()
+
+        model = TorchModels(
+            lambda width: nn.Linear(width, 1, bias=False),
+            inputs=lambda width, rng: inputs,
+            optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.1),
+            loss=half_square,
+        ).make(8, seed=0)
+        before = model.taps()["output"].values
+        for _ in range(2):
+            model.step()
+        step = np.eye(4) - 0.1 * inputs @ inputs.T
+        np.testing.assert_allclose(model.taps()["output"].values, step @ step @ before, rtol=1e-4, atol=1e-6)
+
+    def test_modules_run_as_in_evaluation(self) -> None:
+        model = TorchModels(lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout(0.5))).make(32, 0)
+        first, second = (model.taps()["0"].values for _ in range(2))
+        assert np.array_equal(first, second)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"build": lambda width: nn.Linear(7, 7)}, "call: failed with RuntimeError"),
+            ({"build": lambda width: 1 / 0}, "build: failed with ZeroDivisionError"),
+            ({"inputs": lambda width, rng: "text"}, "inputs='str.*': must hold numbers"),
+            ({"call": lambda module, x: 3}, "call=3: returned no tensor of real numbers"),
+            ({"optimizer": lambda module: 1 / 0}, "optimizer: failed with ZeroDivisionError"),
+        ],
+    )
+    def test_what_fails_is_told_in_words(self, options: dict[str, Any], message: str) -> None:
+        build = options.pop("build", lambda width: nn.Linear(width, width))
+        with pytest.raises(InputError, match=message):
+            ac.widths(build, WIDTHS, **options)
+
+
+class TestRightModels:
+    @pytest.mark.parametrize(
+        "recipe",
+        [
+            Recipe(),
+            Recipe(mup=False),
+            Recipe(zero_readout=True),
+            Recipe(head_dim=8, norm="rms", by_hand=True),
+            Recipe(mup=False, head_dim=8, norm="rms", after=True),
+        ],
+        ids=["mup", "standard", "zero readout", "mup, many heads", "standard, many heads"],
+    )
+    def test_nothing_is_violated(self, recipe: Recipe) -> None:
+        found = examined(recipe)
+        assert not found.violated, str(found)
+        examined_rows = [row for row in found.rows if row.verdict != "not examined"]
+        assert sum(row.verdict == "consistent" for row in examined_rows) > len(examined_rows) / 2 > 10
+
+    def test_what_is_zero_by_design_is_named(self) -> None:
+        found = examined(Recipe(depth=1, zero_readout=True))
+        assert found["readout"].notes == ("zero by design",)
+        moved = {(row.name, row.steps): row.notes for row in found.rows}
+        # A readout of zero hands no gradient on: the first step moves nothing before it.
+        assert moved["blocks.0.up", 1] == ("no change beyond rounding",)
+        assert moved["blocks.0.up", 2] == ()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_people_shipped_is_found_with_its_module(name: str) -> None:
+    recipe, tap, steps = WRONG[name]
+    first = examined(recipe).violated[0]
+    assert (first.name, first.steps) == (tap, steps)
+    assert math.isfinite(first.exponent or math.nan)
+
+
+def test_a_table_of_ones_own() -> None:
+    """Depth as the second axis: a stream of residuals over √L stays, one without grows as √L."""
+
+    class Stack(nn.Module):
+        def __init__(self, depth: int, power: float) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(depth))
+            self.factor, self.out = depth**-power, nn.Identity()
+
+        def forward(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = x + self.factor * block(torch.nn.functional.normalize(x, dim=-1) * 8)
+            return self.out(x)
+
+    def found(power: float) -> ac.Widths:
+        return ac.widths(
+            lambda depth: Stack(depth, power),
+            (8, 16, 32, 64),
+            {"out": 0},
+            inputs=lambda depth, rng: rng.standard_normal((4, 16, 64)),
+            seeds=16,
+        )
+
+    assert found(0.5).verdict == "consistent"
+    assert found(0.0)["out"].verdict == "violated"

@@ -1,0 +1,51 @@
+"""Models that draw the sizes of their taps from a known law, and models in NumPy of which all is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.streams import stream
+from attncheck.scaling.taps import MODULE, Tap
+
+FloatArray = NDArray[np.float64]
+#: The mean of the logarithm of a size at a width.
+Law = Callable[[float], float]
+
+
+def power_law(exponent: float, next_order: float = 0.0) -> Law:
+    return lambda n: exponent * np.log(n) + next_order / n
+
+
+@dataclasses.dataclass
+class Drawn:
+    """A model of which nothing is computed: its taps have the sizes that are drawn."""
+
+    sizes: Mapping[str, float]
+
+    def taps(self) -> Mapping[str, Tap]:
+        return {name: Tap(np.array([size]), MODULE, "law") for name, size in self.sizes.items()}
+
+    def step(self) -> None:
+        self.sizes = {name: 2.0 * size for name, size in self.sizes.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Laws:
+    """Makes models of which each tap has a law of its own; `noise` draws what is added to the logarithms."""
+
+    laws: Mapping[str, Law]
+    noise: Callable[[np.random.Generator, int], FloatArray]
+
+    def make(self, width: int, seed: int) -> Drawn:
+        noise = self.noise(stream(seed, "laws", width), len(self.laws))
+        return Drawn(
+            {name: float(np.exp(law(width) + e)) for (name, law), e in zip(self.laws.items(), noise, strict=True)}
+        )
+
+
+def normal(spread: float) -> Callable[[np.random.Generator, int], FloatArray]:
+    return lambda rng, count: spread * rng.standard_normal(count)

@@ -1,0 +1,225 @@
+"""From models to verdicts: the budget is kept, departures are seen, and what says nothing is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import attncheck as ac
+from attncheck._lib.errors import InputError
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.verdicts import Verdict
+from attncheck.scaling.examine import examine
+from attncheck.scaling.predictions import expectation
+from attncheck.scaling.result import Widths
+from attncheck.scaling.taps import Tap
+from tests.widths.synthetic import Laws, normal, power_law
+
+WIDTHS = (64, 128, 256, 512, 1024)
+ZERO = expectation({"*": 0})
+
+
+def examined(laws: Laws, expect: Any = None, **options: Any) -> Widths:
+    expected = ZERO if expect is None else expectation(expect)
+    return examine(laws, options.pop("widths", WIDTHS), expected, **options)
+
+
+class TestErrorRates:
+    def test_violations_of_right_models_keep_the_budget(self) -> None:
+        """A budget so large that some must come, and no tolerance that would hide them."""
+        taps, runs, budget = 200, 10, 0.5
+        laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
+        found = [examined(laws, seeds=4, seed=k, false_alarm=budget, tolerance=0.0) for k in range(runs)]
+        alarms = sum(len(each.violated) for each in found)
+        level = Budget(budget).level(taps)
+        assert level**3 * taps < budget
+        expected = runs * taps * level**3
+        assert 1.0 < expected < 5.0
+        assert stats.poisson.sf(alarms - 1, expected) > 1e-4
+
+    def test_first_looks_are_suspicious_as_often_as_the_level_says(self) -> None:
+        taps, runs = 300, 4
+        laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
+        found = [examined(laws, seeds=4, seed=k, false_alarm=0.5, tolerance=0.0) for k in range(runs)]
+        suspicious = sum(len(row.p_values) > 1 for each in found for row in each.rows)
+        assert stats.binomtest(suspicious, taps * runs, found[0].level).pvalue > 1e-4
+
+    def test_a_half_is_told_apart_at_the_default_budget(self) -> None:
+        """Of 180 taps, with the noise and the seeds that the power is said for: at least 99%."""
+        taps = 180
+        laws = Laws({f"tap{k}": power_law(0.5 if k % 2 else -0.5, 20.0) for k in range(taps)}, normal(0.15))
+        seen = [len(examined(laws, seeds=10, seed=k).violated) for k in range(3)]
+        assert stats.binom.cdf(sum(seen), 3 * taps, 0.99) > 1e-4
+
+    def test_right_exponents_are_consistent(self) -> None:
+        laws = Laws({f"tap{k}": power_law(-0.5, 20.0) for k in range(180)}, normal(0.05))
+        found = examined(laws, {"*": -0.5}, seeds=12)
+        assert sum(row.verdict == "consistent" for row in found.rows) >= 160
+        assert not found.violated
+
+
+class TestVerdicts:
+    laws = Laws({"right": power_law(0.0), "wrong": power_law(0.5), "noisy": power_law(0.0)}, normal(0.02))
+
+    def test_each_has_its_own(self) -> None:
+        laws = dataclasses.replace(self.laws, noise=lambda rng, count: rng.standard_normal(3) * [0.02, 0.02, 1.0])
+        found = examined(laws)
+        verdicts = {row.name: str(row.verdict) for row in found.rows}
+        assert verdicts == {"right": "consistent", "wrong": "violated", "noisy": "inconclusive"}
+        assert found.verdict is Verdict.VIOLATED
+        assert len(found["wrong"].p_values) == 3
+        assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
+        more = found["noisy"].more_seeds
+        assert more is not None
+        assert 300 < more < 100_000
+        text = str(found)
+        assert text.startswith(
+            "VIOLATED: 3 exponents examined, widths 64 to 1024, 8 seeds each\n  first:    wrong (law)"
+        )
+        assert "1 exponent; " in text
+        with pytest.raises(AssertionError, match=r"wrong \(law\) at initialisation: n\^\+0.5"):
+            found.require()
+
+    def test_as_many_seeds_as_it_says_decide(self) -> None:
+        laws = Laws({"noisy": power_law(0.0)}, normal(0.1))
+        few = examined(laws, seeds=4)
+        assert few.verdict is Verdict.INCONCLUSIVE
+        more = few["noisy"].more_seeds
+        assert more is not None
+        assert examined(laws, seeds=4 + 2 * more, seed=1).verdict is Verdict.CONSISTENT
+
+    def test_without_a_prediction_exponents_are_shown_and_not_examined(self) -> None:
+        found = examined(self.laws, {"right": 0})
+        assert [str(row.verdict) for row in found.rows] == ["consistent", "not examined", "not examined"]
+        assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
+        assert found.verdict is Verdict.CONSISTENT
+        found.require()
+
+    def test_at_most(self) -> None:
+        falls = {"right": "at most 0", "wrong": "at most 0", "noisy": "at most 0.5"}
+        found = examined(self.laws, falls)
+        assert [str(row.verdict) for row in found.rows] == ["consistent", "violated", "consistent"]
+
+    def test_changes_are_those_of_the_same_seed(self) -> None:
+        """Each step doubles all sizes: the change grows as the size does, and has its noise."""
+        found = examined(self.laws, {"*": {"init": 0, "change": 0}}, steps=2)
+        first, one, two = (next(row for row in found.rows if row.name == "wrong" and row.steps == k) for k in range(3))
+        assert np.allclose(one.sizes, first.sizes)
+        assert np.allclose(two.sizes, 3 * np.array(first.sizes))
+        assert {(row.name, row.steps) for row in found.violated} == {("wrong", 0), ("wrong", 1), ("wrong", 2)}
+
+    def test_same_seed_same_digits(self) -> None:
+        first, again, other = (examined(self.laws, seed=seed) for seed in (3, 3, 4))
+        assert first == again != other
+
+    def test_as_built_in_types(self) -> None:
+        laws = Laws({"zero": lambda n: -np.inf, "right": power_law(0.0)}, normal(0.02))
+        told = examined(laws).to_dict()
+        assert json.loads(json.dumps(told, allow_nan=False))["verdict"] == "consistent"
+
+
+class TestMixedOrders:
+    """What a step changes: a part that falls beside one that stays."""
+
+    @staticmethod
+    def verdict(squares: Any) -> str:
+        laws = Laws({"mixed": lambda n: 0.5 * float(np.log(squares(n)))}, normal(0.02))
+        return str(examined(laws, {"*": (-0.5, 0)})["mixed"].verdict)
+
+    def test_a_mixture_is_right(self) -> None:
+        assert self.verdict(lambda n: 1 + 300 / n) == "consistent"
+        # No single exponent is: the sizes fall by much more than is allowed of a constant.
+        laws = Laws({"mixed": lambda n: 0.5 * float(np.log(1 + 300 / n))}, normal(0.02))
+        assert examined(laws, {"*": 0}).verdict is Verdict.VIOLATED
+
+    def test_so_is_either_order_alone(self) -> None:
+        assert self.verdict(lambda n: 1.0) == "consistent"
+        assert self.verdict(lambda n: 1 / n) == "consistent"
+
+    def test_what_grows_beside_it_is_seen(self) -> None:
+        assert self.verdict(lambda n: 1 + n / 500) == "violated"
+
+    def test_what_falls_fast_is_no_growth(self) -> None:
+        """Its square has an order below those that are fitted, which a share of a larger one would make up for."""
+        squares = lambda n: 0.002 + (3 / n + 0.02 / n**0.5) ** 2 * 100  # noqa: E731
+        assert self.verdict(squares) != "violated"
+
+    def test_what_vanishes_faster_than_all_orders_is_seen(self) -> None:
+        assert self.verdict(lambda n: 1 / n**2) == "violated"
+
+
+@dataclasses.dataclass
+class Plain:
+    """Taps that say less than they seem to."""
+
+    width: int
+    rng: np.random.Generator
+
+    def taps(self) -> Mapping[str, Any]:
+        values = self.rng.standard_normal(64)
+        return {
+            "zero": np.zeros(4),
+            "rounding": Tap(1e-15 * values, summed=1.0),
+            "norm": Tap(values / np.sqrt(np.mean(values**2)), "norm"),
+            "again": Tap(values, again=True),
+            "seldom": values * (self.rng.random() < 0.5),
+        }
+
+
+def test_what_says_nothing_is_named() -> None:
+    found = ac.widths(Plain, expect={"*": 0})
+    said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
+    assert said["zero"] == said["rounding"] == ("not examined", "zero by design")
+    assert said["norm"] == ("consistent", "after a norm: of one size whatever comes in")
+    assert said["again"][1:] == ("its module runs more than once",)
+    assert said["seldom"][0] == "not examined"
+    assert "zero in " in said["seldom"][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"widths": (64, 128)}, "widths=.64, 128.: are fewer than three"),
+        ({"seeds": 1}, "seeds=1: must be at least 2"),
+        ({"steps": 1}, "steps=1: takes an optimiser"),
+        ({"expect": "maximal"}, "expect='maximal': is no prediction"),
+        ({"expect": {"nowhere": 0}}, "expect='nothing': is said of any tap; name some of: zero"),
+        ({"expect": {"*": "small"}}, r"expect\['\*'\]='small': is no exponent"),
+        ({"expect": {"*": (0.5, 0)}}, "is in the wrong order"),
+        ({"expect": {"*": {"later": 0}}}, "names what is not measured"),
+        ({"false_alarm": 0}, "false_alarm=0: must be greater than 0"),
+        ({"tolerance": -1}, "tolerance=-1: must be at least 0"),
+        ({"build": 3}, "build=3: is no function"),
+        ({"build": lambda width: 3}, "build=3: is no module of torch"),
+        ({"loss": 3}, "loss=3: is no function"),
+    ],
+)
+def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
+    build = arguments.pop("build", Plain)
+    with pytest.raises(InputError, match=message):
+        ac.widths(build, **arguments)
+
+
+class Failing(Plain):
+    def taps(self) -> Mapping[str, Any]:
+        raise ZeroDivisionError("no size")
+
+
+def test_a_model_that_fails_is_told_in_words() -> None:
+    with pytest.raises(InputError, match=r"taps: failed with ZeroDivisionError: no size .*; return arrays by name"):
+        ac.widths(Failing)
+
+
+def test_a_size_that_is_not_finite_is_refused() -> None:
+    class Broken(Plain):
+        def taps(self) -> Mapping[str, Any]:
+            return {"good": np.ones(3), "broken": np.array([1.0, np.inf if self.width > 128 else 1.0])}
+
+    with pytest.raises(InputError, match="build=inf: is the size of broken @0 at width 256: not there, or not finite"):
+        ac.widths(Broken)

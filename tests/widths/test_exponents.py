@@ -1,0 +1,126 @@
+"""The statistics of exponents: error rates as stated, on simulated sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from attncheck._lib.errors import InputError
+from attncheck.scaling.exponents import exponents, power, seeds_needed, slope_weights
+from attncheck.scaling.orders import shares
+
+FloatArray = NDArray[np.float64]
+WIDTHS = (64, 128, 256, 512, 1024)
+N = np.array(WIDTHS, dtype=float)[:, None, None]
+TAPS = 100_000
+# About that of a look at some 180 numbers.
+LEVEL = 1.4e-3
+
+# Logarithms of root mean squares: of many numbers, and of one, four and sixteen normal ones.
+NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "one": lambda rng, shape: 0.5 * np.log(rng.chisquare(1, shape)),
+    "four": lambda rng, shape: 0.5 * np.log(rng.chisquare(4, shape)),
+    "sixteen": lambda rng, shape: 0.5 * np.log(rng.chisquare(16, shape)),
+}
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("seeds", [4, 8])
+def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> None:
+    """Also of one number per tap, whose logarithm is far from normal."""
+    rng = np.random.default_rng(0)
+    found = exponents(NOISE[noise](rng, (5, seeds, TAPS)), WIDTHS)
+    zero = np.zeros(TAPS)
+    alarms = int((found.p_values(zero, zero) < LEVEL).sum())
+    assert stats.binom.sf(alarms - 1, TAPS, LEVEL) > 1e-4
+    missed = int((np.abs(found.values) > found.half_widths(LEVEL)).sum())
+    assert missed == alarms
+
+
+def test_false_alarms_where_spreads_differ_over_widths() -> None:
+    """Spreads that fall as the root of the width, as those of averages over neurons do."""
+    rng = np.random.default_rng(1)
+    found = exponents(rng.standard_normal((5, 8, TAPS)) / np.sqrt(N), WIDTHS)
+    zero = np.zeros(TAPS)
+    alarms = int((found.p_values(zero, zero) < LEVEL).sum())
+    assert stats.binom.sf(alarms - 1, TAPS, LEVEL) > 1e-4
+
+
+def test_the_next_order_is_taken_off() -> None:
+    exact = np.broadcast_to(-0.5 * np.log(N) + 30.0 / N, (5, 2, 1))
+    assert exponents(exact, WIDTHS).values[0] == pytest.approx(-0.5, abs=1e-12)
+    # A bare slope would be off by more than what is allowed.
+    assert stats.linregress(np.log(N[:, 0, 0]), exact[:, 0, 0]).slope < -0.6
+
+
+@pytest.mark.parametrize(("spread", "seeds"), [(0.05, 3), (0.15, 9), (0.5, 40)])
+def test_power_is_what_it_says(spread: float, seeds: int) -> None:
+    rng = np.random.default_rng(2)
+    found = exponents(0.5 * np.log(N) + spread * rng.standard_normal((5, seeds, 20_000)), WIDTHS)
+    low, high = np.full(20_000, -0.1), np.full(20_000, 0.1)
+    seen = int((found.p_values(low, high) < LEVEL).sum())
+    assert stats.binomtest(seen, 20_000, power(0.4, spread, WIDTHS, seeds, LEVEL)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.15])
+def test_seeds_that_are_said_to_be_needed_decide(spread: float) -> None:
+    seeds = seeds_needed(0.1, spread, WIDTHS, LEVEL)
+    assert seeds is not None
+    rng = np.random.default_rng(3)
+    decided = []
+    for number in (seeds, seeds // 2):
+        found = exponents(spread * rng.standard_normal((5, number, 4_000)), WIDTHS)
+        decided.append(float(np.mean(np.abs(found.values) + found.half_widths(LEVEL) < 0.1)))
+    assert decided[0] > 0.75 > 0.5 > decided[1]
+
+
+def test_no_number_of_seeds_decides_at_the_edge() -> None:
+    assert seeds_needed(0.0, 0.1, WIDTHS, LEVEL) is None
+    assert seeds_needed(1e-6, 1.0, WIDTHS, LEVEL) is None
+
+
+def test_sizes_that_never_differ_are_no_division_by_zero() -> None:
+    found = exponents(np.zeros((5, 4, 1)), WIDTHS)
+    assert found.p_values(np.array([-0.1]), np.array([0.1]))[0] == 1.0
+    assert found.p_values(np.array([0.4]), np.array([0.6]))[0] < 1e-12
+
+
+@pytest.mark.parametrize("widths", [(64, 128), (64, 64, 128)])
+def test_too_few_widths_are_refused(widths: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="at least three, all different"):
+        slope_weights(widths)
+
+
+def test_one_seed_is_refused() -> None:
+    with pytest.raises(InputError, match="seeds=1: leaves no spread"):
+        exponents(np.zeros((5, 1, 1)), WIDTHS)
+
+
+class TestShares:
+    def test_of_exact_mixtures(self) -> None:
+        """Of a half at the widest width, and of nothing where what does not grow is mixed."""
+        squares = np.stack([1 + 300 / N, 1 + 300 / N + (1 + 300 / 1024) * N / 1024], axis=-1)[:, :, 0]
+        found = shares(np.broadcast_to(0.5 * np.log(squares), (5, 2, 2)), WIDTHS, (-0.5, 0.0))
+        assert found.values == pytest.approx([0.0, 0.5], abs=1e-9)
+
+    def test_no_more_false_alarms_than_the_level_says(self) -> None:
+        """Of mixtures whose share is as large as it may be."""
+        rng = np.random.default_rng(4)
+        squares = 1 + 100 / N + 0.3 / 0.7 * (1 + 100 / 1024) * N / 1024
+        found = shares(0.5 * np.log(squares) + 0.05 * rng.standard_normal((5, 8, TAPS)), WIDTHS, (-0.5, 0.0))
+        alarms = int((found.p_values(0.3) < LEVEL).sum())
+        assert stats.binom.sf(alarms - 1, TAPS, LEVEL) > 1e-4
+
+    def test_growth_is_seen(self) -> None:
+        rng = np.random.default_rng(5)
+        growing = 0.5 * np.log((1 + 100 / N) * N) + 0.05 * rng.standard_normal((5, 8, 1_000))
+        assert (shares(growing, WIDTHS, (-0.5, 0.0)).p_values(0.3) < LEVEL).mean() > 0.995
+
+    def test_more_orders_than_widths_are_refused(self) -> None:
+        with pytest.raises(InputError, match="too many for 3 widths"):
+            shares(np.zeros((3, 4, 1)), (8, 16, 32), (-1.0, -0.5, 0.0))
