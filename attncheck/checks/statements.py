@@ -110,15 +110,17 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "E[ψ(Z^{h¹}, …, Z^{h^k}) given p°], a random variable.",
         (
             "test_theorem1.py",
+            "test_averages.py",
             "test_conditional_gaussianity.py",
             "test_non_gaussianity.py",
             "test_exactness.py",
         ),
         "In the limit: the average of the square of an output deviates from its conditional expectation at the scores "
-        "of the draw as n^{-1/2}, at widths 32, 128 and 512. Exact at finite width, for layers: outputs given scores "
-        "and values are Gaussian, independent over neurons, and the joint law is not that of the Gaussian with the "
-        "same covariance.",
-        "Every bounded ψ: the square is not even bounded, and stands for the class by its moments. Programs with "
+        "of the draw as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: mean and variance of the "
+        "averages over all neurons are those of E[ψ given p°], with the order 1/n taken off by widths 128 and 256. Exact "
+        "at finite width, for layers: outputs given scores and values are Gaussian, independent over neurons, and the "
+        "joint law is not that of the Gaussian with the same covariance.",
+        "Every bounded ψ: five functions stand for the class, by moments. Programs with "
         "scores in earlier lines of vectors: deep stacks, the last row of this table.",
     ),
     StatementRow(
