@@ -38,6 +38,7 @@ COMMANDS = {
     "run": "Hold a simulator to the theorem, and write a record of it.",
     "merge": "Make one record of the records of all shards of a run.",
     "inspect": "Say what an attention layer of torch, flax, keras or equinox is at initialisation.",
+    "widths": "Hold how sizes in a model grow with its width to what is predicted, such as by μP.",
     "check": "Hold samples produced elsewhere to the exact law at their width and to the limit.",
     "replay": "Repeat one result of a record, to the digit.",
     "explain": "Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.",

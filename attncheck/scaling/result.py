@@ -137,7 +137,7 @@ class Widths:
         """
         __tracebackhide__ = True
         if self.violated:
-            raise AssertionError("\n".join(self._findings()))
+            raise AssertionError("\n".join(self._said()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as built-in types."""
@@ -146,7 +146,7 @@ class Widths:
         return {"verdict": str(self.verdict), **fields}
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *self._findings(), *self._tables()])
+        return "\n".join([self.headline, *self._said(), *self._tables()])
 
     @property
     def headline(self) -> str:
@@ -155,23 +155,31 @@ class Widths:
         widths = f"widths {self.widths[0]} to {self.widths[-1]}, {counted(self.seeds, 'seed')} each"
         return f"{str(self.verdict).upper()}: {counted(examined, 'exponent')} examined, {widths}"
 
-    def _findings(self) -> Iterator[str]:
-        """Yield what is not consistent, in sentences."""
+    def _said(self) -> Iterator[str]:
+        for what, text in self.findings:
+            yield f"  {what + ':':9} {text}"
+
+    @property
+    def findings(self) -> list[tuple[str, str]]:
+        """What is not consistent: "first", "then", "and" or "open", and a sentence."""
+        return list(self._findings())
+
+    def _findings(self) -> Iterator[tuple[str, str]]:
         told: set[str] = set()
         for steps in sorted({row.steps for row in self.violated}):
             new = [row for row in self.violated if row.steps == steps and row.name not in told]
             if new:
-                yield f"  {'and:  ' if told else 'first:'}    {_finding(new[0])}"
+                yield "and" if told else "first", _finding(new[0])
             if len(new) > 1:
                 hidden = [f"{len(new) - 1 - _NAMED} more"] if len(new) - 1 > _NAMED else []
                 names = listed([row.name for row in new[1 : 1 + _NAMED]] + hidden)
-                yield f"  then:     {names}: may follow from it"
+                yield "then", f"{names}: may follow from it"
             told |= {row.name for row in new}
         undecided = [row for row in self.rows if row.verdict is Verdict.INCONCLUSIVE]
         known = [row.more_seeds for row in undecided if row.more_seeds is not None]
         if undecided:
             needed = f"{_more(max(known))} would decide {len(known)} of them" if known else "no number of seeds decides"
-            yield f"  open:     {counted(len(undecided), 'exponent')}; {needed}"
+            yield "open", f"{counted(len(undecided), 'exponent')}; {needed}"
 
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
@@ -190,9 +198,10 @@ class Widths:
 
 def _finding(row: Row) -> str:
     """Return one violation in a sentence."""
+    what = f" ({row.what})" if row.what else ""
     share = "" if row.share is None else f", {row.share:.0%} of its square of a larger order"
     return (
-        f"{row.name} ({row.what}) {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
+        f"{row.name}{what} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
         f"predicted {row.predicted}"
     )
 

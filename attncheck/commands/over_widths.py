@@ -1,0 +1,32 @@
+"""`attncheck widths`: exponents of a model in a table, as JSON or as a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.inspecting import found_by
+from attncheck.frameworks.widths import widths as exponents_of
+from attncheck.report.widths import render_widths
+
+
+def print_widths(
+    build: str,
+    widths: Sequence[int],
+    expect: str,
+    functions: Mapping[str, str | None],
+    options: Mapping[str, Any],
+    as_json: bool,
+    page: Path | None,
+) -> int:
+    """Measure and print exponents. The arguments are those of `attncheck widths`, functions by their names."""
+    named: dict[str, Any] = {name: found_by(each, name) for name, each in functions.items() if each is not None}
+    expected: Any = found_by(expect, "expect") if ":" in expect else expect
+    found = exponents_of(found_by(build, "build"), widths, expected, **named, **options)
+    if page is not None:
+        render_widths(found, build, page)
+    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) if as_json else found)
+    return ExitCode.of(str(found.verdict))

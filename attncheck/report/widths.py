@@ -1,0 +1,115 @@
+"""The page of exponents: tables and a picture for each moment, as one file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from attncheck._lib.files import write_whole
+from attncheck._lib.words import counted
+from attncheck.evidence.verdicts import Verdict
+from attncheck.report import DEFAULT_RECIPE
+from attncheck.report.page import encoded, fill
+from attncheck.report.recipe import load
+from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
+from attncheck.scaling.result import Row, Widths
+
+FloatArray = NDArray[np.float64]
+
+# Violated taps that are told in words; the first has its name beside its line.
+_NAMED = 4
+
+
+def render_widths(found: Widths, name: str, out: Path) -> Path:
+    """Write a page that needs nothing else.
+
+    Parameters
+    ----------
+    found : Widths
+    name : str
+        What makes the models.
+    out : Path
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
+    drawn = [(moment, rows, picture(found, moment)) for moment, rows in found.tables]
+    return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
+
+
+def picture(found: Widths, moment: str) -> Drawing | None:
+    """Return sizes over what is predicted of them against the width, each 1 at the narrowest.
+
+    What is right stays in the band; lines that leave it are violated and red.
+
+    Parameters
+    ----------
+    found : Widths
+    moment : str
+        As of `attncheck.scaling.result.Row.moment`.
+    """
+    rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
+    if not rows:
+        return None
+    widths = np.array(found.widths, dtype=float)
+
+    def paint(axes: Axes) -> None:
+        _bands(axes, widths / widths[0], widths, rows, found.tolerance)
+        for row in sorted(rows, key=lambda row: row.verdict is Verdict.VIOLATED):
+            bad = row.verdict is Verdict.VIOLATED
+            color = BAD if bad else ACCENT if row.verdict is Verdict.CONSISTENT else MUTED
+            axes.plot(
+                widths, _relative(row, widths), color=color, linewidth=1.6 if bad else 0.9, zorder=3 if bad else 2
+            )
+        for row in _violated(rows)[:1]:
+            last = float(_relative(row, widths)[-1])
+            axes.annotate(row.name, (widths[-1], last), (-4, 3), textcoords="offset points", ha="right", color=BAD)
+        axes.set(yscale="log", ylabel="size over n^predicted")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(plain())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        width_axis(axes, widths)
+        axes.grid(True, axis="y")
+
+    return draw(paint, _alternative(rows, moment), _CAPTION.format(moment=moment), width=640, height=380)
+
+
+_CAPTION = (
+    "Sizes {moment} over what is predicted of them, 1 at the narrowest width: violated (red), consistent (blue), "
+    "undecided (grey). The band is what is predicted with its tolerance, the line its largest"
+)
+
+
+def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[Row], tolerance: float) -> None:
+    """Draw what is predicted; where orders may be mixed, as far down as any may be."""
+    known = [(row.low_predicted, row.high_predicted) for row in rows]
+    lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
+    axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
+    axes.plot(widths, np.ones_like(ratios), color=INK, linewidth=0.8, linestyle="--", zorder=1)
+
+
+def _relative(row: Row, widths: FloatArray) -> FloatArray:
+    sizes = np.array(row.sizes) * widths ** -(row.high_predicted or 0.0)
+    return np.asarray(sizes / sizes[0])
+
+
+def _violated(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.verdict is Verdict.VIOLATED]
+
+
+def _alternative(rows: Sequence[Row], moment: str) -> str:
+    bad = _violated(rows)
+    told = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
+    return (
+        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over what is predicted "
+        f"of each. {len(bad)} of them are violated{': ' + told if told else ''}."
+    )

@@ -1,0 +1,109 @@
+"""The command, the table, JSON and the page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
+
+MODULE = """
+import numpy as np
+
+
+class Layer:
+    def __init__(self, width, rng, power=0.5):
+        self.x, self.rng, self.power = rng.standard_normal((32, width)), rng, power
+        self.w = rng.standard_normal((width, 64)) / width**power
+
+    def taps(self):
+        return {"in": self.x, "out": self.x @ self.w}
+
+    def step(self):
+        self.w = self.w * 1.5
+
+
+def wrong(width, rng):
+    return Layer(width, rng, power=0.0)
+
+
+table = {"in": 0, "out": {"init": 0, "change": 0}}
+never = {"in": "at most 0", "out": {"change": (-0.5, 0)}}
+"""
+SMALL = ("--widths", "16, 32,64", "--seeds", "128", "--expect", "over_widths:table")
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "over_widths.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "over_widths", raising=False)
+
+
+def test_right_and_wrong_models_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["widths", "over_widths:Layer", *SMALL]) == ExitCode.CONSISTENT
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "CONSISTENT: 4 exponents examined, widths 16 to 64, 128 seeds each\n\nat initialisation\ntap"
+    )
+    assert "change after 2 steps" in said
+    assert main(["widths", "over_widths:wrong", *SMALL]) == ExitCode.VIOLATED
+    said = capsys.readouterr().out
+    assert re.search(
+        r"^  first:    out at initialisation: n\^\+0\.[45]\d, from .* to .*; predicted 0$", said, re.MULTILINE
+    )
+    assert main(["widths", "over_widths:Layer", *SMALL[:2], "--seeds", "2", *SMALL[4:]]) == ExitCode.INCONCLUSIVE
+    assert re.search(r"open: +\d exponents?; [\d,]+ more seeds a width would decide \d", capsys.readouterr().out)
+
+
+def test_json_holds_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["widths", "over_widths:wrong", *SMALL, "--steps", "1", "--json"]) == ExitCode.VIOLATED
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "violated"
+    assert [(row["name"], row["steps"]) for row in told["rows"]] == [("in", 0), ("out", 0), ("in", 1), ("out", 1)]
+    assert told["rows"][1]["verdict"] == "violated"
+    assert len(told["rows"][1]["p_values"]) == 3
+    assert told["rows"][1]["exponent"] == pytest.approx(0.5, abs=0.1)
+    assert told["rows"][2]["verdict"] == "not examined"
+    assert told["rows"][2]["notes"] == ["no change beyond rounding"]
+
+
+def test_the_page_has_pictures_with_what_is_violated_in_red(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {}
+    for name in ("Layer", "wrong"):
+        main(["widths", f"over_widths:{name}", *SMALL, "--report", f"{name}.html"])
+        pages[name] = (tmp_path / f"{name}.html").read_text("utf-8")
+    pictures = {
+        name: [base64.b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", page)]
+        for name, page in pages.items()
+    }
+    assert [len(each) for each in pictures.values()] == [3, 3]
+    red = r"stroke: ?var\(--c6\)"
+    assert not any(re.search(red, each) for each in pictures["Layer"])
+    assert all(re.search(red, each) for each in pictures["wrong"])
+    assert "1 of them are violated: out grows as n^+0." in pages["wrong"]
+    assert 'class="chip violated"' in pages["wrong"]
+    assert 'class="chip violated"' not in pages["Layer"]
+    capsys.readouterr()
+
+
+def test_predictions_without_a_lower_end_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--widths", "16,32,64", "--expect", "over_widths:never", "--report", "page.html"]
+    assert main(["widths", "over_widths:Layer", *arguments]) != ExitCode.UNUSABLE
+    assert "at most 0" in (tmp_path / "page.html").read_text("utf-8")
+    capsys.readouterr()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    shown = "from attncheck.commands.cli import main; main(['widths', '--help'])"
+    code = f"import sys; {shown}; print({{'numpy', 'torch'}} & {{*sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.endswith("set()\n")
