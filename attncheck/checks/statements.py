@@ -116,10 +116,10 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_exactness.py",
         ),
         "In the limit: the average of the square of an output deviates from its conditional expectation at the scores "
-        "of the draw as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: mean and variance of the "
-        "averages over all neurons are those of E[ψ given p°], with the order 1/n taken off by widths 128 and 256. Exact "
-        "at finite width, for layers: outputs given scores and values are Gaussian, independent over neurons, and the "
-        "joint law is not that of the Gaussian with the same covariance.",
+        "of the draw as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: mean and variance of "
+        "the averages over all neurons are those of E[ψ given p°], with the order 1/n taken off by widths 128 and "
+        "256. Exact at finite width, for layers: outputs given scores and values are Gaussian, independent over "
+        "neurons, and the joint law is not that of the Gaussian with the same covariance.",
         "Every bounded ψ: five functions stand for the class, by moments. Programs with "
         "scores in earlier lines of vectors: deep stacks, the last row of this table.",
     ),
