@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck._lib.streams import digest
+from attncheck._lib.streams import seed_sequence
 from attncheck.layers.attention import AttentionLayer
 from attncheck.pytest_plugin import Note, theory
 from attncheck.readings import tangent_kernel
@@ -31,10 +31,6 @@ _FEW, _MANY = 4_000, 100_000
 _WIDTHS = (16, 128)
 # The next order, 1/n², bends a slope between these widths by less than this.
 _CURVATURE = 0.1
-
-
-def _seed(run_seed: int, *parts: object) -> int:
-    return int(digest([run_seed, "tangent", *map(str, parts)]), 16) % 2**32
 
 
 def _numbers(draws: TangentDraws) -> FloatArray:
@@ -56,8 +52,8 @@ def test_the_collapsed_kernel_has_the_law_of_literal_gradients(
     layer: AttentionLayer, run_seed: int, note: Note
 ) -> None:
     k = min(2, layer.width)
-    literal = tangent_kernel(layer, _FEW, _seed(run_seed, layer.key, 0), "direct", k)
-    ours = tangent_kernel(layer, _FEW, _seed(run_seed, layer.key, 1), "collapsed", k)
+    literal = tangent_kernel(layer, _FEW, seed_sequence(run_seed, "tangent", layer.key, 0), "direct", k)
+    ours = tangent_kernel(layer, _FEW, seed_sequence(run_seed, "tangent", layer.key, 1), "collapsed", k)
     found = _distances(_numbers(literal), _numbers(ours))
     most = math.sqrt(math.log(2.0 * len(found) / _LEVEL) / _FEW)
     note(distance=found.max(), most=most)
@@ -79,7 +75,9 @@ def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_see
     limit, error = law.mean()[0, 0], law.mean_error()[0, 0]
     found = []
     for n in _WIDTHS:
-        draws = tangent_kernel(_LAYER.replace(width=n), _MANY, _seed(run_seed, "order", n), coordinates=2)
+        draws = tangent_kernel(
+            _LAYER.replace(width=n), _MANY, seed_sequence(run_seed, "tangent", "order", n), coordinates=2
+        )
         mean, spread = _moments(draws, limit)
         found.append((mean[0] - limit, math.hypot(spread[0], error)))
     (narrow, narrow_error), (wide, wide_error) = found
@@ -96,19 +94,24 @@ def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_see
 def test_it_stays_random_and_couples_neurons(run_seed: int, note: Note) -> None:
     """The order 1/n is taken off by two widths. The kernels of infinitely many heads and of 1/n scores do neither."""
     limit = TangentLimit(_LAYER).mean()[0, 0]
-    at = {}
-    for n in (256, 512):
-        draws = tangent_kernel(_LAYER.replace(width=n), _MANY, _seed(run_seed, "random", n), coordinates=2)
-        at[n] = _moments(draws, limit)
-    draws = tangent_kernel(_LAYER, _MANY, _seed(run_seed, "random", "limit"), "limit", 2)
+    narrow, wide = (
+        _moments(
+            tangent_kernel(
+                _LAYER.replace(width=n), _MANY // 2, seed_sequence(run_seed, "tangent", "random", n), coordinates=2
+            ),
+            limit,
+        )
+        for n in (128, 256)
+    )
+    draws = tangent_kernel(_LAYER, _MANY // 2, seed_sequence(run_seed, "tangent", "random", "limit"), "limit", 2)
     predicted, spread = _moments(draws, limit)
-    found = 2.0 * at[512][0] - at[256][0]
-    error = np.sqrt(4.0 * at[512][1] ** 2 + at[256][1] ** 2 + spread**2)
+    found = 2.0 * wide[0] - narrow[0]
+    error = np.sqrt(4.0 * wide[1] ** 2 + narrow[1] ** 2 + spread**2)
     note(variance=found[1], between=found[2])
     off = np.abs(found - predicted) / error
     assert (off[1:] < _QUANTILE).all(), f"{off.round(1)} standard errors from the limit"
-    # A kernel that is constant, or diagonal in the neurons, would have been told apart.
-    assert (predicted[1:] > 2.0 * _QUANTILE * error[1:]).all()
+    # A kernel that is constant, or diagonal in the neurons, would have been told apart, but for a chance of 0.1%.
+    assert (predicted[1:] > (_QUANTILE + 3.1) * error[1:]).all()
 
 
 @theory("tangent.divided_by_n")
@@ -117,7 +120,11 @@ def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_s
     found, widths = [], (64, 512)
     for n in widths:
         layer = _LAYER.replace(width=n, score_scaling="1/n")
-        parts = tangent_kernel(layer, _MANY, _seed(run_seed, "divided", n)).parts[:, :2, 0, 0, 0, 0].sum(axis=1)
+        parts = (
+            tangent_kernel(layer, _MANY, seed_sequence(run_seed, "tangent", "divided", n))
+            .parts[:, :2, 0, 0, 0, 0]
+            .sum(axis=1)
+        )
         found.append((parts.mean(), parts.std() / math.sqrt(_MANY)))
     (narrow, narrow_error), (wide, wide_error) = found
     reach = math.log(widths[1] / widths[0])
