@@ -7,7 +7,6 @@ No single exponent is right then at any width. The mean square is a sum of power
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.errors import refuse
-from attncheck.scaling.exponents import Exponents, exponents, quantile
+from attncheck.scaling.exponents import errors_of, quantile
 
 FloatArray = NDArray[np.float64]
 
@@ -31,13 +30,13 @@ class Shares:
     ----------
     values, errors : ndarray, (taps,)
         The shares and their standard errors. A share may be negative: sizes then grow more slowly than all orders.
-    freedom : int
+    freedom : ndarray, (taps,)
         Degrees of freedom of the errors.
     """
 
     values: FloatArray
     errors: FloatArray
-    freedom: int
+    freedom: FloatArray
 
     def half_widths(self, level: float) -> FloatArray:
         """Return half of the widths of the intervals that miss a share with chance `level` each, (taps,)."""
@@ -80,7 +79,6 @@ def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> 
     powers = np.array(sorted({*orders, max(orders) + NEXT}))
     if len(powers) > len(widths):
         refuse("orders", list(orders), f"are too many for {len(widths)} widths", "pass more widths")
-    spread: Exponents = exponents(logs, widths)
     means = logs.mean(axis=1)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
@@ -93,5 +91,5 @@ def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> 
     values = amounts[:, -1] / whole
     # What the share takes of each relative error.
     taken = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / whole[:, None]
-    errors = 2.0 * spread.spreads / math.sqrt(logs.shape[1]) * np.linalg.norm(taken, axis=1)
-    return Shares(values, errors, spread.freedom)
+    errors, freedom = errors_of(2.0 * logs, taken.T)
+    return Shares(values, errors, freedom)

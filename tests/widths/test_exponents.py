@@ -30,7 +30,7 @@ NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] =
 
 
 @pytest.mark.parametrize("noise", NOISE)
-@pytest.mark.parametrize("seeds", [4, 8])
+@pytest.mark.parametrize("seeds", [2, 4, 8])
 def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> None:
     """Also of one number per tap, whose logarithm is far from normal."""
     rng = np.random.default_rng(0)
@@ -42,13 +42,14 @@ def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> Non
     assert missed == alarms
 
 
-def test_false_alarms_where_spreads_differ_over_widths() -> None:
-    """Spreads that fall as the root of the width, as those of averages over neurons do."""
+@pytest.mark.parametrize(("order", "most"), [(-0.5, 1.0), (0.25, 1.25), (0.5, 2.0)])
+def test_false_alarms_where_spreads_differ_over_widths(order: float, most: float) -> None:
+    """Those of averages over neurons fall as the root of the width. Growing ones are harder, and none grow so fast."""
     rng = np.random.default_rng(1)
-    found = exponents(rng.standard_normal((5, 8, TAPS)) / np.sqrt(N), WIDTHS)
+    found = exponents(rng.standard_normal((5, 8, TAPS)) * N**order, WIDTHS)
     zero = np.zeros(TAPS)
     alarms = int((found.p_values(zero, zero) < LEVEL).sum())
-    assert stats.binom.sf(alarms - 1, TAPS, LEVEL) > 1e-4
+    assert stats.binom.sf(alarms - 1, TAPS, most * LEVEL) > 1e-4
 
 
 def test_the_next_order_is_taken_off() -> None:
@@ -58,13 +59,13 @@ def test_the_next_order_is_taken_off() -> None:
     assert stats.linregress(np.log(N[:, 0, 0]), exact[:, 0, 0]).slope < -0.6
 
 
-@pytest.mark.parametrize(("spread", "seeds"), [(0.05, 3), (0.15, 9), (0.5, 40)])
+@pytest.mark.parametrize(("spread", "seeds"), [(0.1, 6), (0.15, 8), (0.5, 40)])
 def test_power_is_what_it_says(spread: float, seeds: int) -> None:
     rng = np.random.default_rng(2)
     found = exponents(0.5 * np.log(N) + spread * rng.standard_normal((5, seeds, 20_000)), WIDTHS)
     low, high = np.full(20_000, -0.1), np.full(20_000, 0.1)
     seen = int((found.p_values(low, high) < LEVEL).sum())
-    assert stats.binomtest(seen, 20_000, power(0.4, spread, WIDTHS, seeds, LEVEL)).pvalue > 1e-4
+    assert seen / 20_000 == pytest.approx(power(0.4, spread, WIDTHS, seeds, LEVEL), abs=0.01)
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.15])
