@@ -32,7 +32,7 @@ class Place:
     name, what : str
         Its name, and what makes it, such as the name of a class.
     kind : str
-        One of `attncheck.scaling.taps.KINDS`.
+        One of ``attncheck.scaling.taps.KINDS``.
     grows : bool
         Whether it has more entries in a wider model.
     again : bool

@@ -22,7 +22,7 @@ class Row:
     Attributes
     ----------
     name, what, kind : str
-        Of the tap; what makes it, such as the name of a class; one of `attncheck.scaling.taps.KINDS`.
+        Of the tap; what makes it, such as the name of a class; one of ``attncheck.scaling.taps.KINDS``.
     steps : int
         0 for the size at initialisation, else the change after so many steps.
     predicted : str
