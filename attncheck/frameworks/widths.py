@@ -10,7 +10,9 @@ from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import generator_kept, home_of, in_words, parameters_of
+from attncheck.layers.attention import AttentionLayer
 from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
+from attncheck.scaling.own import OwnModels, computed
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import Models, Tap, as_tap
@@ -21,9 +23,9 @@ _STEPS = 2
 
 
 def widths(
-    build: Callable[..., Any],
+    build: Callable[..., Any] | AttentionLayer,
     widths: Sequence[int] = WIDTHS,
-    expect: str | Mapping[str, Any] = "standard",
+    expect: str | Mapping[str, Any] | None = None,
     *,
     optimizer: Callable[..., Any] | None = None,
     loss: Callable[..., Any] | None = None,
@@ -42,13 +44,15 @@ def widths(
 
     Parameters
     ----------
-    build : callable
+    build : callable or AttentionLayer
         ``build(width)`` returns a freshly initialised module of torch; ``build(width, rng)`` an object with a method
-        ``taps()``, which returns arrays by name, and with ``step()`` where changes are measured.
+        ``taps()``, which returns arrays by name, and with ``step()`` where changes are measured. A layer of attncheck
+        is sampled at all widths.
     widths : sequence of int
         At least three.
-    expect : str or mapping
-        "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`.
+    expect : str or mapping, optional
+        "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`. By default "standard", and of a
+        layer of attncheck what its exact law at each width says.
     optimizer : callable, optional
         ``optimizer(module)`` returns an optimiser, whose steps are then taken.
     loss : callable, optional
@@ -98,12 +102,17 @@ def widths(
     ['out']
     """
     functions = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
-    for name, function in {"build": build, **functions}.items():
-        given = function is not None or name == "build"
-        if given and not callable(function):
+    for name, function in functions.items():
+        if function is not None and not callable(function):
             refuse(name, function, "is no function", f"pass a function as {name}=")
-    narrowest = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")[:1]
-    expected = expectation(expect)
+    measured = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
+    narrowest = measured[:1]
+    if isinstance(build, AttentionLayer):
+        if given := [name for name, function in functions.items() if function is not None]:
+            refuse(given[0], functions[given[0]], "says nothing of a layer of attncheck", "leave it out")
+        expected = computed(build, measured) if expect is None else expectation(expect)
+    else:
+        expected = expectation("standard" if expect is None else expect)
     models = _models(build, narrowest, functions)
     moves = optimizer is not None
     if isinstance(models, _Plain):
@@ -141,10 +150,16 @@ class _PlainModel:
         in_words("step", self.model.step)
 
 
-def _models(build: Callable[..., Any], narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
+def _models(
+    build: Callable[..., Any] | AttentionLayer, narrowest: Sequence[int], functions: Mapping[str, Any]
+) -> Models:
     """Return what makes models, by the framework of the first that is made."""
     if not narrowest:
         refuse("widths", (), "are none", "pass e.g. (64, 128, 256, 512, 1024)")
+    if isinstance(build, AttentionLayer):
+        return OwnModels(build)
+    if not callable(build):
+        refuse("build", build, "is no function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
         return _Plain(build)
     with generator_kept():
