@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 
-from attncheck._lib.errors import refuse
+from attncheck._lib.errors import InputError, refuse
 
 
 def commit_key(key: str | None = None) -> str:
@@ -65,4 +65,14 @@ def seed_typed(text: str) -> str:
     """
     if text == "random":
         return str(int.from_bytes(os.urandom(4), "big"))
-    return str(keyed_seed(commit_key())) if text == "keyed" else text
+    if text != "keyed":
+        return text
+    try:
+        return str(keyed_seed(commit_key()))
+    except InputError:
+        refuse(
+            "seed",
+            text,
+            "is that of a commit, and neither GITHUB_SHA nor git names one",
+            "set GITHUB_SHA, or pass a number",
+        )

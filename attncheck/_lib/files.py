@@ -1,12 +1,13 @@
-"""Files that appear with their last byte: a reader never sees half of one."""
+"""Files that appear with their last byte: a reader never sees half of one. None is written over what is read."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from attncheck._lib.errors import InputError
+from attncheck._lib.errors import InputError, refuse
 
 
 def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
@@ -53,3 +54,29 @@ def _replace(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         raise
+
+
+def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None]) -> None:
+    """Refuse to write over what is read, or two things into one file.
+
+    Parameters
+    ----------
+    inputs, outputs : mapping of str to Path or None
+        By the name of the argument.
+
+    Raises
+    ------
+    InputError
+        If an output has the path of an input or of another output.
+
+    Examples
+    --------
+    >>> refuse_same({"run": Path("run.jsonl")}, {"json": Path("./run.jsonl")})
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: json='run.jsonl': is the path of run too; choose another path
+    """
+    known = {Path(os.path.abspath(path)): name for name, path in inputs.items() if path is not None}
+    for name, path in outputs.items():
+        if path is not None and (first := known.setdefault(Path(os.path.abspath(path)), name)) != name:
+            refuse(name, str(path), f"is the path of {first} too", "choose another path")

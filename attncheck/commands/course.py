@@ -27,6 +27,8 @@ def show_history(states: Sequence[Path], out: Path | None, picture: Path | None,
         refuse("states", "", "are no histories", "pass the file that attncheck gate --history wrote")
     if accepted and len(states) > 1:
         refuse("accept", "", "is of one file", "merge them first, with --out")
+    if picture is not None:
+        _check_picture(picture)
     shown = accept(states[0]) if accepted else History.read(states)
     print(shown.sentence())
     moved = shown.moved()
@@ -67,6 +69,14 @@ def by_claim(shown: History) -> dict[str, FloatArray]:
     return dict(sorted(found.items(), key=lambda each: (-float(each[1].max()), each[0])))
 
 
+def _check_picture(path: Path) -> str:
+    """Return the kind of a picture that can be drawn."""
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in ("svg", "png"):
+        refuse("picture", str(path), "ends in neither .svg nor .png", "choose one of them")
+    return kind
+
+
 def draw(shown: History, path: Path) -> Path:
     """Draw the evidence after each run, and the sums of the scores that move most; return the path.
 
@@ -75,9 +85,7 @@ def draw(shown: History, path: Path) -> Path:
     InputError
         If the file cannot be written, or its name ends in neither .svg nor .png.
     """
-    kind = path.suffix.removeprefix(".")
-    if kind not in ("svg", "png"):
-        refuse("picture", str(path), "ends in neither .svg nor .png", "choose one of them")
+    kind = _check_picture(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 6.0), layout="constrained")

@@ -50,18 +50,36 @@ def gate(
         Names the commit in the history; by default GITHUB_SHA, or HEAD of git.
     """
     from attncheck._lib.commits import commit_key
-    from attncheck._lib.errors import refuse
+    from attncheck._lib.errors import InputError, refuse
+    from attncheck._lib.files import refuse_same
     from attncheck.gate import gate as judge
     from attncheck.gate import with_history
     from attncheck.gate.cases import sentence
-    from attncheck.gate.outputs import annotated, write_badge, write_json, write_junit, write_summary
+    from attncheck.gate.outputs import (
+        annotated,
+        annotation,
+        write_badge,
+        write_json,
+        write_junit,
+        write_summary,
+        write_unusable,
+    )
 
+    outputs = {"junit": junit, "summary": summary, "json": json, "badge": badge}
+    refuse_same({"run": run, "baseline": baseline, "history": history}, outputs)
     if history is None and key is not None:
         refuse("key", key, "names a run of a history, and there is none", "pass --history FILE, or leave it out")
-    named = "" if history is None else commit_key(key)
-    judgement = judge(run, baseline, false_alarm, write=write_baseline)
-    if history is not None:
-        judgement = with_history(judgement, history, named)
+    try:
+        named = "" if history is None else commit_key(key)
+        judgement = judge(run, baseline, false_alarm, write=write_baseline)
+        if history is not None:
+            judgement = with_history(judgement, history, named)
+    except InputError as error:  # what an earlier run left must not be taken for this one's
+        if badge is not None:
+            write_unusable(badge)
+        if annotations:
+            print(annotation(str(error)))
+        raise
     print(sentence(judgement))
     for word, text in judgement.wrong:
         print(f"  {word + ':':9} {text}")

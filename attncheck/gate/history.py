@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +126,8 @@ class History:
         """Return what files hold together: the runs of two branches become one course.
 
         A file is in the order in which runs were added, so that no later one hides what was seen; several are put in
-        the order in which runs were begun. Of two runs of a commit the one that was begun first counts.
+        the order in which runs were begun, behind what somebody accepted in any of them. Of two runs of a commit the
+        one that was begun first counts.
 
         Raises
         ------
@@ -154,14 +156,11 @@ class History:
                 problem = f"has other numbers of {night.key} than the others"
                 refuse("history", str(path), problem, "one of them was edited: take it from where it was kept")
             nights[night.key] = min(known, night, key=_order)
-        seeds: dict[int, str] = {}
-        for night in nights.values():
-            if (first := seeds.setdefault(night.seed, night.key)) != night.key:
-                problem = f"is the seed of {first[:12]} and of {night.key[:12]} in {path}: the same draws are no news"
-                refuse("seed", night.seed, problem, "keep one of the files, and run with --seed keyed")
-        merged = tuple(sorted(nights.values(), key=_order))
-        plans = {**self.plans, **other.plans}
-        return dataclasses.replace(self, nights=merged, accepted=self.accepted | other.accepted, plans=plans)
+        _check_seeds(nights.values(), path)
+        covered = {night.key for each in (self, other) for night in each.nights[: len(each.nights) - len(each.since)]}
+        merged = sorted(nights.values(), key=lambda night: (night.key not in covered, *_order(night)))
+        last = frozenset([merged[len(covered) - 1].key] if covered else [])
+        return dataclasses.replace(self, nights=tuple(merged), accepted=last, plans={**self.plans, **other.plans})
 
     @cached_property
     def since(self) -> tuple[Night, ...]:
@@ -358,6 +357,14 @@ def write(history: History, path: Path) -> Path:
     return write_whole(path, b"".join(map(_encoded, lines)))
 
 
+def _check_seeds(nights: Iterable[Night], path: Path) -> None:
+    seeds: dict[int, str] = {}
+    for night in nights:
+        if (first := seeds.setdefault(night.seed, night.key)) != night.key:
+            problem = f"is the seed of {first[:12]} and of {night.key[:12]} in {path}: the same draws are no news"
+            refuse("seed", night.seed, problem, "keep one of them, and run with --seed keyed")
+
+
 def _order(night: Night) -> tuple[str, str]:
     return night.started, night.key
 
@@ -369,8 +376,17 @@ def _encoded(line: _Line) -> bytes:
 def _append(path: Path, lines: Iterable[_Line]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(b"".join(map(_encoded, lines)))
+        with path.open("a+b") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - 1))
+            # An editor may have taken the end of the last line away.
+            ended = file.read() in (b"", b"\n")
+            try:
+                file.write(b"".join([b"" if ended else b"\n", *map(_encoded, lines)]))
+                file.flush()
+            except OSError:  # such as a full disk: what was there stays readable
+                file.truncate(length)
+                raise
     except OSError as error:
         problem = f"cannot be written ({error.strerror or error})"
         raise InputError(f"history={path}: {problem}; choose another path") from None
@@ -378,25 +394,32 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
 
 def _read(path: Path) -> History:
     try:
+        if path.exists() and not path.is_file():
+            refuse("history", str(path), "is no file", _AGAIN)
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"history={path}: cannot be read ({error.strerror or error}); {_AGAIN}") from None
     decoder = msgspec.json.Decoder(_Line)
     lines: list[Any] = []
     for number, line in enumerate(raw := content.splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             lines.append(decoder.decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             cut = number == len(raw) > 1 and not content.endswith(b"\n")
             remedy = "delete this line, which was not written to its end" if cut else _AGAIN
             raise InputError(f"history={path}: line {number} cannot be read ({error}); {remedy}") from None
     if not lines or not isinstance(lines[0], Opening) or lines[0].format != _FORMAT:
         raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
     opening, *rest = lines
+    if any(isinstance(each, Opening) and each != opening for each in rest):
+        raise InputError(f"history={path}: has lines of another history; {_AGAIN}")
     nights: dict[str, Night] = {}
     for each in rest:
         if isinstance(each, Night):
             nights.setdefault(each.key, each)
+    _check_seeds(nights.values(), path)
     accepted = frozenset(each.after for each in rest if isinstance(each, Accepted))
     plans = {each.plan: each for each in rest if isinstance(each, Plan)}
     if lost := sorted({night.plan for night in nights.values()} - set(plans)):

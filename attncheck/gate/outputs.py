@@ -76,9 +76,23 @@ def write_badge(judgement: Judgement, path: Path) -> None:
     InputError
         If the file cannot be written.
     """
-    colour = _COLOURS.get(judgement.verdict, "lightgrey")
-    badge = {"schemaVersion": 1, "label": "attncheck", "message": judgement.verdict, "color": colour}
-    _write(path, "badge", iter([msgspec.json.encode(badge).decode(), "\n"]))
+    _write(path, "badge", _badge(judgement.verdict))
+
+
+def write_unusable(path: Path) -> None:
+    """Write a badge that says that nothing could be judged; as `write_badge` otherwise."""
+    _write(path, "badge", _badge("unusable"))
+
+
+def annotation(error: str) -> str:
+    """Return the annotation of what kept the gate from judging."""
+    return _command("error", "attncheck", error)
+
+
+def _badge(verdict: str) -> Iterator[str]:
+    colour = _COLOURS.get(verdict, "lightgrey")
+    badge = {"schemaVersion": 1, "label": "attncheck", "message": verdict, "color": colour}
+    return iter([msgspec.json.encode(badge).decode(), "\n"])
 
 
 def annotated(judgement: Judgement) -> Iterator[str]:

@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
 from tests.gate.conftest import CHECKS
 
@@ -188,6 +190,41 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated
     code, said = gated(run, base, "--junit", str(tmp_path))
     assert code == 2
     assert f"junit={tmp_path}: cannot be written" in said
+
+
+@pytest.mark.parametrize("option", ["--junit", "--summary", "--json", "--badge"])
+@pytest.mark.parametrize("over", ["run.jsonl", "base.jsonl", "history.jsonl"])
+def test_nothing_is_written_over_what_is_read(
+    tmp_path: Path, make_sheet: MakeSheet, capsys: pytest.CaptureFixture[str], option: str, over: str
+) -> None:
+    run, base = (
+        make_sheet(RUN_SEED).write(tmp_path / "run.jsonl"),
+        make_sheet(BASELINE_SEED).write(tmp_path / "base.jsonl"),
+    )
+    history = tmp_path / "history.jsonl"
+    history.write_text("somebody's", encoding="utf-8")
+    before = [path.read_bytes() for path in (run, base, history)]
+    line = ["gate", str(run), "--baseline", str(base), "--history", str(history), "--key", "a"]
+    assert main([*line, option, str(tmp_path / "x" / ".." / over)]) == ExitCode.UNUSABLE
+    assert "is the path of" in capsys.readouterr().err
+    assert [path.read_bytes() for path in (run, base, history)] == before
+
+
+def test_a_badge_and_an_annotation_say_that_nothing_could_be_judged(
+    tmp_path: Path, make_sheet: MakeSheet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, base, badge = (
+        make_sheet(BASELINE_SEED).write(tmp_path / "run.jsonl"),
+        tmp_path / "base.jsonl",
+        tmp_path / "badge.json",
+    )
+    badge.write_text('{"message": "consistent"}', encoding="utf-8")
+    base.write_text("no record", encoding="utf-8")
+    assert (
+        main(["gate", str(run), "--baseline", str(base), "--annotations", "--badge", str(badge)]) == ExitCode.UNUSABLE
+    )
+    assert json.loads(badge.read_text(encoding="utf-8"))["message"] == "unusable"
+    assert capsys.readouterr().out.startswith("::error title=attncheck::")
 
 
 def test_long_records_are_streamed(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:

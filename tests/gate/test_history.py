@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,55 @@ class TestHistory:
         path.write_bytes(content)
         with pytest.raises(InputError, match=said):
             History.read([path])
+
+    def test_a_last_line_without_its_end_is_gone_on_with(self, tmp_path: Path) -> None:
+        path = write(history(3), tmp_path / "state.jsonl")
+        path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+        assert accept(path).since == ()
+        assert len(History.read([path]).nights) == 3
+
+    def test_two_histories_in_one_file_are_told_apart(self, tmp_path: Path) -> None:
+        one, other = history(3), dataclasses.replace(history(2, seed=1), subject="other:one")
+        path = tmp_path / "both.jsonl"
+        path.write_bytes(write(one, path).read_bytes() + write(other, tmp_path / "other.jsonl").read_bytes())
+        with pytest.raises(InputError, match="has lines of another history"):
+            History.read([path])
+        again = [msgspec.structs.replace(each, key=f"again {each.key}") for each in one.nights]
+        write(dataclasses.replace(one, nights=(*one.nights, *again)), path)
+        with pytest.raises(InputError, match="seed=0: is the seed of commit000 and of again commit"):
+            History.read([path])
+
+    def test_what_one_branch_accepts_hides_nothing_of_the_other(self, tmp_path: Path) -> None:
+        whole = history(20)
+        ours = write(dataclasses.replace(whole, nights=whole.nights[:12]), tmp_path / "ours.jsonl")
+        theirs = write(dataclasses.replace(whole, nights=(*whole.nights[:4], *whole.nights[12:])), tmp_path / "t.jsonl")
+        accept(theirs)
+        for paths in ([ours, theirs], [theirs, ours]):
+            both = History.read(paths)
+            # What both had is accepted with the rest of theirs; what only ours has is open.
+            assert [each.key for each in both.since] == [each.key for each in whole.nights[4:12]]
+            out = write(both, tmp_path / "both.jsonl")
+            assert History.read([out]) == both
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to try")
+    def test_what_is_no_file_is_refused(self) -> None:
+        with pytest.raises(InputError, match="history='/dev/full': is no file"):
+            History.read([Path("/dev/full")])
+
+    def test_a_full_disk_leaves_what_there_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = write(history(3), tmp_path / "state.jsonl")
+        before = path.read_bytes()
+        monkeypatch.setattr("attncheck.gate.history._encoded", lambda line: b"x" * 40_000)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        kept = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20_000, limit[1]))
+            with pytest.raises(InputError, match="cannot be written"):
+                accept(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+            signal.signal(signal.SIGXFSZ, kept)
+        assert path.read_bytes() == before
 
     def test_a_line_that_was_cut_is_named(self, tmp_path: Path) -> None:
         path = write(history(3), tmp_path / "state.jsonl")
