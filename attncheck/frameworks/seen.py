@@ -23,7 +23,7 @@ class Seen:
     precision : float
         One unit in the last place of a number of size 1.
     positions : int
-        A softmax over so many is one of attention.
+        A softmax over so many is one of attention, as is one that goes over a square, or over heads.
     """
 
     def __init__(self, precision: float, positions: int) -> None:
@@ -73,7 +73,8 @@ class Seen:
         with np.errstate(invalid="ignore"):  # of rows that are masked altogether
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
-        attends = scores.shape[-1] == self._positions and scores.ndim > 2
+        # Logits of a model are softened too: those of (batch, positions, classes).
+        attends = scores.ndim > 3 or (scores.ndim == 3 and scores.shape[-1] in (self._positions, scores.shape[-2]))
         where = self._running[-1] if self._running else ""
         for kind, values in ((SCORES, scores), (WEIGHTS, weights)):
             shown = np.where(weights > 0.0, values, np.nan)
