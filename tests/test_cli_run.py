@@ -70,7 +70,8 @@ def slow(layer, size, rng):
 
 for function in (small, shifted, crashing, killing, broken, slow):
     function.supports = one_number
-"""
+"""from attncheck.runs.earlier import set_aside
+
 
 
 @pytest.fixture(scope="module")
@@ -327,6 +328,17 @@ def waits_for(condition: Callable[[], bool]) -> None:
             return
         time.sleep(0.2)
     raise AssertionError("nothing happened for two minutes")
+
+
+def test_what_was_set_aside_and_holds_more_stays(tmp_path: Path) -> None:
+    """A run may be interrupted again before it has written what it took over."""
+    record, aside = tmp_path / "r.jsonl", tmp_path / "r.jsonl.interrupted"
+    for content, expected in (("first, long", aside), ("2nd", tmp_path / "r.jsonl.interrupted2"), ("third!", None)):
+        record.write_text(content, encoding="utf-8")
+        assert set_aside(record, record) == (expected or tmp_path / "r.jsonl.interrupted2")
+        assert not record.exists()
+    assert aside.read_text(encoding="utf-8") == "first, long"
+    assert (tmp_path / "r.jsonl.interrupted2").read_text(encoding="utf-8") == "third!"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,9 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
-from attncheck.frameworks.binding import FloatArray, in_words
+from attncheck.frameworks.binding import in_words
+from attncheck.frameworks.seen import Seen
 from attncheck.frameworks.torch import SoftmaxMode, array_of, place_of, slow_path
-from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
+from attncheck.scaling.taps import Tap
 
 # Sequences of a batch and positions of each, where inputs are drawn.
 _BATCH, _POSITIONS = 4, 16
@@ -74,18 +74,18 @@ class TorchModel:
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module; return what was made, by the names of modules."""
-        seen = _Seen(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
+        seen = Seen(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
         watched = (
             _one_thread(),
             slow_path(),
             sdpa_kernel(SDPBackend.MATH),
-            seen.hooks(self.module),
+            _hooked(self.module, seen),
             SoftmaxMode(seen.softmax),
         )
         with contextlib.ExitStack() as stack, torch.no_grad():
             for each in watched:
                 stack.enter_context(each)
-            seen.ends_with(self._outputs())
+            seen.ends_with(_where(self._outputs()))
         return seen.taps
 
     def step(self) -> None:
@@ -103,83 +103,27 @@ class TorchModel:
         return tensor
 
 
-class _Seen:
-    """What hooks see in one forward.
+@contextlib.contextmanager
+def _hooked(module: Any, seen: Seen) -> Iterator[None]:
+    """Have the forward of every module tell what it makes."""
+    handles = []
+    for name, each in module.named_modules():
 
-    Parameters
-    ----------
-    precision : float
-    positions : int
-        A softmax over so many is one of attention.
-    """
+        def begins(_: Any, __: Any, name: str = name) -> None:
+            seen.begins(name)
 
-    def __init__(self, precision: float, positions: int) -> None:
-        self.taps: dict[str, Tap] = {}
-        self._precision, self._positions = precision, positions
-        self._running: list[str] = []
-        self._calls: Counter[str] = Counter()
-        # By place in memory: what a container hands on is told once. All are kept, so that no place is used twice.
-        self._kept: dict[tuple[Any, ...], tuple[str, Any]] = {}
+        def ends(each: Any, given: Any, made: Any) -> None:
+            tensor, entered = _first(made), _first(given)
+            values = None if tensor is None else array_of(tensor)
+            where = None if tensor is None else _where(tensor)
+            seen.ends(each, values, where, tensor, None if entered is None else array_of(entered))
 
-    @contextlib.contextmanager
-    def hooks(self, module: Any) -> Iterator[None]:
-        """Have the forward of every module tell what it makes."""
-        handles = []
-        for name, each in module.named_modules():
-
-            def begins(_: Any, __: Any, name: str = name) -> None:
-                self._running.append(name)
-
-            def ends(each: Any, given: Any, made: Any, name: str = name) -> None:
-                self._running.pop()
-                self._module(name, each, given, made)
-
-            handles += [each.register_forward_pre_hook(begins), each.register_forward_hook(ends)]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def softmax(self, scores: FloatArray, axis: int) -> None:
-        """Tap what a softmax runs on and what it makes, without what is masked."""
-        scores = np.moveaxis(scores, axis, -1)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        masked = weights == 0.0
-        attends = scores.shape[-1] == self._positions and scores.ndim > 2
-        where = self._running[-1] if self._running else ""
-        for kind, values in ((SCORES, scores), (WEIGHTS, weights)):
-            shown = np.where(masked, np.nan, values)
-            told = kind if attends else f"softmax {kind}"
-            self._add(f"{where}.{told}".lstrip("."), shown, kind if attends else MODULE, "softmax")
-
-    def ends_with(self, made: Any) -> None:
-        """Say which tap is the output of the model."""
-        name, _ = self._kept.get(_key(made), ("", None))
-        if name:
-            self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)
-
-    def _module(self, name: str, module: Any, given: Any, made: Any) -> None:
-        tensor = _first(made)
-        if tensor is None:
-            return
-        values = array_of(tensor)
-        known, _ = self._kept.get(_key(tensor), ("", None))
-        if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
-            return
-        what = type(module).__name__
-        entered = _first(given)
-        summed = 0.0 if entered is None else root_mean_square(array_of(entered))
-        told = self._add(name or "output", values, _kind(module), what, summed)
-        self._kept[_key(tensor)] = told, tensor
-
-    def _add(self, name: str, values: FloatArray, kind: str, what: str, summed: float = 0.0) -> str:
-        self._calls[name] += 1
-        again = self._calls[name] > 1
-        told = f"{name} ({self._calls[name]})" if again else name
-        self.taps[told] = Tap(values, kind, what, summed, self._precision, again)
-        return told
+        handles += [each.register_forward_pre_hook(begins), each.register_forward_hook(ends)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager
@@ -204,13 +148,8 @@ def _first(made: Any) -> Any:
     return next((found for each in made if (found := _first(each)) is not None), None)
 
 
-def _kind(module: Any) -> str:
-    if isinstance(module, torch.nn.Embedding):
-        return EMBEDDING
-    return NORM if "norm" in type(module).__name__.lower() else MODULE
-
-
-def _key(tensor: Any) -> tuple[Any, ...]:
+def _where(tensor: Any) -> tuple[Any, ...]:
+    """Return the place of a tensor in memory."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

@@ -18,7 +18,10 @@ from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import Models, Tap, as_tap
 
 #: What makes models of a framework of any width.
-_MODELS = {"torch": "attncheck.frameworks.torch_taps:TorchModels"}
+_MODELS = {
+    "torch": "attncheck.frameworks.torch_taps:TorchModels",
+    "flax": "attncheck.frameworks.flax_taps:FlaxModels",
+}
 _STEPS = 2
 
 
@@ -45,16 +48,17 @@ def widths(
     Parameters
     ----------
     build : callable or AttentionLayer
-        ``build(width)`` returns a freshly initialised module of torch; ``build(width, rng)`` an object with a method
-        ``taps()``, which returns arrays by name, and with ``step()`` where changes are measured. A layer of attncheck
-        is sampled at all widths.
+        ``build(width)`` returns a freshly initialised module of torch or of flax.linen; ``build(width, rngs)`` one of
+        flax.nnx; ``build(width, rng)`` an object with a method ``taps()``, which returns arrays by name, and with
+        ``step()`` where changes are measured. A layer of attncheck is sampled at all widths.
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
         "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`. By default "standard", and of a
         layer of attncheck what its exact law at each width says.
     optimizer : callable, optional
-        ``optimizer(module)`` returns an optimiser, whose steps are then taken.
+        ``optimizer(module)`` returns an optimiser, whose steps are then taken; of flax, ``optimizer(parameters)`` a
+        transformation of optax.
     loss : callable, optional
         ``loss(outputs, *inputs)``; by default the mean square distance from numbers that are drawn.
     inputs : callable, optional
@@ -162,9 +166,11 @@ def _models(
         refuse("build", build, "is no function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
         return _Plain(build)
-    with generator_kept():
-        made = in_words("build", build, narrowest[0])
-    framework = home_of(made)
+    framework = "flax"
+    if "rngs" not in parameters_of(build):
+        with generator_kept():
+            made = in_words("build", build, narrowest[0])
+        framework = home_of(made)
     if framework not in _MODELS:
         remedy = "return one, or take (width, rng) and return an object with a method taps()"
         refuse("build", made, f"is no module of {', '.join(_MODELS)}", remedy)

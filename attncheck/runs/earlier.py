@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,10 +66,13 @@ def set_aside(earlier: Path | None, record: Path) -> Path | None:
     """Return where the record of an interrupted run is, after its name was cleared if this run writes to it."""
     if earlier is None or earlier != record:
         return earlier
-    aside = earlier.with_name(f"{earlier.name}.interrupted")
-    if earlier.exists():
-        earlier.replace(aside)
-    return aside
+    if not earlier.exists():
+        return earlier.with_name(f"{earlier.name}.interrupted")
+    # One that holds more stays: this run may be interrupted before it has written what it took over.
+    names = (f"{earlier.name}.interrupted{number}" for number in itertools.chain([""], map(str, itertools.count(2))))
+    paths = (earlier.with_name(name) for name in names)
+    aside = next(path for path in paths if not path.exists() or path.stat().st_size <= earlier.stat().st_size)
+    return earlier.replace(aside)
 
 
 def _owed(unit: str) -> int:

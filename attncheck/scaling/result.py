@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
+from attncheck._lib.errors import refuse
 from attncheck._lib.words import counted, listed
 from attncheck.evidence.verdicts import Verdict
 
@@ -124,8 +127,18 @@ class Widths:
         return tuple(row for row in self.rows if row.verdict is Verdict.VIOLATED)
 
     def __getitem__(self, name: str) -> Row:
-        """Return what is found of a tap at initialisation."""
-        return next(row for row in self.rows if row.name == name and not row.steps)
+        """Return what is found of a tap at initialisation.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        found = {row.name: row for row in self.rows if not row.steps}
+        if name not in found:
+            close = get_close_matches(name, found, n=1) or [*found][:1]
+            refuse("name", name, "is no tap", f"see the table, e.g. {close[0]}")
+        return found[name]
 
     def require(self) -> None:
         """Raise where anything is violated.
@@ -218,8 +231,6 @@ def _bars(sizes: tuple[float, ...]) -> str:
     >>> _bars((1.0, 2.0, 4.0)), _bars((1.0, 1.0, 1.0)), _bars((0.0, 0.0))
     ('▂▄▆', '▄▄▄', '')
     """
-    import math
-
     if not all(size > 0.0 for size in sizes):
         return ""
     logs = [2.0 * math.log2(size) for size in sizes]

@@ -93,6 +93,18 @@ class TestTaps:
         )
         assert found["scores"].sizes[-1] == pytest.approx(0.25**0.5, rel=0.05)
 
+    def test_a_softmax_of_logits_is_none_of_attention(self) -> None:
+        """Nor does it matter which axis of the inputs is that of positions."""
+        first = taps(lambda width: nn.MultiheadAttention(width, 4))
+        assert [tap.kind for tap in first.values()] == ["scores", "weights", "output"]
+        logits = taps(lambda width: nn.Sequential(nn.Linear(width, 7), nn.Softmax(-1)))
+        assert [(name, tap.kind) for name, tap in logits.items()] == [
+            ("0", "module"),
+            ("1.softmax scores", "module"),
+            ("1.softmax weights", "module"),
+            ("1", "output"),
+        ]
+
     @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
     def test_gpt2_of_transformers_depends_on_the_width(self, implementation: str) -> None:
         transformers = pytest.importorskip("transformers")

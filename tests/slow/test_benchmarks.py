@@ -98,7 +98,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return call
 
 
-@pytest.mark.parametrize("name", ["infinite_heads", "paper", "programs", "rates", "speed", "stacks", "wild"])
+@pytest.mark.parametrize("name", ["infinite_heads", "paper", "programs", "rates", "speed", "stacks", "widths", "wild"])
 def test_quick_run_is_never_written(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -455,3 +455,13 @@ def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
     assert medians == sorted(medians)
     assert medians[0] <= 25
     assert medians[1] <= 60
+
+
+def test_error_rates_of_exponents_are_measured(said: Said) -> None:
+    """Narrow models and few of them: which are told is not examined here, but that all are told of."""
+    pytest.importorskip("torch")
+    page = said(load("widths"), "--quick")
+    noise = r"^\| (?:normal|of \w+ normal).*?(?:\| [\d.]+ +){3}\|$"
+    assert len(re.findall(noise, page, re.MULTILINE)) == 6
+    assert "2 random right models: violated in 0," in page
+    assert len(re.findall(r"\| [01] of 1 +\|", page)) == 5

@@ -172,6 +172,12 @@ class Plain:
         }
 
 
+def test_a_tap_that_is_not_there_is_named() -> None:
+    found = examined(TestVerdicts.laws, seeds=2)
+    with pytest.raises(InputError, match=r"name='rigth': is no tap; see the table, e.g. right"):
+        found["rigth"]
+
+
 def test_what_says_nothing_is_named() -> None:
     found = ac.widths(Plain, expect={"*": 0})
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}

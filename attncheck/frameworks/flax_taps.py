@@ -1,0 +1,263 @@
+"""flax, linen and nnx: what every module makes, and the scores and weights of attention, tapped in its own forward."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from attncheck._lib.errors import refuse
+from attncheck._lib.streams import stream
+from attncheck.frameworks._jax import on_cpu
+from attncheck.frameworks.binding import FloatArray, in_words, parameters_of
+from attncheck.frameworks.seen import Seen
+from attncheck.scaling.taps import Tap
+
+# Sequences of a batch and positions of each, where inputs are drawn.
+_BATCH, _POSITIONS = 4, 16
+_OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlaxModels:
+    """Modules of flax of any width.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(width)`` returns a module of linen; ``build(width, rngs)`` one of nnx.
+    inputs : callable, optional
+        ``inputs(width, rng)`` returns an array, or a tuple of them; standard normal vectors of the width by default.
+    call : callable, optional
+        ``call(module, *inputs)`` returns the outputs.
+    optimizer : callable, optional
+        ``optimizer(parameters)`` returns a transformation of optax. It may depend on the shapes of parameters.
+    loss : callable, optional
+        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
+    """
+
+    build: Callable[..., Any]
+    inputs: Callable[..., Any] | None = None
+    call: Callable[..., Any] | None = None
+    optimizer: Callable[..., Any] | None = None
+    loss: Callable[..., Any] | None = None
+    _steps: dict[int, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False)
+
+    def make(self, width: int, seed: int) -> FlaxModel:
+        """Return a module of this width with its inputs."""
+        rng = stream(seed, "inputs", width)
+        drawn = in_words("inputs", self.inputs or _vectors, width, rng)
+        given = tuple(_given(each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
+        call = self.call or _called
+        with on_cpu():
+            if "rngs" in parameters_of(self.build):
+                form: _Form = _NNX(call, in_words("build", self.build, width, rngs=nnx.Rngs(jax.random.key(seed))))
+            else:
+                form = _Linen(call, in_words("build", self.build, width), seed, given)
+        return FlaxModel(self, width, form, given, rng)
+
+
+@dataclasses.dataclass(eq=False)
+class FlaxModel:
+    """One module with its inputs."""
+
+    models: FlaxModels
+    width: int
+    form: _Form
+    given: tuple[Any, ...]
+    rng: np.random.Generator
+    _state: Any = None
+    _targets: Any = None
+
+    def taps(self) -> Mapping[str, Tap]:
+        """Run the module operation by operation; return what was made, by the names of modules."""
+        seen = Seen(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
+        with on_cpu(), jax.disable_jit(), _attention_seen(seen):
+            made = in_words("call", self.form.watched, seen, *self.given)
+        if _first(made) is None:
+            refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
+        seen.ends_with(id(_first(made)))
+        return seen.taps
+
+    def step(self) -> None:
+        """Take a step of the optimiser, compiled once for each width."""
+        assert self.models.optimizer is not None
+        with on_cpu():
+            if self._state is None:
+                transformation = in_words("optimizer", self.models.optimizer, self.form.parameters)
+                self._state = transformation.init(self.form.parameters)
+                outputs = _first(self.form.outputs(self.form.parameters, *self.given))
+                self._targets = jax.numpy.asarray(self.rng.standard_normal(outputs.shape), outputs.dtype)
+                compiled = functools.partial(jax.jit, functools.partial(self._stepped, transformation))
+                self.models._steps.setdefault(self.width, compiled())
+            step = self.models._steps[self.width]
+            made = in_words("loss", step, self.form.parameters, self._state, self._targets, *self.given)
+            self.form.parameters, self._state = made
+
+    def _stepped(self, transformation: Any, parameters: Any, state: Any, targets: Any, *given: Any) -> tuple[Any, Any]:
+        def loss(each: Any) -> Any:
+            outputs = _first(self.form.outputs(each, *given))
+            own = self.models.loss
+            return ((outputs - targets) ** 2).mean() if own is None else own(outputs, *given)
+
+        changes, state = transformation.update(jax.grad(loss)(parameters), state, parameters)
+        return optax.apply_updates(parameters, changes), state
+
+
+class _Linen:
+    """A module of linen with its variables."""
+
+    def __init__(self, call: Callable[..., Any], module: Any, seed: int, given: tuple[Any, ...]) -> None:
+        self._call, self._module = call, module
+        variables = in_words("call", nn.init(call, module), jax.random.PRNGKey(seed), *given)
+        self.parameters = variables["params"]
+        self._others = {name: each for name, each in variables.items() if name != "params"}
+
+    def outputs(self, parameters: Any, *given: Any) -> Any:
+        """Return the outputs."""
+        return nn.apply(self._call, self._module)({"params": parameters, **self._others}, *given)
+
+    def watched(self, seen: Seen, *given: Any) -> Any:
+        """Return the outputs, with all modules seen."""
+
+        def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            if context.method_name != "__call__":
+                return method(*args, **kwargs)
+            seen.begins(".".join(context.module.path))
+            made = method(*args, **kwargs)
+            _told(seen, context.module, made, args)
+            return made
+
+        with nn.intercept_methods(intercept):
+            return self.outputs(self.parameters, *given)
+
+
+class _NNX:
+    """A module of nnx, whose parameters are replaced."""
+
+    def __init__(self, call: Callable[..., Any], module: Any) -> None:
+        module.eval()
+        self._call = call
+        self._structure, self.parameters, self._others = nnx.split(module, nnx.Param, ...)
+
+    def outputs(self, parameters: Any, *given: Any) -> Any:
+        """Return the outputs."""
+        return self._call(nnx.merge(self._structure, parameters, self._others), *given)
+
+    def watched(self, seen: Seen, *given: Any) -> Any:
+        """Return the outputs, with all modules seen."""
+        module = nnx.merge(self._structure, self.parameters, self._others)
+        found = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
+        names = {id(node): ".".join(map(str, path)) for path, node in found}
+        with contextlib.ExitStack() as stack:
+            for kind in {type(node) for _, node in found}:
+                if "__call__" in dir(kind):
+                    stack.enter_context(_replaced(kind, "__call__", _telling(kind.__call__, names, seen)))
+            return self._call(module, *given)
+
+
+_Form = _Linen | _NNX
+
+
+def _telling(own: Callable[..., Any], names: Mapping[int, str], seen: Seen) -> Callable[..., Any]:
+    """Return the call of a class of modules, which tells what it makes."""
+
+    @functools.wraps(own)
+    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(module) not in names:
+            return own(module, *args, **kwargs)
+        seen.begins(names[id(module)])
+        made = own(module, *args, **kwargs)
+        _told(seen, module, made, args)
+        return made
+
+    return called
+
+
+def _told(seen: Seen, module: Any, made: Any, args: Any) -> None:
+    array, entered = _first(made), _first(args)
+    values = None if array is None else _numbers(array)
+    seen.ends(module, values, id(array), array, None if entered is None else _numbers(entered))
+
+
+@contextlib.contextmanager
+def _replaced(place: Any, name: str, function: Any) -> Iterator[None]:
+    own = getattr(place, name)
+    had = name in vars(place)
+    setattr(place, name, function)
+    try:
+        yield
+    finally:
+        if had:
+            setattr(place, name, own)
+        else:
+            delattr(place, name)
+
+
+@contextlib.contextmanager
+def _attention_seen(seen: Seen) -> Iterator[None]:
+    """Tap softmax of JAX and of flax, and have attention of JAX, which has one of its own, call it."""
+
+    def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(axis, int):
+            seen.softmax(_numbers(x), axis % x.ndim - x.ndim)
+        return _OWN_SOFTMAX(x, axis, *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for place in (jax.nn, nn, nnx):
+            if hasattr(place, "softmax"):
+                stack.enter_context(_replaced(place, "softmax", softmax))
+        stack.enter_context(_replaced(jax.nn, "dot_product_attention", _attention))
+        yield
+
+
+def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
+    """Return what attention of JAX does, (batch, positions, heads, head_dim), with a softmax that is seen."""
+    known = {"scale", "is_causal", "implementation"}
+    if query.ndim != 4 or any(each is not None for name, each in options.items() if name not in known):
+        return _OWN_ATTENTION(query, key, value, bias, mask, **options)
+    repeats = query.shape[2] // key.shape[2]
+    key, value = (jax.numpy.repeat(each, repeats, axis=2) for each in (key, value))
+    scale = options.get("scale") or query.shape[-1] ** -0.5
+    scores = jax.numpy.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    scores = scores if bias is None else scores + bias
+    shown = jax.numpy.ones(scores.shape[-2:], dtype=bool)
+    shown = jax.numpy.tril(shown) if options.get("is_causal") else shown
+    shown = shown if mask is None else shown & mask
+    weights = jax.nn.softmax(jax.numpy.where(shown, scores, -jax.numpy.inf), axis=-1)
+    return jax.numpy.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+def _vectors(width: int, rng: np.random.Generator) -> FloatArray:
+    return rng.standard_normal((_BATCH, _POSITIONS, width))
+
+
+def _called(module: Any, *given: Any) -> Any:
+    if isinstance(module, nnx.MultiHeadAttention) and module.decode is None:
+        return module(*given, decode=False)
+    return module(*given)
+
+
+def _given(drawn: Any) -> Any:
+    array = np.asarray(drawn)
+    if array.dtype.kind not in "fiub":
+        refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
+    return jax.numpy.asarray(array, np.float32 if array.dtype.kind == "f" else None)
+
+
+def _first(made: Any) -> Any:
+    """Return the first array of real numbers in what a module takes or makes, None where there is none."""
+    arrays = (each for each in jax.tree_util.tree_leaves(made) if isinstance(each, jax.Array))
+    return next((each for each in arrays if jax.numpy.issubdtype(each.dtype, jax.numpy.floating)), None)
+
+
+def _numbers(array: Any) -> FloatArray:
+    return np.asarray(array, dtype=np.float64)

@@ -1,0 +1,103 @@
+"""Models of flax over widths: linen and nnx show the same taps, and changes are those of the optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+
+pytest.importorskip("flax")
+
+import flax.linen as nn
+import jax
+import optax
+from flax import nnx
+
+from attncheck.frameworks.flax_taps import FlaxModels
+
+WIDTHS = (16, 32, 64, 128)
+
+
+class Linen(nn.Module):
+    width: int
+    causal: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        mask = nn.make_causal_mask(x[..., 0]) if self.causal else None
+        y = nn.MultiHeadDotProductAttention(num_heads=4, name="attention")(x, mask=mask)
+        return nn.Dense(8, name="head")(nn.LayerNorm(name="norm")(x + y))
+
+
+class Twin(nnx.Module):
+    def __init__(self, width: int, rngs: nnx.Rngs) -> None:
+        self.attention = nnx.MultiHeadAttention(4, width, rngs=rngs, decode=False)
+        self.norm, self.head = nnx.LayerNorm(width, rngs=rngs), nnx.Linear(width, 8, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.head(self.norm(x + self.attention(x)))
+
+
+def test_every_module_and_attention_is_tapped() -> None:
+    expected = [f"attention.{name}" for name in ("query", "key", "value", "scores", "weights", "out")]
+    for models in (FlaxModels(Linen), FlaxModels(Twin)):
+        taps = models.make(32, seed=0).taps()
+        assert list(taps) == [*expected, "norm", "head"]
+        assert [taps[name].kind for name in ("attention.scores", "norm", "head")] == ["scores", "norm", "output"]
+        q, k = (taps[f"attention.{name}"].values for name in ("query", "key"))
+        scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(8)
+        np.testing.assert_allclose(taps["attention.scores"].values, scores, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_masked_is_left_out() -> None:
+    scores = FlaxModels(lambda width: Linen(width, causal=True)).make(16, seed=0).taps()["attention.scores"].values
+    assert np.array_equal(np.isnan(scores[0, 0]), ~np.tril(np.ones((16, 16), dtype=bool)))
+
+
+def test_functions_of_jax_are_as_they_were() -> None:
+    own = jax.nn.softmax, jax.nn.dot_product_attention, nn.softmax, nnx.Linear.__call__
+    for build in (Linen, Twin):
+        FlaxModels(build).make(16, seed=0).taps()
+    assert own == (jax.nn.softmax, jax.nn.dot_product_attention, nn.softmax, nnx.Linear.__call__)
+
+
+@pytest.mark.parametrize("build", [lambda width: nn.Dense(1, use_bias=False), "nnx"], ids=["linen", "nnx"])
+def test_a_step_is_one_of_the_optimiser_on_the_same_batch(build: Any) -> None:
+    """Gradient descent on a linear map, by hand."""
+    inputs = np.random.default_rng(0).standard_normal((4, 8))
+
+    def of_nnx(width: int, rngs: nnx.Rngs) -> Any:
+        return nnx.Linear(width, 1, use_bias=False, rngs=rngs)
+
+    model = FlaxModels(
+        of_nnx if build == "nnx" else build,
+        inputs=lambda width, rng: inputs,
+        optimizer=lambda parameters: optax.sgd(0.1),
+        loss=lambda y, x: 0.5 * (y**2).sum(),
+    ).make(8, seed=0)
+    before = model.taps()["output"].values
+    for _ in range(2):
+        model.step()
+    step = np.eye(4) - 0.1 * inputs @ inputs.T
+    np.testing.assert_allclose(model.taps()["output"].values, step @ step @ before, rtol=1e-4, atol=1e-5)
+
+
+def test_right_and_wrong_models_are_told() -> None:
+    """Scores over √d, which the standard parametrisation has and μP has not."""
+    found = ac.widths(Linen, WIDTHS)
+    assert not found.violated
+    assert found["attention.query"].verdict == "consistent"
+    wrong = ac.widths(Twin, WIDTHS, {"scores": -0.5, "*": 0})
+    assert [row.name for row in wrong.violated] == ["attention.scores"]
+
+
+def test_changes_are_measured() -> None:
+    found = ac.widths(Linen, WIDTHS, "mup", optimizer=lambda parameters: optax.adam(1e-2), steps=1, seeds=4)
+    assert {row.steps for row in found.rows} == {0, 1}
+    # A learning rate of hidden matrices that does not fall: what they make moves as the width.
+    moved = next(row for row in found.rows if row.name == "attention.query" and row.steps)
+    assert moved.verdict == "violated"
+    assert moved.exponent == pytest.approx(1.0, abs=0.25)
