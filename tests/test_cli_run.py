@@ -26,6 +26,7 @@ from attncheck.commands.cli import main
 from attncheck.commands.collected import properties_folder
 from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read
 from attncheck.records.writer import Writer
+from attncheck.runs.earlier import set_aside
 
 pytest_plugins = ["pytester"]
 
@@ -70,8 +71,7 @@ def slow(layer, size, rng):
 
 for function in (small, shifted, crashing, killing, broken, slow):
     function.supports = one_number
-"""from attncheck.runs.earlier import set_aside
-
+"""
 
 
 @pytest.fixture(scope="module")
