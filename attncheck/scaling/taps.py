@@ -14,6 +14,7 @@ FloatArray = NDArray[np.float64]
 #: What a tap is: the output of a module, of a norm, of an embedding, or of the whole model; scores of attention, and
 #: the weights that these make.
 MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS = "module", "norm", "embedding", "output", "scores", "weights"
+#: All of them.
 KINDS = (MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS)
 #: So many units in the last place of what a tap sums are rounding.
 ULPS = 100.0
