@@ -28,8 +28,8 @@ if str(ROOT) not in sys.path:
 import attncheck as ac  # noqa: E402
 from attncheck._lib.measured import installed, spread, table  # noqa: E402
 from attncheck.evidence.budget import Budget  # noqa: E402
-from attncheck.evidence.looks import per_look_power  # noqa: E402
-from attncheck.scaling.exponents import exponents, power  # noqa: E402
+from attncheck.evidence.family import smallest_whole  # noqa: E402
+from attncheck.scaling.exponents import exponents  # noqa: E402
 
 FloatArray = NDArray[np.float64]
 
@@ -141,21 +141,23 @@ def false_alarms(taps: int) -> str:
     return table(("logarithms of sizes", "4 seeds", "8 seeds", "16 seeds"), rows)
 
 
-def powers() -> str:
+def powers(taps: int) -> str:
     """Return the table of seeds with which an exponent that is 1/2 off is violated with 99%, and those that decide."""
-    from attncheck.evidence.family import smallest_whole
-    from attncheck.scaling.exponents import seeds_needed
-
-    wanted = per_look_power(0.99, power_fourth=0.0)
     rows = []
     for deviation in (0.02, 0.05, 0.1, 0.15, 0.3, 0.5):
+        n = np.array(WIDTHS, dtype=float)[:, None, None]
 
-        def sees(seeds: int, deviation: float = deviation) -> bool:
-            return seeds > 1 and power(0.4, deviation, WIDTHS, seeds, _LEVEL) >= wanted
+        def simulated(seeds: int, order: float, deviation: float = deviation, n: FloatArray = n) -> tuple[float, float]:
+            """Return the shares of intervals beyond the tolerance, and within."""
+            rng = np.random.default_rng([26, seeds])
+            logs = order * np.log(n) + deviation * rng.standard_normal((len(WIDTHS), seeds, taps // max(seeds, 20)))
+            found = exponents(logs, WIDTHS)
+            half = found.half_widths(_LEVEL)
+            return float(np.mean(found.values - half > 0.1)), float(np.mean(np.abs(found.values) + half < 0.1))
 
-        rows.append(
-            (f"{deviation:g}", str(smallest_whole(sees, 10_000)), str(seeds_needed(0.1, deviation, WIDTHS, _LEVEL)))
-        )
+        sees = smallest_whole(lambda seeds: seeds > 1 and simulated(seeds, 0.5)[0] ** 3 >= 0.99, 10_000)
+        decides = smallest_whole(lambda seeds: seeds > 1 and simulated(seeds, 0.0)[1] >= 0.9, 10_000)
+        rows.append((f"{deviation:g}", str(sees), str(decides)))
     return table(("standard deviation over seeds", "seeds to tell 1/2 apart", "seeds to decide"), rows)
 
 
@@ -218,8 +220,9 @@ def page(options: argparse.Namespace) -> str:
         f"The chance that a look is suspicious of an exponent that is right, over the level of {_LEVEL:.2g} (that of "
         f"{_TAPS} exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance. Three looks must be.\n",
         false_alarms(options.taps),
-        "\nSeeds a width and look, for a tolerance of 0.1.\n",
-        powers(),
+        "\nSeeds a width and look, for a tolerance of 0.1: with which three looks violate an exponent that is 1/2 off "
+        "with 99%, and an interval lies within with 90%.\n",
+        powers(options.taps),
         "\n## Right models\n",
         *right_lines(rows),
         "Widths 64 to 512 for random ones, at initialisation, and in μP after one and two steps of Adam too. Depth 1 "

@@ -169,7 +169,7 @@ def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: flo
     Examples
     --------
     >>> seeds_needed(0.1, 0.05, (64, 128, 256, 512, 1024), 1.4e-3)
-    10
+    11
     """
     weights = slope_weights(widths)
 
@@ -177,7 +177,7 @@ def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: flo
         if seeds < 2:
             return False
         error, freedom = _planned(weights, spread, seeds)
-        return (float(quantile(level, freedom)) + float(special.ndtri(_SURELY))) * error <= margin
+        return (float(quantile(level, freedom)) + float(special.ndtri(0.5 + 0.5 * _SURELY))) * error <= margin
 
     return smallest_whole(decides, _MOST_SEEDS) if margin > 0.0 else None
 
