@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
-from attncheck.checks.functionals import FUNCTIONALS, Functional
+from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
@@ -132,7 +132,7 @@ CHECKS = (
         null="log Σ y² has the law of the exact reading, which is not that of the Gaussian of the same covariance",
         departure=Departure(
             "the Gaussian of the same covariance in place of the hierarchical law",
-            lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, 2)),
+            lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),
         ),
         reads="Kolmogorov distance of log Σ y² from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=_ENERGY.unit),

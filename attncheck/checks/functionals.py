@@ -11,17 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.rotation import two_neurons
+from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import input_covariance
 
 FloatArray = NDArray[np.float64]
 
+#: Neurons of the outputs that sizes are of: more tell little more, and each costs as much as the first.
+NEURONS = 8
 # Squared differences of logarithms that single precision may make of equal numbers.
 _ROUNDING = 1e-8
 # Eigenvalues of the inputs' covariance, over the largest one, below which scores lose their digits.
 _ALIKE = 1e-5
+# Squared differences of outputs, over their squares, below which single precision has lost them.
+_CANCELLED = 1e-10
 # Outputs below this share of their scale have lost digits in single precision.
 _UNDERFLOW = 1e-30
 _EQUAL = "all positions are equal"
@@ -89,9 +93,9 @@ def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) 
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
-    """Return the inputs of the neurons of `first_neurons`."""
+    """Return the inputs of the neurons of `two_neurons`."""
     assert arrays.inputs is not None
-    return two_neurons(arrays.inputs)
+    return neighbours(arrays.inputs, 2)
 
 
 def _gram(arrays: Arrays) -> FloatArray:
@@ -99,9 +103,14 @@ def _gram(arrays: Arrays) -> FloatArray:
     return arrays.input_gram
 
 
-def first_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of two neurons, as many as the reference has, all of them in turn."""
-    return two_neurons(arrays.outputs)
+def two_neurons(arrays: Arrays) -> FloatArray:
+    """Return the outputs of two neurons, (draws, s, 2), all of them in turn."""
+    return neighbours(arrays.outputs, 2)
+
+
+def several_neurons(arrays: Arrays) -> FloatArray:
+    """Return the outputs of as many neurons as the reference has, (draws, s, `NEURONS` or fewer), in turn."""
+    return neighbours(arrays.outputs, NEURONS)
 
 
 def _log_energy(values: FloatArray) -> FloatArray:
@@ -186,8 +195,23 @@ def _unequal_positions(layer: AttentionLayer, coordinates: int) -> str:
     return _EQUAL if layer.equal_inputs else _positions(layer, coordinates)
 
 
+def _positions_apart(layer: AttentionLayer, coordinates: int) -> str:
+    """Exclude layers whose positions are so much alike that single precision tells how their outputs differ."""
+    reason = _unequal_positions(layer, coordinates)
+    return reason or ("positions are alike but for rounding" if _alike_inputs(layer) else "")
+
+
 def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    return _floored(layer, _log_energy(first_neurons(arrays)))
+    return _floored(layer, _log_energy(several_neurons(arrays)))
+
+
+def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return log Σ (y - ȳ)², ȳ the mean over positions: sharper weights make positions differ more."""
+    y = several_neurons(arrays)
+    size = (y**2).sum(axis=(1, 2))
+    apart = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+    # What is left of nearly equal outputs is their rounding.
+    return _floored(layer, _log(np.maximum(apart, _CANCELLED * size)))
 
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
@@ -208,7 +232,7 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
-    whitened = np.asarray(np.linalg.solve(root, first_neurons(arrays)), dtype=np.float64)
+    whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
     # Where the outputs are too small for their digits, the weights are too.
     told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
     return np.where(told, _log_energy(whitened), 0.0)
@@ -293,22 +317,30 @@ FUNCTIONALS: tuple[Functional, ...] = (
         unit=1.0,
         of_weights=True,
     ),
-    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: first_neurons(a)[:, -1, 0]),
+    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: two_neurons(a)[:, -1, 0]),
     Functional(
         "output_positions",
         "the product of the outputs at the first and the last position",
         _OUTPUTS,
-        lambda layer, a: first_neurons(a)[:, 0, 0] * first_neurons(a)[:, -1, 0],
+        lambda layer, a: two_neurons(a)[:, 0, 0] * two_neurons(a)[:, -1, 0],
         _positions,
     ),
     Functional(
         "output_neurons",
         "the product of two neurons of the last output",
         _OUTPUTS,
-        lambda layer, a: first_neurons(a)[:, -1].prod(axis=-1),
+        lambda layer, a: two_neurons(a)[:, -1].prod(axis=-1),
         _coordinates,
     ),
     Functional("output_energy", "log Σ y²", _OUTPUTS, _output_energy, unit=1.0),
+    Functional(
+        "output_contrast",
+        "log Σ (y - ȳ)², ȳ the mean of the outputs over positions",
+        _OUTPUTS,
+        _output_contrast,
+        _positions_apart,
+        unit=1.0,
+    ),
     Functional(
         "output_given_scores",
         "log Σ y² of outputs whitened by the weights that the scores give",
@@ -386,13 +418,13 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "input_output",
         "the sum of an input and an output of one neuron",
         _INPUTS | _OUTPUTS,
-        lambda layer, a: _inputs(a)[:, 0, 0] + first_neurons(a)[:, -1, 0],
+        lambda layer, a: _inputs(a)[:, 0, 0] + two_neurons(a)[:, -1, 0],
     ),
     Functional(
         "input_output_squares",
         "x² y² of one neuron",
         _INPUTS | _OUTPUTS,
-        lambda layer, a: (_inputs(a)[:, -1, 0] * first_neurons(a)[:, -1, 0]) ** 2,
+        lambda layer, a: (_inputs(a)[:, -1, 0] * two_neurons(a)[:, -1, 0]) ** 2,
     ),
     Functional(
         "input_score_squares",

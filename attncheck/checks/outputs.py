@@ -14,7 +14,7 @@ from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixtu
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.portraits import against_limit
 from attncheck.checks.reference import Reference
-from attncheck.checks.rotation import two_neurons
+from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import one_position, tied
 from attncheck.evidence.families import Count, Smooth, Uniform
@@ -91,7 +91,7 @@ def _exceedances(multiple: float) -> Check:
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         std = tail_law(sample.layer, last_position(sample.layer)).std
-        return int((np.abs(two_neurons(sample.outputs)[:, -1, 0]) > multiple * std).sum()), len(sample)
+        return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > multiple * std).sum()), len(sample)
 
     return Check(
         name=f"outputs.tail_{multiple:g}",
