@@ -19,13 +19,13 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import NO_PROGRAMS
-from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.requirements import linear
 from attncheck.readings import Reading, simulate
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier

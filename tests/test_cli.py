@@ -327,7 +327,7 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAM_FAULTS)
 def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: str) -> None:
     said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
-    assert f"what: {fault.what} seen by: {', '.join(fault.seen_by)} try:" in said
+    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(fault.seen_by)} try:" in said
     assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
 
 

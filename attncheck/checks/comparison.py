@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
+from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, Reference
@@ -87,7 +88,8 @@ def _exactness(functional: Functional) -> Check:
         measure=measure,
         hint=_HINTS.get(functional.needs) or _HINTS[_sides(functional)],
         also=functools.partial(_also, functional),
-        excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        requires=functional.requires,
+        excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
         of_weights=functional.of_weights,

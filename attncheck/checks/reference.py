@@ -51,7 +51,7 @@ class Reference:
         wanted = [
             f
             for f in FUNCTIONALS
-            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.layer, coordinates)
+            if (self.wanted is None or f.name in self.wanted) and f.applies(self.layer, coordinates)
         ]
         parts: dict[str, list[FloatArray]] = {functional.name: [] for functional in wanted}
         size = RATIO * self.size
