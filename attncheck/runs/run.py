@@ -11,6 +11,7 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.imports import source_of
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of, property_key
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
@@ -125,7 +126,13 @@ class Run:
         )
         if resume is None:
             return run
-        fields = {"seed": run.seed, "profile": profile, "false_alarm": chance, "subject": run.subject.name}
+        fields = {
+            "seed": run.seed,
+            "profile": profile,
+            "false_alarm": chance,
+            "subject": run.subject.name,
+            "source": source_of(run.subject.name),
+        }
         return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
     def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
