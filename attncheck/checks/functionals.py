@@ -192,7 +192,7 @@ def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
     """Return log Σ y², not below where single precision underflows: sigmoid weights may be as small as that."""
-    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.hidden_std
+    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.input_scale
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 
@@ -233,7 +233,7 @@ def _softmax(layer: AttentionLayer, coordinates: int) -> str:
 def linear(layer: AttentionLayer) -> bool:
     """Return whether x = h + e for all that can be seen."""
     clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.hidden_std
-    return layer.activation in ("clip", "identity") and not clipped
+    return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
 def _regular(layer: AttentionLayer, coordinates: int) -> str:

@@ -49,6 +49,8 @@ def _far_probability(setting: Setting) -> float:
 
 def _saturated(setting: Setting) -> str:
     layer = setting.layer
+    if layer.norm:
+        return "the inputs are normalised"
     bounded = layer.activation in ("tanh", "erf") and 1.0 - _far_value(layer) < 1e-4
     if bounded or (layer.activation == "clip" and layer.clip <= _FAR * layer.hidden_std):
         return "the activation hides how far inputs reach"

@@ -75,7 +75,7 @@ def _may_vanish(setting: Setting) -> str:
 
 
 def _score_scale(layer: AttentionLayer) -> float:
-    return layer.query_std * layer.key_std * layer.hidden_std**2
+    return layer.query_std * layer.key_std * layer.input_scale**2
 
 
 def _underflows(setting: Setting) -> str:

@@ -14,6 +14,7 @@ from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, independent
 from attncheck.faults.wrong_scales import Misread
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import normalised
 from attncheck.simulators.collapsed import draw_hidden, draw_positions
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
@@ -52,6 +53,8 @@ def _visible_tied(layer: AttentionLayer) -> bool | str:
 
 
 def _visible_relu(layer: AttentionLayer) -> bool | str:
+    if layer.norm:
+        return "the inputs are normalised"
     return layer.activation == "relu" or "the inputs of this layer are no relu"
 
 
@@ -94,7 +97,8 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
     phi = nonlinearity.from_layer(layer)
-    values, scores = (independent(layer, phi(hidden + draw_positions(layer, size, rng)), rng) for _ in range(2))
+    drawn = (normalised(layer.norm, phi(hidden + draw_positions(layer, size, rng))) for _ in range(2))
+    values, scores = (independent(layer, inputs, rng) for inputs in drawn)
     return Literal().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
