@@ -96,7 +96,7 @@ class AttentionLayer:
         are not turned. Only with an even `head_dim`, and not with `tied_query_key`. Which neurons make a plane, halves
         (Llama) or neighbours (GPT-J), changes no law. Inputs are as they are: `position_std` is of these.
     norm : {"rms", "layer"} or None
-        The inputs are x^i = norm(φ(h^i + e^i)): "rms" divides by √(|x|²/n), "layer" takes the mean over neurons off
+        The inputs are x^i = norm(φ(h^i + e^i)): "rms" divides by ‖x‖/√n, "layer" takes the mean over neurons off
         before. Without gain and bias, as at initialisation, and with 0 for what is 0, or constant under "layer".
         None: x^i = φ(h^i + e^i). A simulator that is handed inputs is handed what is not normalised yet.
 

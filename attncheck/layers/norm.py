@@ -1,6 +1,6 @@
 """Normalised vectors: RMS norm and layer norm of one position, and what they make of Gram matrices and kernels.
 
-RMS norm divides a vector by √(|x|²/n), layer norm takes the mean over neurons off before. Both are functions of inner
+RMS norm divides a vector by ‖x‖/√n, layer norm takes the mean over neurons off before. Both are functions of inner
 products of the vectors, and of the vector of ones for layer norm: with G = X Xᵀ/n and m the means over neurons,
 
     Ĝ_ij = C_ij/√(C_ii C_jj),   C = G for RMS norm, G - m mᵀ for layer norm,
