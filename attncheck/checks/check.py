@@ -71,7 +71,8 @@ class Setting:
     @property
     def input_rank(self) -> int:
         """The rank that X has with probability one, or nearly so."""
-        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, self.layer.width)
+        directions = self.layer.width - (self.layer.norm == "layer")
+        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, directions)
 
     @property
     def head_rank(self) -> int:

@@ -14,7 +14,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Uniform
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.requirements import OfLayer, linear
+from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 
 FloatArray = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def _reaching(layer: AttentionLayer) -> bool:
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
 
 
-_REACHING = OfLayer(
+_REACHING = PLAIN_INPUTS & OfLayer(
     "an activation that shows how far inputs reach", _reaching, "the activation hides how far inputs reach"
 )
 

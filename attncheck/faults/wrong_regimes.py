@@ -13,12 +13,14 @@ from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, independent
 from attncheck.faults.wrong_scales import Misread
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import (
     CAUSAL,
     LINEAR_ATTENTION,
     LOW_RANK,
     ONE_POSITION,
     OVER_N,
+    PLAIN_INPUTS,
     POSITION_VECTORS,
     RELU_INPUTS,
     SMALL_HEADS,
@@ -76,7 +78,8 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
     phi = nonlinearity.from_layer(layer)
-    values, scores = (independent(layer, phi(hidden + draw_positions(layer, size, rng)), rng) for _ in range(2))
+    drawn = (normalised(layer.norm, phi(hidden + draw_positions(layer, size, rng))) for _ in range(2))
+    values, scores = (independent(layer, inputs, rng) for inputs in drawn)
     return Literal().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
@@ -132,7 +135,7 @@ FAULTS = (
     Fault(
         "centred_relu",
         "the mean of relu is taken off the inputs",
-        RELU_INPUTS,
+        RELU_INPUTS & PLAIN_INPUTS,
         Literal(project=_centred),
     ),
     Fault(

@@ -24,7 +24,7 @@ OfLayer = Requirement[AttentionLayer]
 def linear(layer: AttentionLayer) -> bool:
     """Return whether x = h + e for all that can be seen."""
     clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.hidden_std
-    return layer.activation in ("clip", "identity") and not clipped
+    return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
 def _told_apart(layer: AttentionLayer) -> bool:
@@ -117,6 +117,7 @@ LINEAR_ATTENTION = OfLayer(
     "linear attention", lambda layer: layer.attention_map == "linear", "the layer declares no linear attention"
 )
 
+PLAIN_INPUTS = OfLayer("inputs that are not normalised", lambda layer: layer.norm is None, "the inputs are normalised")
 LINEAR_INPUTS = OfLayer("inputs that do not saturate", linear, "inputs that saturate may come again")
 RELU_INPUTS = OfLayer("relu inputs", lambda layer: layer.activation == "relu", "the inputs of this layer are no relu")
 REGULAR_SCORES = OfLayer(

@@ -71,6 +71,8 @@ class AttentionStack:
         if self.layer.rotary_base is not None:
             problem = "turns queries and keys, which the program of a stack cannot say"
             refuse("layer.rotary_base", self.layer.rotary_base, problem, "leave it out, or take a single layer")
+        if self.layer.norm:
+            refuse("layer.norm", self.layer.norm, "is not known of stacks", "leave it out, or take a single layer")
         depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
         if depth > _DEEPEST:
             refuse("depth", depth, f"must be at most {_DEEPEST}", "pass the number of layers, e.g. depth=3")
