@@ -21,8 +21,12 @@ from attncheck.faults.named import NAMED_BY
 from attncheck.faults.wrong_scales import Misread
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
+from attncheck.looks.examine import run_unit
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost, Plan
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.looks.unit import Cost, Plan, Unit, observe, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed

@@ -19,10 +19,12 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.looks.examples import draw_examples, program_anchors
+from attncheck.looks.plan import Cost
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
+from attncheck.looks.result import violated
 from attncheck.looks.stand_ins import stand_in
-from attncheck.looks.unit import Cost, Unit, violated
+from attncheck.looks.unit import Unit
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool

@@ -20,8 +20,11 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.normal import Association
 from attncheck.evidence.summaries import Score
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]

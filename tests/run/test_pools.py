@@ -18,6 +18,7 @@ from attncheck._lib.executors import pool as pool_of_processes
 from attncheck.evidence.summaries import Score, to_record
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import ProgramCase
+from attncheck.looks.plan import Cost
 from attncheck.looks.pools import (
     ALL,
     POOLS,
@@ -30,7 +31,6 @@ from attncheck.looks.pools import (
     repeat_pool,
     take,
 )
-from attncheck.looks.unit import Cost
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
 from attncheck.subject import collapsed
