@@ -242,9 +242,11 @@ class TestFormed:
     def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
         from attncheck.layers.features import FEATURES
 
+        # No run draws rotary layers by itself: where a subject is such layers, they are all together.
+        drawn = set(FEATURES) - {"rotary positions"}
         alone = [features[0] for features in POOLS.values() if len(features) == 1]
-        assert sorted(alone) == sorted(FEATURES)
-        assert {feature for features in POOLS.values() for feature in features} == set(FEATURES)
+        assert sorted(alone) == sorted(drawn)
+        assert {feature for features in POOLS.values() for feature in features} == drawn
         assert ALL not in POOLS
 
 
