@@ -20,6 +20,7 @@ from attncheck.scaling.taps import Models, Tap, as_tap
 _MODELS = {
     "torch": "attncheck.frameworks.torch_taps:TorchModels",
     "flax": "attncheck.frameworks.flax_taps:FlaxModels",
+    "keras": "attncheck.frameworks.keras_taps:KerasModels",
 }
 _STEPS = 2
 
@@ -47,9 +48,9 @@ def widths(
     Parameters
     ----------
     build : callable, AttentionLayer, AttentionStack or Program
-        ``build(width)`` returns a freshly initialised module of torch or of flax.linen; ``build(width, rngs)`` one of
-        flax.nnx; ``build(width, rng)`` an object with a method ``taps()``, which returns arrays by name, and with
-        ``step()`` where changes are measured. A layer, stack or program of attncheck is
+        ``build(width)`` returns a freshly initialised module of torch, of flax.linen or of keras;
+        ``build(width, rngs)`` one of flax.nnx; ``build(width, rng)`` an object with a method ``taps()``, which returns
+        arrays by name, and with ``step()`` where changes are measured. A layer, stack or program of attncheck is
         sampled at all widths.
     widths : sequence of int
         At least three.
