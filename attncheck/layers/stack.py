@@ -11,13 +11,13 @@ from typing import Any, Self
 from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
-from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, AttentionLayer
+from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, NORMS, AttentionLayer, Norm
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import StackProgram, expand_layers
 
 #: The most layers: their lines are all written out, and kernels of every layer held.
 _DEEPEST = 1_000
-_FIELDS = ("layer", "depth", "activations", "residual")
+_FIELDS = ("layer", "depth", "activations", "residual", "post_norm")
 _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip', 'relu')"
 
 
@@ -29,6 +29,9 @@ class AttentionStack:
     x^{(l)} = φ_l(z^{(l)}) and makes y^{(l)} of it, with matrices of its own. The next stream is z^{(l+1)} = y^{(l)}, or
     z^{(l)} + y^{(l)} with `residual`. The output is the last stream. One layer without `residual` is an
     `AttentionLayer`.
+
+    A `norm` of `layer` is what transformers call pre-norm: each layer reads x^{(l)} = norm(φ_l(z^{(l)})), and the stream
+    itself is not normalised. With `post_norm` it is, after each sum: z^{(l+1)} = norm(z^{(l)} + y^{(l)}).
 
     The paper's theorem ends before the scores of a second layer: what `attncheck.limit` returns for two layers or
     more is a conjecture.
@@ -44,6 +47,8 @@ class AttentionStack:
         None: that of `layer`.
     residual : bool
         Whether a layer adds to the stream or replaces it.
+    post_norm : {"rms", "layer"} or None
+        How each stream after the first is normalised, position by position and without gain.
 
     Raises
     ------
@@ -64,6 +69,7 @@ class AttentionStack:
     depth: int
     activations: str | Sequence[str] | None = None
     residual: bool = False
+    post_norm: Norm | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.layer, AttentionLayer):
@@ -71,8 +77,6 @@ class AttentionStack:
         if self.layer.rotary_base is not None:
             problem = "turns queries and keys, which the program of a stack cannot say"
             refuse("layer.rotary_base", self.layer.rotary_base, problem, "leave it out, or take a single layer")
-        if self.layer.norm:
-            refuse("layer.norm", self.layer.norm, "is not known of stacks", "leave it out, or take a single layer")
         depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
         if depth > _DEEPEST:
             refuse("depth", depth, f"must be at most {_DEEPEST}", "pass the number of layers, e.g. depth=3")
@@ -88,6 +92,10 @@ class AttentionStack:
             refuse(
                 "residual", self.residual, "must be a boolean", "pass True to add to the stream, False to replace it"
             )
+        if self.post_norm is not None:
+            object.__setattr__(self, "post_norm", check_choice("post_norm", self.post_norm, NORMS))
+        if self.post_norm == "layer" and self.width == 1:
+            refuse("post_norm", self.post_norm, "leaves nothing of one neuron", "use width=2 or more, or 'rms'")
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "activations", names)
 
@@ -134,7 +142,10 @@ class AttentionStack:
         return self.replace(layer=self.layer.replace(width=width))
 
     def expand(self) -> StackProgram:
-        """Return the Netsor program of the stack, every layer with matrices of its own."""
+        """Return the Netsor program of the stack, every layer with matrices of its own.
+
+        It says nothing of norms, which are no functions of each neuron alone: whoever draws it normalises vectors.
+        """
         return expand_layers(self.layers, self.residual)
 
     def coverage(self) -> Coverage:
@@ -151,7 +162,8 @@ class AttentionStack:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types; `from_dict` gives the stack back."""
         fields = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
-        return {**fields, "layer": self.layer.to_dict()}
+        norm = {"post_norm": self.post_norm} if self.post_norm else {}
+        return {**fields, **norm, "layer": self.layer.to_dict()}
 
     @property
     def key(self) -> str:
@@ -195,7 +207,8 @@ class AttentionStack:
             parts.append("/".join(words))
         if "clip" in names and self.layer.clip != DEFAULT_CLIP:
             parts.append(f"clip={self.layer.clip}")
-        parts += ["residual"] * self.residual + ["(conjecture)"] * (self.depth > 1)
+        parts += ["residual"] * self.residual + [f"post_norm={self.post_norm}"] * bool(self.post_norm)
+        parts += ["(conjecture)"] * (self.depth > 1)
         return " ".join(parts)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.layers.program import Step
+from attncheck.layers.norm import normalised
+from attncheck.layers.program import Node, Step
 from attncheck.layers.program.extent import Entries, entries_of
 from attncheck.layers.stack import AttentionStack
 from attncheck.layers.stack_program import StackProgram
@@ -30,9 +31,9 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
-        inputs = nonlinearity.from_layer(layer)(stream)
+        inputs = normalised(layer.norm, nonlinearity.from_layer(layer)(stream))
         streams.append(stream[..., :coordinates].copy())
-        if k == stack.depth:
+        if k == stack.depth and not stack.post_norm:  # a norm takes all neurons
             drawn = attend(layer, inputs, coordinates, rng)
             assert drawn.input_gram is not None
             outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores
@@ -42,10 +43,11 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
             made, _, values = draw_heads(layer, size, root.shape[-1], rng).of(layer, root)
             outputs = gram_root(output_covariance(layer, made, values)) @ rng.standard_normal(stream.shape)
         stream = stream[..., : outputs.shape[-1]] + outputs if stack.residual else outputs
+        stream = normalised(stack.post_norm, stream)
         scores.append(made)
         grams.append(gram)
     return StackDraws(
-        outputs=stream,
+        outputs=stream[..., :coordinates].copy(),
         scores=np.stack(scores, axis=1),
         streams=np.stack(streams, axis=1),
         grams=np.stack(grams, axis=1),
@@ -68,7 +70,14 @@ def draw_stack_program(
     """Draw a stack by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
     expansion, steps = _plan(stack)
     keep = {node for layer in expansion.layers for node in layer.inputs}
-    values = interpret(steps, stack.width, size, coordinates, keep, multiplier(stack.width, rng), rng)
+    norms: dict[Node, Callable[[FloatArray], FloatArray]] = {}
+    if stack.layer.norm:
+        norms |= dict.fromkeys(keep, functools.partial(normalised, stack.layer.norm))
+    if stack.post_norm:
+        after = [node for stream in expansion.streams[1:] for node in stream]
+        norms |= dict.fromkeys(after, functools.partial(normalised, stack.post_norm))
+    multiply = multiplier(stack.width, rng)
+    values = interpret(steps, stack.width, size, coordinates, keep | set(norms), multiply, rng, normalise=norms)
     inputs = np.stack([values.stack(layer.inputs) for layer in expansion.layers], axis=1)
     streams = np.stack([values.stack(nodes, coordinates) for nodes in expansion.streams], axis=1)
     shape = (size, stack.num_heads, stack.seq_len, stack.seq_len)
@@ -84,7 +93,8 @@ def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
     """Bound the float64 entries that one draw without matrices works on."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
-    return 6 * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
+    neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm)
+    return neurons * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
 
 
 def literal_entries(stack: AttentionStack) -> Entries:

@@ -22,6 +22,7 @@ from attncheck._lib.errors import check_draws, check_position, check_whole, refu
 from attncheck._lib.memory import DEFAULT_MEMORY, check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import normalised, normalised_change, with_ones
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
 from attncheck.simulators.linalg import lower_root
@@ -200,6 +201,9 @@ def check_stack(stack: Any) -> AttentionStack:
 def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[int, int]:
     """Return the position and the size, or raise `InputError`."""
     check_stack(stack)
+    if stack.post_norm:
+        problem = "leaves one position standard normal in the limit, whatever was before it"
+        refuse("post_norm", stack.post_norm, problem, "compare Gram matrices of attncheck.simulate, or leave it out")
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
     return check_position("position", position, stack.seq_len), size
@@ -329,7 +333,14 @@ class _Walk:
     def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
         """Return the covariance of a layer's outputs given all before, and what makes it differ from the limit."""
         phi, s, nu = nonlinearity.from_layer(layer), layer.seq_len, layer.head_width
-        gram, twin = (x @ x.swapaxes(-1, -2) / layer.width for x in (phi(self._stream), phi(self._twin)))
+        ours, theirs = normalised(layer.norm, phi(self._stream)), phi(self._twin)
+        gram = ours @ ours.swapaxes(-1, -2) / layer.width
+        if layer.norm:  # to first order, so that what finite width adds is of mean 0
+            moved = with_ones("layer", theirs)
+            moved = moved @ moved.swapaxes(-1, -2) / layer.width
+            twin = normalised_change(layer.norm, self._limit.kernels[:, k], self._limit.means[:, k], moved)
+        else:
+            twin = theirs @ theirs.swapaxes(-1, -2) / layer.width
         heads = draw_heads(layer, len(gram), s, self._rng)
         heads = dataclasses.replace(heads, scores=self._normals[:, k, ..., : heads.scores.shape[-1]])
         scores, _, values = heads.of(layer, lower_root(gram))

@@ -7,6 +7,9 @@ Given the scores of layers 1 to l, the stream z^{(l+1)} is Gaussian with the cov
 
 with A_a the attention weights of scores p^a that are Gaussian given K^{(l)}, Cov(p^a_ij, p^b_kl) =
 δ_ab σ_Q²σ_K² K_ik K_jl, so that p^a = σ_Qσ_K F N_a Fᵀ for a root F of K^{(l)} and independent standard normals N_a.
+
+What a norm makes of vectors is a function of averages over neurons, which are expectations in the limit. A norm before
+attention replaces K^{(l)} by what it makes of it (``layers.norm``), and one after the sum does the same to C^{(l+1)}.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import hidden_covariance, input_covariance
+from attncheck.layers.kernel import hidden_covariance, image_mean, input_covariance
+from attncheck.layers.norm import centred, normalised_gram
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
@@ -54,8 +58,14 @@ class Recursion:
         C^{(l)}, that of the output last.
     outputs : ndarray, shape (size, depth, s, s)
         S^{(l)}.
+    kernels : ndarray, shape (size, depth, s, s)
+        E[φ_l(z) φ_l(z)ᵀ], which is K^{(l)} where nothing is normalised before attention.
+    means : ndarray, shape (size, depth, s)
+        E φ_l(z) with layer norm before attention, else 0.
     roots : ndarray, shape (size, depth, s, s)
         F, lower triangular roots of K^{(l)}.
+    scales : ndarray, shape (size, depth, s)
+        What a norm after the sum divides the stream by; 1 without.
     scores : ndarray, shape (size, depth, num_heads, s, s)
         p of every layer.
     error : float
@@ -64,7 +74,10 @@ class Recursion:
 
     streams: FloatArray
     outputs: FloatArray
+    kernels: FloatArray
+    means: FloatArray
     roots: FloatArray
+    scales: FloatArray
     scores: FloatArray
     error: float
 
@@ -113,23 +126,46 @@ def recur(
     stream = np.broadcast_to(input_covariance(stack.layer), (len(normals), stack.seq_len, stack.seq_len))
     if lengths is not None:
         stream = stream + (share * lengths)[:, None, None] * hidden_covariance(stack.layer)
-    found: dict[str, list[FloatArray]] = {name: [] for name in ("streams", "outputs", "roots", "scores")}
+    names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores")
+    found: dict[str, list[FloatArray]] = {name: [] for name in names}
     found["streams"].append(stream)
     largest = 0.0
     for k, layer in enumerate(stack.layers):
         if averaged:
             stream = np.broadcast_to(stream.mean(axis=0), stream.shape)
-        kernel, error = image_kernels(nonlinearity.from_layer(layer), stream)
-        root = lower_root(kernel)
+        kernel, means, error = _read(layer, stream)
+        root = lower_root(normalised_gram(layer.norm, kernel, means))
         draws = _limit_heads(layer, normals[:, k], deviations[k] if deviations else None, share)
         made = root + share * (root @ deviations[k].root) if deviations else root
         scores, _, values = draws.of(layer, made)
         output = output_covariance(layer, scores, values)
         stream = output + stream if stack.residual else output
+        scale = np.ones(stream.shape[:-1])
+        if stack.post_norm:  # streams have no mean, which is all that tells layer norm from RMS norm
+            scale = np.sqrt(np.diagonal(stream, axis1=-2, axis2=-1))
+            stream = normalised_gram(stack.post_norm, stream, np.zeros_like(scale))
         largest = max(largest, error)
-        for name, value in (("streams", stream), ("outputs", output), ("roots", root), ("scores", scores)):
+        for name, value in zip(names, (stream, output, kernel, means, root, scale, scores), strict=True):
             found[name].append(value)
     return Recursion(**{name: np.stack(each, axis=1) for name, each in found.items()}, error=largest)
+
+
+def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Return E[φ(z)φ(z)ᵀ] and what E φ(z) layer norm takes off, of streams of given covariances, and a bound.
+
+    The bound is on the error of the entries of what a layer reads, normalised or not, relative to its diagonal.
+    """
+    phi = nonlinearity.from_layer(layer)
+    kernel, error = image_kernels(phi, stream)
+    own = np.diagonal(kernel, axis1=-2, axis2=-1)
+    if layer.norm is None:
+        return kernel, np.zeros_like(own), error
+    means = np.zeros_like(own)
+    if layer.norm == "layer":
+        means = image_mean(phi, np.diagonal(stream, axis1=-2, axis2=-1))
+    kept = np.diagonal(centred(layer.norm, kernel, means), axis1=-2, axis2=-1)
+    worse = np.divide(own, kept, out=np.ones_like(own), where=kept > 0).max(initial=1.0)
+    return kernel, means, 2.0 * float(worse) * error
 
 
 def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviations | None, share: float) -> HeadDraws:
