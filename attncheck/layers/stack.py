@@ -30,8 +30,8 @@ class AttentionStack:
     z^{(l)} + y^{(l)} with `residual`. The output is the last stream. One layer without `residual` is an
     `AttentionLayer`.
 
-    A `norm` of `layer` is what transformers call pre-norm: each layer reads x^{(l)} = norm(φ_l(z^{(l)})), and the stream
-    itself is not normalised. With `post_norm` it is, after each sum: z^{(l+1)} = norm(z^{(l)} + y^{(l)}).
+    A `norm` of `layer` is what transformers call pre-norm: each layer reads x^{(l)} = norm(φ_l(z^{(l)})), and the
+    stream itself is not normalised. With `post_norm` it is, after each sum: z^{(l+1)} = norm(z^{(l)} + y^{(l)}).
 
     The paper's theorem ends before the scores of a second layer: what `attncheck.limit` returns for two layers or
     more is a conjecture.
