@@ -159,7 +159,7 @@ def test_stacks_with_a_norm_before_attention_approach_their_limit_as_one_over_n(
 def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = PRE_LAYER.at_width(64)
     with_controls = difference_parts(stack, 2_000, last=True)[:, 0]
-    monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: f)
+    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", lambda f, c, fc, cc: f)
     without = difference_parts(stack, 2_000, last=True)[:, 0]
     assert with_controls.std(axis=0).mean() < 0.5 * without.std(axis=0).mean()
     error = np.sqrt((with_controls.var(axis=0) + without.var(axis=0)) / PARTS)
