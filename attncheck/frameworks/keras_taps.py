@@ -96,13 +96,17 @@ class KerasModel:
             seen.ends_with(id(_first(in_words("call", self.call, self.layer, *self.given))))
         return seen.taps
 
+    def weights(self) -> list[FloatArray]:
+        """Return the arrays of the layer."""
+        return [numbers_of(each) for each in self.layer.trainable_weights]
+
     def step(self) -> None:
         """Take a step of the optimiser."""
         self.optimizer.zero_grad()
         with generators_kept():
             outputs = _first(in_words("call", self.call, self.layer, *self.given))
-            in_words("loss", self.loss, outputs, *self.given).backward()
-        self.optimizer.step()
+            in_words("loss", lambda *given: self.loss(*given).backward(), outputs, *self.given)
+        in_words("optimizer", self.optimizer.step)
 
 
 def named_layers(layer: Any) -> list[tuple[str, Any]]:

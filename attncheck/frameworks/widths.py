@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
@@ -174,4 +176,13 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
         remedy = "return one, or take (width, rng) and return an object with a method taps()"
         refuse("build", made, f"is no module of {', '.join(_MODELS)}", remedy)
     models: Models = find(_MODELS[framework])(build, **functions)
+    _refuse_alike(build, models, narrowest[0])
     return models
+
+
+def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
+    """Refuse models that are the same for two seeds: they would be taken for independent ones."""
+    one, other = (models.make(width, seed).weights() for seed in (0, 1))
+    drawn = [np.ptp(each) > 0 for each in one if each.size]
+    if any(drawn) and all(map(np.array_equal, one, other)):
+        refuse("build", build, "makes one model whatever the seed", "let it draw from the framework's own generator")

@@ -108,7 +108,7 @@ def computed(description: Description, widths: Sequence[int]) -> Expectation:
     >>> print(*(expected(Place(name, "", kind, True), "init") for name, kind in _KINDS.items()))
     0 -0.5 0
     >>> from attncheck.programs import recurrent_attention
-    >>> print(computed(recurrent_attention(), (64, 128, 256))(Place("p1", "", SCORES, False), "init"))
+    >>> print(computed(recurrent_attention(), (64, 128, 256))(Place("p1,1", "", SCORES, False), "init"))
     0
     """
     if isinstance(description, AttentionLayer):
