@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.files import check_writable
 from attncheck.commands.inspecting import found_by
 from attncheck.frameworks.widths import widths as exponents_of
 from attncheck.report.widths import render_widths
@@ -25,6 +26,7 @@ def print_widths(
     page: Path | None,
 ) -> int:
     """Measure and print exponents. The arguments are those of `attncheck widths`, functions by their names."""
+    check_writable({"report": page})
     named: dict[str, Any] = {name: found_by(each, name) for name, each in functions.items() if each is not None}
     expected: Any = found_by(expect, "expect") if ":" in expect else expect
     found = exponents_of(found_by(build, "build"), widths, expected, **named, **options)
