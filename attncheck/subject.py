@@ -19,7 +19,6 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import NO_PROGRAMS
-from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
@@ -27,6 +26,7 @@ from attncheck.layers.case import Case, ProgramCase
 from attncheck.layers.norm import normalised
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.requirements import linear
 from attncheck.readings import Reading, simulate
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.direct import DirectMultiplier

@@ -16,8 +16,10 @@ from attncheck.checks.check import Setting
 from attncheck.layers.kernel import image_mean, input_kernel, input_moments
 from attncheck.layers.nonlinearity import clip, erf, relu, sigmoid, tanh
 from attncheck.layers.norm import normalised, normalised_change, normalised_gram, normalised_with_ones, with_ones
+from attncheck.looks.examine import run_unit
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Unit, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.paper.exact import score_mixture
 from attncheck.readings import Reading
 from attncheck.simulators.by_head import simulate_heads

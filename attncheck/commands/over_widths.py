@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,5 +30,8 @@ def print_widths(
     found = exponents_of(found_by(build, "build"), widths, expected, **named, **options)
     if page is not None:
         render_widths(found, build, page)
-    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) if as_json else found)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print(found.shown(red=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
     return ExitCode.of(str(found.verdict))
