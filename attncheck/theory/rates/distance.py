@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ from attncheck.theory.rates.inversion import CharacteristicGap
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate, gap_of
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.quadratic import ScoreSum
+from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import OtherWeights
 
-REFERENCES: tuple[str, ...] = ("limit", "infinite width")
+REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
 # Coordinates of vectors that the draws of the default size take for programs, and bounds on their number.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
 # Entries of literal matrices that the draws of the default size take for other weights, and the most draws.
@@ -74,8 +76,11 @@ def distance(
         The same seed gives the same digits.
     width : float, optional
         Another width than the layer's. ``math.inf`` together with a `head_dim`: the gap that stays.
-    reference : {"limit", "infinite width"}
-        The law that it is the distance from. They differ with a `head_dim`, which the second one keeps.
+    reference : {"limit", "infinite width", "scaled limit"}
+        The law that it is the distance from. The first two differ with a `head_dim`, which the second one keeps. The
+        third one is for numbers whose limit is 0, scores with ``score_scaling="1/n"`` and outputs if the map is linear
+        or relu too: √ν times the number, ν = n or head_dim, is held to the limit with 1/√n, which it has. From the
+        limit 0 itself "w1" is the mean size and falls as n^{-1/2}, "ks" and "tv" do not fall, "kl" is infinite.
     projection : sequence of float, optional
         Of a program: what each score is multiplied by in the sum, the largest from 1e-12 to 1e12 in size. By default 1.
     weights : str
@@ -110,6 +115,8 @@ def distance(
     if projection is not None:
         refuse("projection", projection, "is for programs", "leave it out, or pass position and key")
     marginal, infinite = _marginal(layer, of, position, key, width)
+    if reference == "scaled limit":
+        marginal = dataclasses.replace(marginal, layer=check_scaled(marginal.layer, of))
     layer = marginal.layer
     if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
         if isinstance(marginal, ScoreEntry):
@@ -122,7 +129,17 @@ def distance(
         chosen = FixedHeads(marginal)
     gap = gap_of(chosen, layer, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
+    if vanishes(layer, of) and chosen is marginal:
+        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)
     return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
+
+
+def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
+    """Return the layer with 1/√n of one whose numbers are 0 in the limit, or raise `InputError`."""
+    if not vanishes(layer, of):
+        remedy = 'leave it out, or pass a layer with score_scaling="1/n", and of="scores" or a linear or relu map'
+        refuse("reference", "scaled limit", "is for numbers whose limit is 0", remedy)
+    return restored(layer)
 
 
 def check_drawn(field: str, layer: AttentionLayer | Program, width: int, weights: str = GAUSSIAN) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.theory.limits.mixture import ScaleMixture
-from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
+from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation, bells, tails
 
 FloatArray = NDArray[np.float64]
 
@@ -34,6 +34,7 @@ class Gap:
     Attributes
     ----------
     limit : ScaleMixture
+        Where the limit is 0 that of the number divided by its scale, times the scale: see `vanishing`.
     deviation : Deviation
     """
 
@@ -71,6 +72,35 @@ class Gap:
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
         return value, standard_error(replicates)
+
+    def scaled(self, factor: float) -> Gap:
+        """Return the laws with variances multiplied by `factor` > 0."""
+        cells = Cells(factor * self.deviation.cells.variances)
+        return Gap(self.limit.scaled(factor), dataclasses.replace(self.deviation, cells=cells))
+
+    def from_zero(self, metric: str) -> tuple[float, float]:
+        """Return a distance of the law at finite width from a number that is always 0, and its error.
+
+        Every part of the law that is not 0 counts in full, half of it above 0: P(y ≠ 0)/2 for "ks", P(y ≠ 0) for "tv",
+        E|y| for "w1". The divergence is infinite, unless both are 0.
+        """
+        finite = 1.0 - self.limit.atom - self.deviation.atom()
+        if metric == "w1":
+            finite = self._mean_size + math.sqrt(2 / math.pi) * self.deviation.moment(0.5)
+        value, error = (0.5 if metric == "ks" else 1.0) * float(finite.mean()), standard_error(finite)
+        if metric == "kl":
+            return math.inf, 0.0
+        return value, 0.5 * error if metric == "ks" else error
+
+    def leading_from_zero(self, metric: str) -> tuple[float, float]:
+        """Return what `from_zero` is to leading order, with the error 0: no draws are taken of the limit."""
+        share = 1.0 - self.limit.atom
+        return {"ks": 0.5 * share, "tv": share, "w1": self._mean_size, "kl": math.inf}[metric], 0.0
+
+    @property
+    def _mean_size(self) -> float:
+        """E|y| of `limit`."""
+        return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
         """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""

@@ -21,10 +21,13 @@ from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
+from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import ERRORS, Gap, standard_error
-from attncheck.theory.rates.marginal import Marginal, OutputEntry
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
+Drawn = OutputEntry | ScoreEntry | FixedHeads
 
 # Entries of X that the draws of the default size take, and bounds on their number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
@@ -87,6 +90,9 @@ class FiniteWidthLaw(SymmetricLaw):
     their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
     infinite at narrow widths, and those of `cdf` and `pdf` where too few draws make what is there (see `cdf_error`).
 
+    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν y,
+    ν = n or head_dim, is the output of the same layer with 1/√n, at every width.
+
     Parameters
     ----------
     layer : AttentionLayer
@@ -113,7 +119,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`, of what is not exactly 0."""
-        return np.asarray(self.limit.pdf(t, position) + self.density_difference(t, position))[()]
+        t = check_points(t)
+        return np.asarray(self._base(t, position) + self._replicates(t, position, "density").mean(axis=0))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
         """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
@@ -151,11 +158,16 @@ class FiniteWidthLaw(SymmetricLaw):
         """Return the cdf at this width less the limit's, in the shape of `t`."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
+        if vanishes(self.layer):
+            tail = tail + self.gap(position).limit.upper_tail(np.abs(t))
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density at this width less the limit's, in the shape of `t`."""
-        return np.asarray(self._replicates(check_points(t), position, "density").mean(axis=0))[()]
+        t = check_points(t)
+        if vanishes(self.layer):
+            return self.pdf(t, position)
+        return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
@@ -175,7 +187,7 @@ class FiniteWidthLaw(SymmetricLaw):
         It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
         """
         t = check_points(t)
-        return self._errors(t, self.limit.pdf(t, position), self._replicates(t, position, "density"), position)
+        return self._errors(t, self._base(t, position), self._replicates(t, position, "density"), position)
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0), from 0 to 1."""
@@ -245,6 +257,13 @@ class FiniteWidthLaw(SymmetricLaw):
         second = gap.limit.variance() + gap.limit.mean() ** 2
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
+    def _base(self, t: FloatArray, position: int) -> FloatArray:
+        """Return the density that the draws are a difference from: the limit's, on the scale of what vanishes."""
+        if not vanishes(self.layer):
+            return self.limit.pdf(t, position)
+        scale = self.layer.score_factor
+        return limit(restored(self.layer)).pdf(t / scale, position) / scale
+
     @property
     def _what(self) -> str:
         return f"law of {self.layer.describe()} at its width"
@@ -306,13 +325,14 @@ def check_inputs(field: str, layer: AttentionLayer) -> None:
 
 
 @functools.lru_cache(maxsize=32)
-def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return the law of a marginal and its limit, once for all metrics."""
+def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+    """Return the law of a marginal and its limit, once for all metrics; on the scale of what vanishes."""
     if not infinite:
         check_inputs("width", layer)
-    if marginal.law().mean() == 0.0:
-        what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
-        refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
+    of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
+    if vanishes(layer, of) and not isinstance(marginal, FixedHeads):
+        wanted = dataclasses.replace(marginal, layer=restored(layer))
+        return gap_of(wanted, wanted.layer, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
         check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size
