@@ -23,6 +23,10 @@ _PANELS, _NODES, _REACH = 24, 16, 40.0
 _LEAST_SHARE = 1e-9
 # Where the limit's density is less than this of its largest, no divergence is computed.
 _LEAST_DENSITY = 1e-200
+# At least so many draws make a tail whose error is told.
+_FEWEST_IN_TAIL = 20
+# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
+_NEAR = 1.25
 # The square of a relative error above which a divergence is not corrected for noise.
 _MOST_NOISE = 0.01
 
@@ -142,6 +146,14 @@ class Gap:
             replicates = replicates + (atom - atom.mean()) * math.log1p(change)
         return max(value, 0.0), value + replicates
 
+    def divergence_beyond(self, reach: float) -> float:
+        """Return the part of KL(finite ‖ limit) further than so many standard deviations from 0, without the atom's."""
+        base, density, weights = self._where_dense(self._densities)
+        far = self._grid[0][: len(base)] > reach * self.std
+        mean = density.mean(axis=0)[far]
+        share = np.maximum(mean / base[far], _LEAST_SHARE - 1.0)
+        return 2.0 * float(weights[far] @ (base[far] * ((1.0 + share) * np.log1p(share) - share)))
+
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the limit's density, the differences and the weights, where the first does not underflow."""
         points, weights = self._grid
@@ -166,3 +178,23 @@ def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
 def standard_error(replicates: FloatArray) -> float:
     """Return `ERRORS` standard errors of the mean of independent repetitions."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
+
+
+def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
+    """Return four standard errors; infinite where too few draws make what is added to the limit at `t`.
+
+    Parameters
+    ----------
+    t : ndarray
+    limit : ndarray, in the shape of `t`
+        The limit's tail or density.
+    replicates : ndarray, shape (repetitions, *t.shape)
+        What is added to it.
+    draws : int
+        Of all repetitions.
+    """
+    spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
+    most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))
+    finite = limit + replicates.mean(axis=0)
+    reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
+    return np.where(reached | np.isinf(t), spread, np.inf)[()]

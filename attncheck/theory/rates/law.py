@@ -5,25 +5,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.blocks import FINITE
 from attncheck.simulators.collapsed import input_entries
+from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.fixed_heads import FixedHeads
-from attncheck.theory.rates.gap import ERRORS, Gap, standard_error
+from attncheck.theory.rates.gap import Gap, standard_error, told_errors
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.other_law import OtherWidthLaw
 from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
@@ -31,10 +33,6 @@ Drawn = OutputEntry | ScoreEntry | FixedHeads
 
 # Entries of X that the draws of the default size take, and bounds on their number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# At least so many draws make a tail whose error is told.
-_FEWEST_IN_TAIL = 20
-# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
-_NEAR = 1.25
 # Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 
@@ -45,11 +43,16 @@ def default_size(layer: AttentionLayer) -> int:
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
 
-def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw:
+@overload
+def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw: ...
+@overload
+def finite_width_law(
+    layer: AttentionLayer, size: int | None = None, seed: int = 0, *, weights: str
+) -> FiniteWidthLaw | OtherWidthLaw: ...
+def finite_width_law(
+    layer: AttentionLayer, size: int | None = None, seed: int = 0, *, weights: str = GAUSSIAN
+) -> FiniteWidthLaw | OtherWidthLaw:
     """Return the law of the outputs of a layer at its own width, without histograms.
-
-    It is that of normal weights, given which outputs are exactly normal. With other weights there is no such law to
-    return, only its distance from the limit and how fast that falls: `distance` and `rate`, by their ``weights``.
 
     Parameters
     ----------
@@ -59,16 +62,20 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
         from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
     seed : int
         The same seed gives the same digits.
+    weights : str
+        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Given normal ones
+        outputs are exactly normal. Others take literal matrices, small widths, and layers that `OtherWidthLaw` names.
 
     Returns
     -------
-    FiniteWidthLaw
+    FiniteWidthLaw or OtherWidthLaw
 
     Raises
     ------
     InputError
-        If `layer` is no layer, ties queries to keys, or a number is out of range. Laws of layers with inputs, of one
-        draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are asked for anything.
+        If `layer` is no layer, ties queries to keys, a number is out of range or the weights are not known. Laws of
+        layers with inputs, of one draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are
+        asked for anything.
 
     Examples
     --------
@@ -76,8 +83,14 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     >>> law = finite_width_law(layer, size=256)
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
+    >>> uniform = finite_width_law(layer.replace(width=8), size=4096, weights="uniform")
+    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.0f}")
+    3 ± 1
     """
-    return FiniteWidthLaw(check_separate(layer), size, seed)
+    layer = check_separate(layer)
+    if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
+        return OtherWidthLaw(layer, weights, size, seed)
+    return FiniteWidthLaw(layer, size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,12 +292,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return found.reshape(len(found), *t.shape)
 
     def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
-        """Return four standard errors; infinite where too few draws make what is added to the limit at `t`."""
-        spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
-        most = max(_NEAR, math.sqrt(self.gap(position).deviation.draws / _FEWEST_IN_TAIL))
-        finite = limit + replicates.mean(axis=0)
-        reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
-        return np.where(reached | np.isinf(t), spread, np.inf)[()]
+        return told_errors(t, limit, replicates, self.gap(position).deviation.draws)
 
 
 @dataclasses.dataclass(frozen=True)
