@@ -92,6 +92,8 @@ _LAWS: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
     "truncated normal": (_truncated, float(_truncated_rule()[0] ** 4 @ _truncated_rule()[1]) - 3.0),
     "student5": (_student, 6.0),
 }
+#: The fourth cumulant of each law of `WEIGHT_LAWS`.
+FOURTH_CUMULANTS: dict[str, float] = {GAUSSIAN: 0.0} | {name: fourth for name, (_, fourth) in _LAWS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
