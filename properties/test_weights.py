@@ -87,9 +87,9 @@ def test_a_law_is_seen_by_scores_at_finite_width_and_not_in_the_limit(
     squares = draws.inputs[:, 0] ** 2
     normalised = draws.scores[:, 0, 0, 0] / squares.mean(axis=1)
     ratio = (squares**2).sum(axis=1) / squares.sum(axis=1) ** 2
-    # Given the input the fourth moment is known, and linear in Σ x⁴/(Σ x²)² with one law.
-    slope = score_kurtosis(_LAYER, {slot: law}, 1.0) - score_kurtosis(_LAYER, {slot: law}, 0.0)
-    gaussian = 3.0 + score_kurtosis(_LAYER, "gaussian", 0.0)
+    # Given the input the fourth moment is known: Σ x⁴/(Σ x²)² times a slope more than with Gaussian weights.
+    slope = score_kurtosis(_LAYER, {slot: law}, 1.0) - score_kurtosis(_LAYER, "gaussian", 1.0)
+    gaussian = 3.0 + score_kurtosis(_LAYER, "gaussian", 1.0)
     found, neighbour = _score(normalised**4 - slope * ratio, gaussian), _score(normalised**4, gaussian)
     order = _order(*(_score_shift(slot, law, n) for n in (2**10, 2**14)))
     note(order=order, **{"standard errors off": found, "off the Gaussian's": neighbour})
