@@ -11,7 +11,7 @@ import math
 from hypothesis import strategies as st
 
 from attncheck._lib.streams import stream
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, AttentionMap
 from attncheck.layers.nonlinearity import relu, tanh
 from attncheck.layers.program import Program
 from attncheck.looks.examples import draw_examples
@@ -122,6 +122,28 @@ def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_s
             for each in (layer, layer.replace(query_std=4.0))
         )
         assert abs(steeper.value - sigmoid.value) > steeper.error + sigmoid.error
+
+
+@theory("rates.vanishing", attention_map=("linear", "softmax"))
+def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
+    attention_map: AttentionMap, run_seed: int, note: Note
+) -> None:
+    """With 1/n the mean size of outputs of a linear map, and of scores with any, falls as n^{-1/2}."""
+    of = "outputs" if attention_map == "linear" else "scores"
+    layer = AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map=attention_map, score_scaling="1/n")
+    narrow, wide = (distance(layer, "w1", of=of, size=256, seed=run_seed + n, width=n) for n in (64, 1024))
+    order, half = _order(narrow, wide)
+    note(order=order, constant=wide.width**0.5 * wide.value, expected=wide.width**0.5 * wide.leading)
+    assert abs(order + 0.5) < half, f"order {order:.3f}, half {half:.3f}"
+    # Neither 0, what scores have with 1/√n, nor -1, what a distance from a limit that is not 0 has.
+    assert half < _TOLD_APART
+    assert abs(wide.value - wide.leading) < _STUDENT / ERRORS * wide.error + 10.0 / wide.width * wide.leading
+    # On its own scale it is as far from its limit as the theorem's number, which falls as 1/n.
+    near, far = (
+        distance(layer, "w1", of=of, size=256, seed=run_seed + n, width=n, reference="scaled limit")
+        for n in _LAW_WIDTHS
+    )
+    note(**{"order on its scale": _falls_as_one_over_n(near, far)})
 
 
 @theory("rates.other_weights", weights=("uniform", "rademacher", "truncated normal", "student5"))

@@ -137,12 +137,14 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_draws.py",
             "test_rates.py",
             "test_regimes.py",
+            "test_weights.py",
         ),
         "Exact at finite width: results and scores of programs have the joint law of the matrix-free reading, layers "
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
         "its width, a distance that falls as 1/n. So it does in every regime, where the neighbouring prediction is "
-        "rejected.",
+        "rejected. Of weights of other laws: by exact moments of one position outputs forget that of each matrix, and "
+        "that of h, as 1/n or 1/n²; they keep that of W^O with heads of a fixed size, and of h under a nonlinearity.",
         "Every dependence: a handful of numbers of a draw is compared. The distance of outputs of programs that are no "
         "layers to their limit: no exact law at finite width is computed for them.",
     ),

@@ -16,6 +16,8 @@ LAWS = (
     limit(AttentionStack(layer=LAYER, depth=2)),
     finite_width_law(LAYER, size=128),
     finite_width_law(LAYER.replace(attention_map="linear"), size=128),
+    finite_width_law(LAYER.replace(attention_map="linear", score_scaling="1/n"), size=128),  # whose limit is 0
+    finite_width_law(LAYER, weights="uniform"),
 )
 POINTS = np.array([0.0, 1e-3, 0.3, 1.0, 2.5, 6.0, np.inf])
 
@@ -41,4 +43,4 @@ def test_the_variance_is_that_of_the_tails(law: SymmetricLaw) -> None:
 def test_a_law_says_what_it_is_of() -> None:
     for law in LAWS:
         assert f"{float(np.sqrt(law.variance())):.4g}, excess kurtosis {law.excess_kurtosis():.3g}" in str(law)
-    assert [str(law).split()[0] for law in LAWS] == ["limit", "limit", "conjectured", "law", "law"]
+    assert [str(law).split()[0] for law in LAWS] == ["limit", "limit", "conjectured", "law", "law", "law", "law"]

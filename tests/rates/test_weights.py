@@ -10,6 +10,8 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck.simulators.weights import WEIGHT_LAWS, draw_with_weights
+from attncheck.theory.rates.distance import of_other_weights
+from attncheck.theory.rates.other_law import OtherWidthLaw
 from attncheck.theory.rates.weights import _LAWS, OtherWeights
 
 _NAMES = ("uniform", "rademacher", "truncated normal", "student5")
@@ -58,6 +60,70 @@ def test_it_is_the_law_of_literal_draws(layer: ac.AttentionLayer, name: str) -> 
     assert stats.kstwo.sf(max(0.0, found - error), size) > 1e-6
 
 
+@pytest.mark.parametrize("name", _NAMES)
+def test_laws_at_a_width_are_those_of_literal_draws(name: str) -> None:
+    layer, size = ac.AttentionLayer(width=16, seq_len=3, num_heads=1, mask="causal", query_std=1.5), 20_000
+    law = OtherWidthLaw(layer, name, 2**13)
+    assert law == ac.finite_width_law(layer, size=2**13, weights=name)
+    drawn = law.sample(size, seed=1)[:, 2, 0]
+    for t in (-1.5, 0.2, 0.8, 2.0):
+        chance = float(law.sf(t, 2))
+        spread = math.hypot(math.sqrt(chance * (1 - chance) / size), float(law.cdf_error(t, 2)) / 4)
+        assert float(law.cdf_error(t, 2)) < 0.01
+        # Beyond with a chance of 1e-6; errors are those of eight repetitions, but less than half of the spread.
+        assert abs((drawn > t).mean() - chance) < 4.9 * spread
+    assert abs(drawn.var() - law.variance(2)) < 4.9 * (drawn**2).std() / math.sqrt(size) + law.variance_error(2)
+    h = 1e-4
+    slope = (law.cdf(0.3 + h, 2) - law.cdf(0.3 - h, 2)) / (2 * h)
+    assert law.pdf(0.3, 2) == pytest.approx(float(slope), rel=1e-4)
+    assert law.cdf(law.ppf(0.9, 2), 2) == pytest.approx(0.9, abs=1e-9)
+    gap, grid = law.gap(2), np.array([0.3, 1.0])
+    np.testing.assert_allclose(law.difference(grid, 2), np.interp(grid, gap.points, gap.cdf.mean(axis=0)), atol=2e-5)
+    assert law.cdf_error(13 * gap.std, 2) == math.inf
+    assert law.limit.cdf(0.5, 2) == ac.limit(layer).cdf(0.5, 2)
+
+
+def test_kurtosis_has_the_fourth_cumulants_of_the_output_weights() -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=2, num_heads=1)
+    laws = {name: ac.finite_width_law(layer, size=2**14, weights=name) for name in _NAMES}
+    found = {name: (law.excess_kurtosis(), law.excess_kurtosis_error()) for name, law in laws.items()}
+    assert found.pop("student5")[1] == math.inf
+    gaussian = ac.finite_width_law(layer, size=2048).excess_kurtosis()
+    drawn = laws["uniform"].sample(40_000)[..., 0][:, 0]
+    noise = (drawn**4).std() / drawn.var() ** 2 / math.sqrt(len(drawn))
+    assert abs((drawn**4).mean() / drawn.var() ** 2 - 3 - found["uniform"][0]) < 6 * noise + found["uniform"][1]
+    assert found["rademacher"][0] + found["rademacher"][1] < gaussian
+
+
+# The method with normal weights, whose law is known by mixtures as well: nothing of one is in the other.
+@pytest.mark.parametrize("width", [8, 32])
+def test_with_normal_weights_it_is_what_mixtures_say(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_LAWS, "gaussian", (lambda x: np.exp(-0.5 * x**2), 0.0))
+    layer = ac.AttentionLayer(width=width, seq_len=2, num_heads=1)
+    output = OtherWeights(layer, 0, "gaussian")
+    for metric in ("ks", "w1", "tv", "kl"):
+        expected, found = ac.distance(layer, metric, size=2048), of_other_weights(output, metric, 2**13, 0)
+        assert abs(expected.value - found.value) < 1.75 * (expected.error + found.error)
+        assert found.error < 0.6 * found.value
+        assert found.leading == pytest.approx(expected.leading, rel=0.05, abs=found.leading_error)
+    law, mixture = OtherWidthLaw(layer, "gaussian", 2**13), ac.finite_width_law(layer, size=2048)
+    assert abs(law.variance() - mixture.variance()) < 1.75 * (law.variance_error() + mixture.variance_error())
+    off = abs(law.excess_kurtosis() - mixture.excess_kurtosis())
+    assert off < 1.75 * (law.excess_kurtosis_error() + mixture.excess_kurtosis_error())
+
+
+def test_the_divergence_falls_with_the_width_and_follows_the_fourth_cumulant() -> None:
+    layer = ac.AttentionLayer(width=64, seq_len=2, num_heads=1)
+    signs, tails = (ac.distance(layer, "kl", weights=name, size=2**12) for name in ("rademacher", "student5"))
+    gaussian = ac.distance(layer, "kl", size=512)
+    assert signs.value + signs.error < gaussian.value < tails.value - tails.error
+    wide = ac.distance(layer, "kl", weights="student5", size=2**12, width=24)
+    assert wide.value > 3.0 * tails.value
+    # Few draws tell densities nowhere far out: the error says so.
+    few = ac.distance(layer, "kl", weights="student5", size=16, width=8)
+    assert few.error > 0.5 * few.value or math.isnan(few.value)
+
+
 def test_controls_have_mean_zero_and_lessen_the_noise() -> None:
     layer = ac.AttentionLayer(width=8, seq_len=3, input_correlation=0.3, query_std=1.5, key_std=0.8)
     # A name enters by its fourth cumulant: one that is negative and one that is positive.
@@ -91,7 +157,6 @@ def test_bad_arguments_are_named() -> None:
     for changed, arguments, field in [
         (layer, {"weights": "cauchy"}, "weights"),
         (layer, {"weights": "uniform", "of": "scores"}, "of"),
-        (layer, {"weights": "uniform", "metric": "kl"}, "metric"),
         (layer, {"weights": "uniform", "width": 4}, "width"),
         (layer.replace(head_dim=2), {"weights": "uniform"}, "head_dim"),
         (layer.replace(num_kv_heads=1), {"weights": "uniform"}, "num_kv_heads"),

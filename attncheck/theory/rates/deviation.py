@@ -117,7 +117,7 @@ class Deviation:
         """Return the difference of densities, (REPLICATES, sizes)."""
         return self._integrated(bells, size)
 
-    def moment(self, power: int) -> FloatArray:
+    def moment(self, power: float) -> FloatArray:
         """Return the difference of E v^power, (REPLICATES,)."""
         return np.asarray(self.measures @ self.cells.variances**power)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -14,27 +15,21 @@ from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program, Score
 from attncheck.layers.program.extent import entries_of
-from attncheck.simulators.layers import matrix_entries
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import METRICS
 from attncheck.theory.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
-from attncheck.theory.rates.inversion import CharacteristicGap
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate, gap_of
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.quadratic import ScoreSum
-from attncheck.theory.rates.weights import OtherWeights
+from attncheck.theory.rates.vanishing import restored, vanishes
+from attncheck.theory.rates.weights import NARROWEST, OtherWeights, check_literal, kept_gap
+from attncheck.theory.rates.weights_gap import WeightsGap
 
-REFERENCES: tuple[str, ...] = ("limit", "infinite width")
+REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
 # Coordinates of vectors that the draws of the default size take for programs, and bounds on their number.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
-# Entries of literal matrices that the draws of the default size take for other weights, and the most draws.
-_ENTRIES, _MOST_LITERAL = 2**29, 2**16
-# Arrays of the size of a matrix while one is drawn.
-_LITERAL = 3
-# Characteristic functions of narrower sums fall off too slowly to be inverted.
-_NARROWEST = 8
 
 
 def distance(
@@ -74,13 +69,17 @@ def distance(
         The same seed gives the same digits.
     width : float, optional
         Another width than the layer's. ``math.inf`` together with a `head_dim`: the gap that stays.
-    reference : {"limit", "infinite width"}
-        The law that it is the distance from. They differ with a `head_dim`, which the second one keeps.
+    reference : {"limit", "infinite width", "scaled limit"}
+        The law that it is the distance from. The first two differ with a `head_dim`, which the second one keeps. The
+        third one is for numbers whose limit is 0, scores with ``score_scaling="1/n"`` and outputs if the map is linear
+        or relu too: √ν times the number, ν = n or head_dim, is held to the limit with 1/√n, which it has. From the
+        limit 0 itself "w1" is the mean size and falls as n^{-1/2}, "ks" and "tv" do not fall, "kl" is infinite.
     projection : sequence of float, optional
         Of a program: what each score is multiplied by in the sum, the largest from 1e-12 to 1e12 in size. By default 1.
     weights : str
         The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Others than
-        "gaussian" take literal matrices: small widths, outputs, and not "kl".
+        "gaussian" take literal matrices: small widths, and outputs only. Of "kl" the part far out, where too few draws
+        tell the density, is that of normal weights; the error has all of it.
 
     Returns
     -------
@@ -110,11 +109,13 @@ def distance(
     if projection is not None:
         refuse("projection", projection, "is for programs", "leave it out, or pass position and key")
     marginal, infinite = _marginal(layer, of, position, key, width)
+    if reference == "scaled limit":
+        marginal = dataclasses.replace(marginal, layer=check_scaled(marginal.layer, of))
     layer = marginal.layer
     if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
         if isinstance(marginal, ScoreEntry):
             refuse("of", of, f"is not known with weights={weights!r}", 'pass of="outputs"')
-        return _of_other_weights(OtherWeights(layer, marginal.position, weights), metric, size, seed)
+        return of_other_weights(OtherWeights(layer, marginal.position, weights), metric, size, seed)
     chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
@@ -122,7 +123,17 @@ def distance(
         chosen = FixedHeads(marginal)
     gap = gap_of(chosen, layer, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
+    if vanishes(layer, of) and chosen is marginal:
+        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)
     return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
+
+
+def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
+    """Return the layer with 1/√n of one whose numbers are 0 in the limit, or raise `InputError`."""
+    if not vanishes(layer, of):
+        remedy = 'leave it out, or pass a layer with score_scaling="1/n", and of="scores" or a linear or relu map'
+        refuse("reference", "scaled limit", "is for numbers whose limit is 0", remedy)
+    return restored(layer)
 
 
 def check_drawn(field: str, layer: AttentionLayer | Program, width: int, weights: str = GAUSSIAN) -> None:
@@ -135,8 +146,7 @@ def check_drawn(field: str, layer: AttentionLayer | Program, width: int, weights
     layer = layer.replace(width=width)
     check_inputs(field, layer)
     if weights != GAUSSIAN:
-        remedy = f'pass a smaller width, or weights="{GAUSSIAN}"'
-        check_memory(field, width, "literal matrices", _LITERAL * matrix_entries(layer), remedy)
+        check_literal(field, layer)
 
 
 def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
@@ -166,7 +176,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     metric = check_choice("metric", metric, METRICS_BY_FREQUENCIES)
     if width is None:
         refuse("width", width, "is missing: a program has none", "pass width=...")
-    n = check_whole("width", width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
+    n = check_whole("width", width, NARROWEST, f"pass a width of {NARROWEST} or more")
     check_drawn("width", total.program, n)
     draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, _COORDINATES // (n * total.entries))) if size is None else size
     each = max(2, -(-draws // REPLICATES))
@@ -177,23 +187,22 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     return Distance(metric, *gap.distance(metric), first, 0.0, float(n), each * REPLICATES)
 
 
-def _of_other_weights(output: OtherWeights, metric: str, size: int | None, seed: int) -> Distance:
-    metric = check_choice("metric", metric, METRICS_BY_FREQUENCIES)
-    layer = output.layer
-    narrowest = check_whole("width", layer.width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
-    check_drawn("width", layer, narrowest, output.weights)
-    draws = max(_FEWEST_DRAWS, min(_MOST_LITERAL, _ENTRIES // layer.weight_entries)) if size is None else size
-    each = max(2, -(-draws // REPLICATES))
-    found, first = _other_weights(output, each, seed)
-    return Distance(metric, *found.distance(metric), *first.distance(metric), float(narrowest), each * REPLICATES)
+def of_other_weights(output: OtherWeights, metric: str, size: int | None, seed: int) -> Distance:
+    """Return a distance of the law with other weights from its limit."""
+    gap, first = kept_gap(output, size, seed), _leading(output, seed)
+    width = float(output.layer.width)
+    if metric == "kl":
+        gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, None, seed, False)
+        found = gap.divergence(gaussian.divergence_beyond)
+        return Distance(metric, *found, *first.square(), width, gap.draws)
+    return Distance(metric, *gap.distance(metric), *first.distance(metric), width, gap.draws)
 
 
 @functools.lru_cache(maxsize=32)
-def _other_weights(output: OtherWeights, each: int, seed: int) -> tuple[CharacteristicGap, CharacteristicGap]:
-    """Return the gap and the first term of its expansion, once for all metrics."""
-    streams = np.random.SeedSequence(seed).spawn(REPLICATES)
+def _leading(output: OtherWeights, seed: int) -> WeightsGap:
+    """Return the first term of the expansion, once for all metrics."""
     gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, _FEWEST_DRAWS, seed, False)
-    return output.gap(each, streams), output.leading(gaussian.deviation)
+    return output.leading(gaussian.deviation)
 
 
 def _marginal(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.theory.limits.mixture import ScaleMixture
-from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
+from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation, bells, tails
 
 FloatArray = NDArray[np.float64]
 
@@ -23,6 +23,10 @@ _PANELS, _NODES, _REACH = 24, 16, 40.0
 _LEAST_SHARE = 1e-9
 # Where the limit's density is less than this of its largest, no divergence is computed.
 _LEAST_DENSITY = 1e-200
+# At least so many draws make a tail whose error is told.
+_FEWEST_IN_TAIL = 20
+# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
+_NEAR = 1.25
 # The square of a relative error above which a divergence is not corrected for noise.
 _MOST_NOISE = 0.01
 
@@ -34,6 +38,7 @@ class Gap:
     Attributes
     ----------
     limit : ScaleMixture
+        Where the limit is 0 that of the number divided by its scale, times the scale: see `vanishing`.
     deviation : Deviation
     """
 
@@ -71,6 +76,35 @@ class Gap:
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
         return value, standard_error(replicates)
+
+    def scaled(self, factor: float) -> Gap:
+        """Return the laws with variances multiplied by `factor` > 0."""
+        cells = Cells(factor * self.deviation.cells.variances)
+        return Gap(self.limit.scaled(factor), dataclasses.replace(self.deviation, cells=cells))
+
+    def from_zero(self, metric: str) -> tuple[float, float]:
+        """Return a distance of the law at finite width from a number that is always 0, and its error.
+
+        Every part of the law that is not 0 counts in full, half of it above 0: P(y ≠ 0)/2 for "ks", P(y ≠ 0) for "tv",
+        E|y| for "w1". The divergence is infinite, unless both are 0.
+        """
+        finite = 1.0 - self.limit.atom - self.deviation.atom()
+        if metric == "w1":
+            finite = self._mean_size + math.sqrt(2 / math.pi) * self.deviation.moment(0.5)
+        value, error = (0.5 if metric == "ks" else 1.0) * float(finite.mean()), standard_error(finite)
+        if metric == "kl":
+            return math.inf, 0.0
+        return value, 0.5 * error if metric == "ks" else error
+
+    def leading_from_zero(self, metric: str) -> tuple[float, float]:
+        """Return what `from_zero` is to leading order, with the error 0: no draws are taken of the limit."""
+        share = 1.0 - self.limit.atom
+        return {"ks": 0.5 * share, "tv": share, "w1": self._mean_size, "kl": math.inf}[metric], 0.0
+
+    @property
+    def _mean_size(self) -> float:
+        """E|y| of `limit`."""
+        return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
         """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""
@@ -112,6 +146,14 @@ class Gap:
             replicates = replicates + (atom - atom.mean()) * math.log1p(change)
         return max(value, 0.0), value + replicates
 
+    def divergence_beyond(self, reach: float) -> float:
+        """Return the part of KL(finite ‖ limit) further than so many standard deviations from 0, without the atom's."""
+        base, density, weights = self._where_dense(self._densities)
+        far = self._grid[0][: len(base)] > reach * self.std
+        mean = density.mean(axis=0)[far]
+        share = np.maximum(mean / base[far], _LEAST_SHARE - 1.0)
+        return 2.0 * float(weights[far] @ (base[far] * ((1.0 + share) * np.log1p(share) - share)))
+
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the limit's density, the differences and the weights, where the first does not underflow."""
         points, weights = self._grid
@@ -136,3 +178,23 @@ def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
 def standard_error(replicates: FloatArray) -> float:
     """Return `ERRORS` standard errors of the mean of independent repetitions."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
+
+
+def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
+    """Return four standard errors; infinite where too few draws make what is added to the limit at `t`.
+
+    Parameters
+    ----------
+    t : ndarray
+    limit : ndarray, in the shape of `t`
+        The limit's tail or density.
+    replicates : ndarray, shape (repetitions, *t.shape)
+        What is added to it.
+    draws : int
+        Of all repetitions.
+    """
+    spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
+    most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))
+    finite = limit + replicates.mean(axis=0)
+    reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
+    return np.where(reached | np.isinf(t), spread, np.inf)[()]

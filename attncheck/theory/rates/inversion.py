@@ -18,7 +18,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv")
 # Frequencies in units of 1/std: their step, which makes laws repeat after 80 standard deviations, and their number.
 _STEP, _COUNT = np.pi / 40.0, 1024
 # Points in units of the standard deviation.
-_REACH, _SPACING = 12.0, 0.02
+REACH, SPACING = 12.0, 0.02
 
 
 def frequencies(std: float) -> FloatArray:
@@ -28,8 +28,8 @@ def frequencies(std: float) -> FloatArray:
 
 def _offsets() -> FloatArray:
     """Return where laws are compared, in units of the standard deviation."""
-    steps = round(_REACH / _SPACING)
-    return np.asarray(_SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
+    steps = round(REACH / SPACING)
+    return np.asarray(SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
 
 
 # 20 MB: they take longer to make than all else here.
@@ -69,6 +69,20 @@ class CharacteristicGap:
         below = -(step / np.pi) * np.imag((self.difference / tau) @ waves)
         return below, (step / np.pi) * np.real(self.difference @ waves)
 
+    def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return differences of distribution functions and of densities, (repetitions, points).
+
+        Parameters
+        ----------
+        points : ndarray, shape (points,)
+            No further out than `REACH` standard deviations: laws repeat far beyond.
+        """
+        tau, step = frequencies(self.std), _STEP / self.std
+        used = np.flatnonzero(np.any(self.difference != 0, axis=0))
+        waves = np.exp(-1j * np.outer(tau[used], points))
+        below = -(step / np.pi) * np.imag((self.difference[:, used] / tau[used]) @ waves)
+        return below, (step / np.pi) * np.real(self.difference[:, used] @ waves)
+
     @property
     def cdf(self) -> FloatArray:
         """The difference of the distribution functions at `points`, (repetitions, points)."""
@@ -77,7 +91,7 @@ class CharacteristicGap:
     def distance(self, metric: str) -> tuple[float, float]:
         """Return a distance and its error, four standard errors of the repetitions."""
         below, density = self._inverted
-        spacing = self.std * _SPACING
+        spacing = self.std * SPACING
         if metric == "ks":
             mean = below.mean(axis=0)
             worst = int(np.argmax(np.abs(mean)))

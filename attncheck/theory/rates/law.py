@@ -5,33 +5,34 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.blocks import FINITE
 from attncheck.simulators.collapsed import input_entries
+from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
-from attncheck.theory.rates.gap import ERRORS, Gap, standard_error
-from attncheck.theory.rates.marginal import Marginal, OutputEntry
+from attncheck.theory.rates.fixed_heads import FixedHeads
+from attncheck.theory.rates.gap import Gap, standard_error, told_errors
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.other_law import OtherWidthLaw
+from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
+Drawn = OutputEntry | ScoreEntry | FixedHeads
 
 # Entries of X that the draws of the default size take, and bounds on their number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# At least so many draws make a tail whose error is told.
-_FEWEST_IN_TAIL = 20
-# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
-_NEAR = 1.25
 # Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 
@@ -42,11 +43,16 @@ def default_size(layer: AttentionLayer) -> int:
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
 
-def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw:
+@overload
+def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw: ...
+@overload
+def finite_width_law(
+    layer: AttentionLayer, size: int | None = None, seed: int = 0, *, weights: str
+) -> FiniteWidthLaw | OtherWidthLaw: ...
+def finite_width_law(
+    layer: AttentionLayer, size: int | None = None, seed: int = 0, *, weights: str = GAUSSIAN
+) -> FiniteWidthLaw | OtherWidthLaw:
     """Return the law of the outputs of a layer at its own width, without histograms.
-
-    It is that of normal weights, given which outputs are exactly normal. With other weights there is no such law to
-    return, only its distance from the limit and how fast that falls: `distance` and `rate`, by their ``weights``.
 
     Parameters
     ----------
@@ -56,16 +62,20 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
         from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
     seed : int
         The same seed gives the same digits.
+    weights : str
+        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Given normal ones
+        outputs are exactly normal. Others take literal matrices, small widths, and layers that `OtherWidthLaw` names.
 
     Returns
     -------
-    FiniteWidthLaw
+    FiniteWidthLaw or OtherWidthLaw
 
     Raises
     ------
     InputError
-        If `layer` is no layer, ties queries to keys, or a number is out of range. Laws of layers with inputs, of one
-        draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are asked for anything.
+        If `layer` is no layer, ties queries to keys, a number is out of range or the weights are not known. Laws of
+        layers with inputs, of one draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are
+        asked for anything.
 
     Examples
     --------
@@ -73,8 +83,14 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     >>> law = finite_width_law(layer, size=256)
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
+    >>> uniform = finite_width_law(layer.replace(width=8), size=4096, weights="uniform")
+    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.0f}")
+    3 ± 1
     """
-    return FiniteWidthLaw(check_separate(layer), size, seed)
+    layer = check_separate(layer)
+    if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
+        return OtherWidthLaw(layer, weights, size, seed)
+    return FiniteWidthLaw(layer, size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +102,9 @@ class FiniteWidthLaw(SymmetricLaw):
     score normals, with the parts that are linear and quadratic in the fluctuations of the Gram matrices taken from
     their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
     infinite at narrow widths, and those of `cdf` and `pdf` where too few draws make what is there (see `cdf_error`).
+
+    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν y,
+    ν = n or head_dim, is the output of the same layer with 1/√n, at every width.
 
     Parameters
     ----------
@@ -113,7 +132,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`, of what is not exactly 0."""
-        return np.asarray(self.limit.pdf(t, position) + self.density_difference(t, position))[()]
+        t = check_points(t)
+        return np.asarray(self._base(t, position) + self._replicates(t, position, "density").mean(axis=0))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
         """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
@@ -151,11 +171,16 @@ class FiniteWidthLaw(SymmetricLaw):
         """Return the cdf at this width less the limit's, in the shape of `t`."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
+        if vanishes(self.layer):
+            tail = tail + self.gap(position).limit.upper_tail(np.abs(t))
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density at this width less the limit's, in the shape of `t`."""
-        return np.asarray(self._replicates(check_points(t), position, "density").mean(axis=0))[()]
+        t = check_points(t)
+        if vanishes(self.layer):
+            return self.pdf(t, position)
+        return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
@@ -175,7 +200,7 @@ class FiniteWidthLaw(SymmetricLaw):
         It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
         """
         t = check_points(t)
-        return self._errors(t, self.limit.pdf(t, position), self._replicates(t, position, "density"), position)
+        return self._errors(t, self._base(t, position), self._replicates(t, position, "density"), position)
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0), from 0 to 1."""
@@ -245,6 +270,13 @@ class FiniteWidthLaw(SymmetricLaw):
         second = gap.limit.variance() + gap.limit.mean() ** 2
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
+    def _base(self, t: FloatArray, position: int) -> FloatArray:
+        """Return the density that the draws are a difference from: the limit's, on the scale of what vanishes."""
+        if not vanishes(self.layer):
+            return self.limit.pdf(t, position)
+        scale = self.layer.score_factor
+        return limit(restored(self.layer)).pdf(t / scale, position) / scale
+
     @property
     def _what(self) -> str:
         return f"law of {self.layer.describe()} at its width"
@@ -260,12 +292,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return found.reshape(len(found), *t.shape)
 
     def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
-        """Return four standard errors; infinite where too few draws make what is added to the limit at `t`."""
-        spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
-        most = max(_NEAR, math.sqrt(self.gap(position).deviation.draws / _FEWEST_IN_TAIL))
-        finite = limit + replicates.mean(axis=0)
-        reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)
-        return np.where(reached | np.isinf(t), spread, np.inf)[()]
+        return told_errors(t, limit, replicates, self.gap(position).deviation.draws)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,13 +333,14 @@ def check_inputs(field: str, layer: AttentionLayer) -> None:
 
 
 @functools.lru_cache(maxsize=32)
-def gap_of(marginal: Marginal, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return the law of a marginal and its limit, once for all metrics."""
+def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+    """Return the law of a marginal and its limit, once for all metrics; on the scale of what vanishes."""
     if not infinite:
         check_inputs("width", layer)
-    if marginal.law().mean() == 0.0:
-        what = f"{layer.score_scaling} with attention_map={layer.attention_map}"
-        refuse("score_scaling", what, "makes the limit 0, from which nothing is far", 'use score_scaling="1/sqrt(n)"')
+    of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
+    if vanishes(layer, of) and not isinstance(marginal, FixedHeads):
+        wanted = dataclasses.replace(marginal, layer=restored(layer))
+        return gap_of(wanted, wanted.layer, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
         check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size

@@ -17,9 +17,10 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
 from attncheck.simulators.weights import GAUSSIAN
 from attncheck.theory.rates.deviation import REPLICATES
-from attncheck.theory.rates.distance import check_drawn, distance, score_sum
+from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, score_sum
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_separate
+from attncheck.theory.rates.vanishing import vanishes
 
 FloatArray = NDArray[np.float64]
 
@@ -59,12 +60,12 @@ class Rate:
     distances : tuple of Distance
         In the order of the widths.
     order : Estimate
-        The exponent p of the fit log D = a + p log n + e/n, in which e takes up the curvature; where -1/2 is predicted,
-        of log D = a + p log n + e/√n + f/n.
+        The exponent p of the fit log D = a + p log n + e/n, in which e takes up the curvature; for sums of scores where
+        -1/2 is predicted, of log D = a + p log n + e/√n + f/n.
     predicted : float
-        -1, and -2 for "kl"; -1/2 for sums of scores whose third cumulant is of order n^{-1/2}.
+        -1, and -2 for "kl"; -1/2 for sums of scores whose third cumulant is of order n^{-1/2}, and from a limit of 0.
     constant, curvature : Estimate
-        c and d of the fit D = (c + d/n) n^predicted, or D = (c + d/√n + f/n) n^{-1/2}.
+        c and d of the fit D = (c + d/n) n^predicted, or for such sums D = (c + d/√n + f/n) n^{-1/2}.
     leading, leading_error : float
         c by the expansion, at the largest width; no fit enters. NaN where it is not known, see `Distance`.
     gap : Distance or None
@@ -104,6 +105,7 @@ def rate(
     seed: int = 0,
     projection: Sequence[float] | None = None,
     weights: str = GAUSSIAN,
+    reference: str = "limit",
 ) -> Rate:
     """Return how the distance to the limit falls with the width, with its curvature and intervals.
 
@@ -117,9 +119,10 @@ def rate(
     widths : sequence of int, optional
         At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`,
         `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.
-    metric, of, position, key, size, seed, projection, weights
-        As for `distance`; every width has draws of its own. Intervals rest on the errors of distances, which hold from
-        a `size` of 128 on: with 64 they were exceeded in one of ten seeds at width 64.
+    metric, of, position, key, size, seed, projection, weights, reference
+        As for `distance`; every width has draws of its own. The reference is "limit" or "scaled limit". From a limit
+        that is 0 only "w1" falls, as n^{-1/2}; from the scaled one all do. Intervals rest on the errors of distances,
+        which hold from a `size` of 128 on: with 64 they were exceeded in one of ten seeds at width 64.
 
     Returns
     -------
@@ -147,9 +150,16 @@ def rate(
     -0.50
     """
     metric = check_choice("metric", metric, METRICS)
-    predicted = score_sum(layer, of, projection).order if isinstance(layer, Program) else None
-    if not isinstance(layer, Program):
+    scaled = check_choice("reference", reference, ("limit", "scaled limit")) == "scaled limit"
+    predicted, to_zero = None, False
+    if isinstance(layer, Program):
+        predicted = score_sum(layer, of, projection).order
+        if scaled:
+            refuse("reference", reference, "is for layers, not for programs", "leave it out")
+    else:
         layer = check_separate(layer)
+        layer = check_scaled(layer, of) if scaled else layer
+        to_zero = _to_zero(layer, metric, of)
     needed = 6 if predicted == -0.5 else 4
     usual: Sequence[int] = HALF_ORDER_WIDTHS if predicted == -0.5 else WIDTHS
     if weights != GAUSSIAN:
@@ -159,6 +169,7 @@ def rate(
     if len(chosen) < needed:
         refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
     check_drawn("widths", layer, chosen[-1], weights)
+    predicted = -0.5 if to_zero else predicted
     arguments: dict[str, Any] = {
         "of": of,
         "position": position,
@@ -168,19 +179,33 @@ def rate(
         "weights": weights,
     }
     low_rank = isinstance(layer, AttentionLayer) and layer.head_dim is not None
-    reference = "infinite width" if low_rank else "limit"
+    arguments["reference"] = "infinite width" if low_rank else "limit"
     seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
     from attncheck._lib.progress import counted_off
 
     distances = tuple(
-        distance(layer, metric, **arguments, seed=int(own), width=width, reference=reference)
+        distance(layer, metric, **arguments, seed=int(own), width=width)
         for width, own in counted_off(list(zip(chosen, seeds, strict=True)), "widths")
     )
+    arguments["reference"] = "limit"
     gap = distance(layer, metric, **arguments, seed=seed, width=math.inf) if low_rank else None
-    return dataclasses.replace(fit(metric, distances, predicted), gap=gap)
+    half_powers = predicted == -0.5 and not to_zero
+    return dataclasses.replace(fit(metric, distances, predicted, half_powers=half_powers), gap=gap)
 
 
-def fit(metric: str, distances: Sequence[Distance], predicted: float | None = None) -> Rate:
+def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
+    """Say whether distances are from the limit 0, or refuse those that do not fall."""
+    if layer.head_dim is not None or not vanishes(layer, of):
+        return False
+    if metric != "w1":
+        problem = "does not fall where the limit is 0, from which nothing is near"
+        refuse("metric", metric, problem, 'pass metric="w1", or reference="scaled limit"')
+    return True
+
+
+def fit(
+    metric: str, distances: Sequence[Distance], predicted: float | None = None, *, half_powers: bool = False
+) -> Rate:
     """Return the rate that distances at several widths follow, by weighted least squares.
 
     Parameters
@@ -188,7 +213,9 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
     metric : str
     distances : sequence of Distance
     predicted : float, optional
-        By default -1, and -2 for "kl". With -1/2 the fit is in powers of n^{-1/2}.
+        By default -1, and -2 for "kl".
+    half_powers : bool
+        Whether the fit is in powers of n^{-1/2}.
     """
     widths = np.array([each.width for each in distances])
     values = np.array([each.value for each in distances])
@@ -199,10 +226,10 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
     if predicted is None:
         predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))
-    bends = [widths**-0.5, 1 / widths] if predicted == -0.5 else [1 / widths]
+    bends = [widths**-0.5, 1 / widths] if half_powers else [1 / widths]
     columns = np.stack([ones, np.log(widths), *bends], axis=1)
-    relative = np.maximum(errors / values, widths**-1.5 if predicted == -0.5 else _LEAST_ERROR)
-    if predicted != -0.5:
+    relative = np.maximum(errors / values, widths**-1.5 if half_powers else _LEAST_ERROR)
+    if not half_powers:
         # The fit leaves out about the square of the bend: narrow widths count for less where it bends much.
         bend = _estimates(columns, np.log(values), relative)[2].value
         relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)

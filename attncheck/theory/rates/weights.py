@@ -20,19 +20,29 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.errors import check_choice, refuse
+from attncheck._lib.errors import check_choice, check_whole, refuse
+from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
-from attncheck.simulators.weights import WEIGHT_LAWS
+from attncheck.simulators.layers import matrix_entries
+from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 from attncheck.theory.limit import kept_limit
-from attncheck.theory.limits.mixture import condense
-from attncheck.theory.rates.deviation import Deviation
-from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
+from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.rates.deviation import REPLICATES, Deviation
+from attncheck.theory.rates.inversion import frequencies
+from attncheck.theory.rates.weights_gap import MOMENTS, WeightsGap
 
 FloatArray = NDArray[np.float64]
 
-# Frequencies in units of 1/std where characteristic functions are not 0 to any digit that is wanted.
-_HIGHEST = 8.0
+# Frequencies in units of 1/std where characteristic functions are not 0 to any digit that is wanted. At width n they
+# fall about as τ^{-n}: by 1 + `_BEND`/n² times as far out they are below 1e-6 at all widths.
+_HIGHEST, _BEND = 8.0, 128.0
+# Characteristic functions of narrower sums fall off too slowly to be inverted.
+NARROWEST = 8
+# Entries of literal matrices that the draws of the default size take, and bounds on their number.
+_ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**29, 64, 2**16
+# Arrays of the size of a matrix while one is drawn.
+_LITERAL = 3
 # Matrix entries of a block of draws.
 _BLOCK = 2**21
 # How far a table of a characteristic function reaches, and its knots.
@@ -82,6 +92,8 @@ _LAWS: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
     "truncated normal": (_truncated, float(_truncated_rule()[0] ** 4 @ _truncated_rule()[1]) - 3.0),
     "student5": (_student, 6.0),
 }
+#: The fourth cumulant of each law of `WEIGHT_LAWS`.
+FOURTH_CUMULANTS: dict[str, float] = {GAUSSIAN: 0.0} | {name: fourth for name, (_, fourth) in _LAWS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,29 +128,40 @@ class OtherWeights:
         if layer.attention_map not in ("softmax", "sigmoid"):
             problem = f"with weights={self.weights!r} has a characteristic function that falls off too slowly"
             refuse("attention_map", layer.attention_map, problem, remedy)
+        check_whole("width", layer.width, NARROWEST, f"pass a width of {NARROWEST} or more")
+        check_literal("width", layer)
 
     @functools.cached_property
     def _seen(self) -> tuple[int, ...]:
         return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
 
+    @functools.cached_property
+    def _mixture(self) -> ScaleMixture:
+        return kept_limit(self.layer).mixture(self.position)
+
     @property
     def std(self) -> float:
         """The standard deviation of the limit."""
-        return math.sqrt(kept_limit(self.layer).mixture(self.position).mean())
+        return math.sqrt(self._mixture.mean())
+
+    @property
+    def default_size(self) -> int:
+        """How many draws some seconds allow."""
+        return max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self.layer.weight_entries))
 
     @functools.cached_property
     def _limiting(self) -> FloatArray:
-        """The limit's characteristic function where it is not 0."""
-        mixture = kept_limit(self.layer).mixture(self.position)
-        squares = self._frequencies**2
-        return np.asarray(np.exp(-0.5 * np.outer(squares, mixture.variances)) @ mixture.weights)
+        """The limit's characteristic function where it is not 0, and its second and fourth moment."""
+        mixture, squares = self._mixture, self._frequencies**2
+        cf = np.exp(-0.5 * np.outer(squares, mixture.variances)) @ mixture.weights
+        return np.append(cf, [mixture.mean(), 3.0 * (mixture.variance() + mixture.mean() ** 2)])
 
     @functools.cached_property
     def _frequencies(self) -> FloatArray:
         tau = frequencies(self.std)
-        return tau[tau * self.std < _HIGHEST]
+        return tau[tau * self.std < _HIGHEST * (1.0 + _BEND / self.layer.width**2)]
 
-    def gap(self, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
+    def gap(self, size: int, seeds: list[np.random.SeedSequence]) -> WeightsGap:
         """Return the law at the layer's width less the limit, each repetition from `size` draws."""
         moments = np.stack([self._moments(size, np.random.default_rng(seed)) for seed in seeds])
         controls = moments.shape[1]
@@ -154,8 +177,9 @@ class OtherWeights:
         coefficients = solved / scale[:, :, None]
         found = moments[:, 0, controls:] - np.einsum("rk,rkt->rt", moments[:, 0, 1:controls], coefficients)
         difference = np.zeros((len(seeds), len(frequencies(self.std))), dtype=np.complex128)
-        difference[:, : found.shape[1]] = found
-        return CharacteristicGap(self.std, difference)
+        count = found.shape[1] - MOMENTS
+        difference[:, :count] = found[:, :count]
+        return WeightsGap(self.std, difference, self._mixture, found[:, count:], size * len(seeds))
 
     def _moments(self, size: int, rng: np.random.Generator) -> FloatArray:
         """Return the means of products of (1, controls) with (1, controls, differences)."""
@@ -168,13 +192,14 @@ class OtherWeights:
         return np.asarray(total) / size
 
     def _draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Draw all but W^O; return controls, (size, controls), and differences of functions, (size, frequencies)."""
+        """Draw all but W^O; return controls, (size, controls), and differences, (size, frequencies + `MOMENTS`)."""
         layer, n, own = self.layer, self.layer.width, self._seen.index(self.position)
         entries, (function, fourth) = WEIGHT_LAWS[self.weights], _LAWS[self.weights]
         hidden, controls = self._hidden(size, rng)
         x = nonlinearity.from_layer(layer)(hidden)
         gram = x @ x.swapaxes(-1, -2) / n
         product = np.ones((size, len(self._frequencies)))
+        squares, fourths = np.zeros((2, size))
         of_heads = np.zeros((size, 8))
         for _ in range(layer.num_heads):
             keys = (layer.key_std / math.sqrt(n)) * (x @ entries(rng, (size, n, n)))
@@ -187,9 +212,13 @@ class OtherWeights:
             value = (projected**2).mean(axis=1) - layer.value_std**2 * (mixed**2).mean(axis=1)
             of_heads[:, -1] += value
             arguments = (layer.output_std * layer.head_factor / math.sqrt(n)) * projected
+            squares += (arguments**2).sum(axis=1)
+            fourths += (arguments**4).sum(axis=1)
             for k, tau in enumerate(self._frequencies):
                 product[:, k] *= function(tau * arguments).prod(axis=1)
-        return np.concatenate([controls, of_heads], axis=1), product - self._limiting
+        # Of a sum of independent terms fourth cumulants add up.
+        moments = np.stack([squares, 3.0 * squares**2 + fourth * fourths], axis=1)
+        return np.concatenate([controls, of_heads], axis=1), np.concatenate([product, moments], axis=1) - self._limiting
 
     def _hidden(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """Return W^j h of the seen positions, and their inner products less expectations."""
@@ -245,7 +274,7 @@ class OtherWeights:
             axis=1,
         )
 
-    def leading(self, gaussian: Deviation) -> CharacteristicGap:
+    def leading(self, gaussian: Deviation) -> WeightsGap:
         """Return the first term of the expansion in 1/n: that of normal weights, and what W^O adds to it.
 
         Parameters
@@ -262,7 +291,21 @@ class OtherWeights:
         where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))
         fourth = 3.0 * _LAWS[self.weights][1] / self.layer.width * self.layer.num_heads * size
         added = where.weights @ np.exp(-0.5 * np.outer(where.variances, squares))
-        return CharacteristicGap(self.std, (rows + fourth / 24.0 * squares**2 * added).astype(np.complex128))
+        difference = (rows + fourth / 24.0 * squares**2 * added).astype(np.complex128)
+        return WeightsGap(self.std, difference, self._mixture, np.full((len(rows), MOMENTS), np.nan), 0)
+
+
+@functools.lru_cache(maxsize=32)
+def kept_gap(output: OtherWeights, size: int | None, seed: int) -> WeightsGap:
+    """Return the gap from draws of this number, over all repetitions, once for all that is asked of it."""
+    each = max(2, -(-(output.default_size if size is None else size) // REPLICATES))
+    return output.gap(each, np.random.SeedSequence(seed).spawn(REPLICATES))
+
+
+def check_literal(field: str, layer: AttentionLayer) -> None:
+    """Refuse a layer whose literal matrices, of one draw, take more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    remedy = f'pass a smaller width, or weights="{GAUSSIAN}"'
+    check_memory(field, layer.width, "literal matrices", _LITERAL * matrix_entries(layer), remedy)
 
 
 def _row(vectors: FloatArray, matrices: FloatArray) -> FloatArray:

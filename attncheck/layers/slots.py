@@ -1,0 +1,150 @@
+"""Which laws of weights a limit depends on, slot by slot: initial vectors, matrices, matrices of outputs.
+
+A matrix with a number of columns that grows is averaged over: its images are Gaussian in the limit, with the covariance
+that its second moments make, whatever the law of its entries is. Initial vectors are not averaged over coordinate by
+coordinate, nor are matrices with a fixed number of columns, as W^O of heads of a fixed size: their law is seen where
+coordinates are, and by what averages nonlinear functions of them (Golikov and Yang, 2022, on programs without scores).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.expansion import expand
+from attncheck.layers.nonlinearity import Nonlinearity
+from attncheck.layers.program import LinearCombination, Program
+from attncheck.layers.program.mixes import AttentionRow
+from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Random numbers of a program whose law may be another one of the same mean and covariance.
+
+    Attributes
+    ----------
+    name : str
+        Of the matrix, or of the initial vector.
+    kind : str
+        "initial vector"; "matrix, scores downstream"; "matrix, no scores downstream"; "output matrix", whose images
+        outputs take and no other line.
+    shows_in : tuple of str
+        The lines whose law in the limit depends on that of the slot.
+    """
+
+    name: str
+    kind: str
+    shows_in: tuple[str, ...]
+
+    @property
+    def depends(self) -> bool:
+        """Whether any limit depends on the law."""
+        return bool(self.shows_in)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.shows_in)
+        return f"{self.name} ({self.kind}): " + (
+            f"the limit of {shown} depends on its law" if shown else "no limit does"
+        )
+
+
+def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
+    r"""Return the slots of a program, or of a layer's, and where the limit depends on their laws.
+
+    Laws are i.i.d. over entries, of all moments, with the mean and covariance of the Gaussian ones. Functions that are
+    not known to be linear count as nonlinear.
+
+    Parameters
+    ----------
+    described : AttentionLayer or Program
+
+    Returns
+    -------
+    tuple of Slot
+        Initial vectors first, in the order of the program.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=8, seq_len=1, num_heads=1)
+    >>> print(*law_slots(layer), sep="\n")
+    h (initial vector): no limit does
+    W1 (matrix, scores downstream): no limit does
+    K1 (matrix, scores downstream): no limit does
+    V1 (matrix, no scores downstream): no limit does
+    Q1 (matrix, scores downstream): no limit does
+    O1 (output matrix): no limit does
+    >>> print(law_slots(layer.replace(head_dim=2))[-1])
+    O1 (output matrix): the limit of o1,1, y1 depends on its law
+    """
+    if isinstance(described, AttentionLayer):
+        described = expand(described).program
+    if not isinstance(described, Program):
+        # Any object may be passed in; the annotation says what should be.
+        given: Any = described
+        refuse("described", given, "is neither a layer nor a program", "pass an AttentionLayer or a Program")
+    nodes = described.lines()
+    initial = [_initial(nodes, node) for node in nodes if isinstance(node, Initial)]
+    weights = dict.fromkeys(node.weight for node in nodes if isinstance(node, MatMul))
+    return (*initial, *(_matrix(nodes, weight) for weight in weights))
+
+
+def _initial(nodes: Sequence[Node], slot: Initial) -> Slot:
+    shown = _shown(nodes, {slot})
+    # That a vector has the law that it is given says nothing, unless nothing is made of it.
+    if any(slot in node.parents for node in nodes):
+        shown = [node for node in shown if node is not slot]
+    return Slot(slot.name, "initial vector", tuple(node.name for node in shown))
+
+
+def _matrix(nodes: Sequence[Node], weight: Weight) -> Slot:
+    images: set[Node] = {node for node in nodes if isinstance(node, MatMul) and node.weight is weight}
+    after = set(images)
+    for node in nodes:
+        if any(parent in after for parent in node.parents):
+            after.add(node)
+    users = [node for node in nodes if any(image in node.parents for image in images)]
+    if any(isinstance(node, Score) for node in after):
+        kind = "matrix, scores downstream"
+    elif all(isinstance(node, Output) for node in users):
+        kind = "output matrix"
+    else:
+        kind = "matrix, no scores downstream"
+    shown = _shown(nodes, images) if weight.columns is not None else []
+    return Slot(weight.name, kind, tuple(node.name for node in shown))
+
+
+def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
+    """Return the lines whose law depends on that of the coordinates of `starts`."""
+    # Lines of which coordinates have another law, and lines of which averages or scores have.
+    coordinates: set[Node] = set()
+    averages: set[Node] = set()
+    for node in nodes:
+        own = any(parent in coordinates for parent in node.parents)
+        if any(parent in averages for parent in node.parents):
+            averages.add(node)
+        elif node in starts:
+            coordinates.add(node)
+        elif own and isinstance(node, Nonlin | Output):
+            (coordinates if _linear(node) else averages).add(node)
+        elif own and isinstance(node, MatMul) and node.weight.columns is not None:
+            coordinates.add(node)
+        elif own and isinstance(node, Score) and node.parents[0].size is not None:
+            averages.add(node)
+    return [node for node in nodes if node in coordinates or node in averages]
+
+
+def _linear(node: Nonlin | Output) -> bool:
+    """Say whether covariances of the line are made of covariances of its vectors alone."""
+    function = node.function
+    if isinstance(function, LinearCombination | AttentionRow):
+        return True
+    return isinstance(function, Nonlinearity) and function.name == "identity"

@@ -1,0 +1,154 @@
+"""Laws of weights, slot by slot: which a limit depends on, and how fast the others are forgotten.
+
+Moments of layers of one position are exact at every width, for weights of any law. Literal draws are held to them where
+every slot is seen, at width 2. From there on a law is forgotten as 1/n (initial vectors, W^O), as 1/n² (the matrices
+in between), or not at all: initial vectors under a nonlinearity, and W^O of heads of a fixed size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from attncheck._lib.streams import stream
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.nonlinearity import clip
+from attncheck.layers.program import Program
+from attncheck.layers.slots import law_slots
+from attncheck.pytest_plugin import Note, theory
+from attncheck.simulators.weights import WEIGHT_LAWS, draw_with_weights
+from attncheck.theory.rates.one_position import output_kurtosis, score_kurtosis
+
+FloatArray = NDArray[np.float64]
+
+_LAYER = AttentionLayer(width=2, seq_len=1, num_heads=1, activation="identity")
+_LAWS = ("uniform", "rademacher")
+# Two-sided level 1e-9.
+_QUANTILE, _LEVEL = 6.1, 1e-9
+_DRAWS, _LOW_RANK_DRAWS, _LOW_RANK_WIDTH = 400_000, 20_000, 256
+# Fourth powers of outputs have tails that take more draws, in parts of `_DRAWS`, and a law far from the normal.
+_FAR, _PARTS = "rademacher", 4
+# The order at which a law is forgotten, in 1/n.
+_ORDERS = {"initial": 1, "inputs": 2, "query": 2, "key": 2, "value": 2, "output": 1}
+
+
+def _score(values: FloatArray, expected: float) -> float:
+    """Return how many standard errors the mean of independent values is off."""
+    return float((values.mean() - expected) / (values.std() / math.sqrt(len(values))))
+
+
+def _images(vectors: FloatArray, law: str, rng: np.random.Generator) -> FloatArray:
+    """Return M u/√n of vectors u, (draws, n), each with a matrix of its own."""
+    draws, n = vectors.shape
+    return np.asarray(np.einsum("dij,dj->di", WEIGHT_LAWS[law](rng, (draws, n, n)), vectors) / math.sqrt(n))
+
+
+def _outputs(slot: str, law: str, rng: np.random.Generator) -> FloatArray:
+    """Draw a neuron of W^O W^V W^1 h at width 2, with one law in one slot."""
+    if slot != "initial":
+        return draw_with_weights(_LAYER, _DRAWS, 1, rng, {slot: law}).outputs[:, 0, 0]
+    h = WEIGHT_LAWS[law](rng, (_DRAWS, _LAYER.width))
+    for _ in ("inputs", "value", "output"):
+        h = _images(h, "gaussian", rng)
+    return h[:, 0]
+
+
+def _kurtosis(slot: str, law: str, width: int) -> float:
+    layer = _LAYER.replace(width=width)
+    return output_kurtosis(layer, initial=law) if slot == "initial" else output_kurtosis(layer, {slot: law})
+
+
+@theory("weights.slot_of_outputs", slot=("initial", "inputs", "value", "output"))
+def test_a_law_is_seen_by_outputs_at_finite_width_and_not_in_the_limit(slot: str, run_seed: int, note: Note) -> None:
+    rng = stream(run_seed, "weights", slot)
+    fourth = np.concatenate([_outputs(slot, _FAR, rng) for _ in range(_PARTS)]) ** 4
+    own, gaussian = 3.0 + _kurtosis(slot, _FAR, 2), 3.0 + _kurtosis(slot, "gaussian", 2)
+    found, neighbour = _score(fourth, own), _score(fourth, gaussian)
+    order = _order(*(_kurtosis(slot, _FAR, n) - _kurtosis(slot, "gaussian", n) for n in (2**10, 2**14)))
+    note(order=order, **{"standard errors off": found, "off the Gaussian's": neighbour})
+    assert abs(found) < _QUANTILE
+    # A simulator with Gaussian weights in the slot is rejected.
+    assert abs(neighbour) > _QUANTILE
+    assert abs(order + _ORDERS[slot]) < 0.01
+    assert not _depends(_LAYER, {"initial": "h", "inputs": "W1", "value": "V1", "output": "O1"}[slot])
+
+
+@theory("weights.slot_of_scores", slot=("query", "key"), law=_LAWS)
+def test_a_law_is_seen_by_scores_at_finite_width_and_not_in_the_limit(
+    slot: str, law: str, run_seed: int, note: Note
+) -> None:
+    rng = stream(run_seed, "weights", slot, law)
+    draws = draw_with_weights(_LAYER, _DRAWS, _LAYER.width, rng, {slot: law})
+    squares = draws.inputs[:, 0] ** 2
+    normalised = draws.scores[:, 0, 0, 0] / squares.mean(axis=1)
+    ratio = (squares**2).sum(axis=1) / squares.sum(axis=1) ** 2
+    # Given the input the fourth moment is known: Σ x⁴/(Σ x²)² times a slope more than with Gaussian weights.
+    slope = score_kurtosis(_LAYER, {slot: law}, 1.0) - score_kurtosis(_LAYER, "gaussian", 1.0)
+    gaussian = 3.0 + score_kurtosis(_LAYER, "gaussian", 1.0)
+    found, neighbour = _score(normalised**4 - slope * ratio, gaussian), _score(normalised**4, gaussian)
+    order = _order(*(_score_shift(slot, law, n) for n in (2**10, 2**14)))
+    note(order=order, **{"standard errors off": found, "off the Gaussian's": neighbour})
+    assert abs(found) < _QUANTILE
+    assert abs(neighbour) > _QUANTILE
+    assert abs(order + _ORDERS[slot]) < 0.01
+    assert not _depends(_LAYER, {"query": "Q1", "key": "K1"}[slot])
+
+
+def _score_shift(slot: str, law: str, width: int) -> float:
+    layer, ratio = _LAYER.replace(width=width), 3.0 / (width + 2.0)
+    return score_kurtosis(layer, {slot: law}, ratio) - score_kurtosis(layer, "gaussian", ratio)
+
+
+def _order(narrow: float, wide: float) -> float:
+    """Return the power of the width that the shift of a moment follows between widths 2^10 and 2^14."""
+    return math.log(wide / narrow) / math.log(2**4)
+
+
+def _depends(layer: AttentionLayer | Program, name: str) -> bool:
+    return {slot.name: slot.depends for slot in law_slots(layer)}[name]
+
+
+@theory("weights.low_rank_output", law=("gaussian", "rademacher"))
+def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_seed: int, note: Note) -> None:
+    """Two neurons and one position: Laplace's law with Gaussian W^O, and the normal one with signs."""
+    layer = _LAYER.replace(width=_LOW_RANK_WIDTH, head_dim=2)
+    rng = stream(run_seed, "weights", "low rank", law)
+    drawn = draw_with_weights(layer, _LOW_RANK_DRAWS, 1, rng, {"output": law}).outputs[:, 0, 0]
+    laws: dict[str, Callable[[Any], Any]] = {
+        "gaussian": stats.laplace(scale=2**-0.5).cdf,
+        "rademacher": special.ndtr,
+    }
+    found = {name: float(stats.ks_1samp(drawn, cdf).statistic) for name, cdf in laws.items()}
+    own, other = found.pop(law), found.popitem()[1]
+    # The lengths of h and W h vary at the width, by 4/n in relative variance: (3t - t³)φ(t)/8 of it at most for the
+    # normal law, less than 1/n for both.
+    allowed = 1.0 / layer.width
+    note(distance=own, **{"from the other's": other})
+    assert stats.kstwo.sf(max(0.0, own - allowed), _LOW_RANK_DRAWS) > _LEVEL
+    assert stats.kstwo.sf(max(0.0, other - allowed), _LOW_RANK_DRAWS) < _LEVEL
+    limits = [output_kurtosis(layer, {"output": name}, infinite=True) for name in laws]
+    assert limits == [3.0, 0.0]
+    assert _depends(layer, "O1")
+
+
+@theory("weights.initial_nonlinear", law=_LAWS)
+def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed: int, note: Note) -> None:
+    """W φ(h) has the variance E φ(h)² at every width, and in the limit, which depends on the law of h."""
+    phi, program = clip(1.0), Program()
+    program.matmul(program.weight("W"), program.nonlin(phi, program.initial("h")))
+    rng = stream(run_seed, "weights", "initial, nonlinear", law)
+    squares = _images(phi(WEIGHT_LAWS[law](rng, (_DRAWS, 2))), "gaussian", rng)[:, 0] ** 2
+    reach = 3.0**0.5
+    own = {"uniform": (1.0 / 3.0 + reach - 1.0) / reach, "rademacher": 1.0}[law]
+    gaussian = float(phi.dual(1.0, 1.0, 1.0)[0])
+    found, neighbour = _score(squares, own), _score(squares, gaussian)
+    note(**{"standard errors off": found, "off the Gaussian's": neighbour})
+    assert abs(found) < _QUANTILE
+    assert abs(neighbour) > _QUANTILE
+    assert _depends(program, "h")
+    assert not _depends(program, "W")
