@@ -73,7 +73,7 @@ class OtherWidthLaw(SymmetricLaw):
         return np.asarray(self.limit.pdf(t, position) + self.density_difference(t, position))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles: the t at which `cdf` is `q`, infinite at 0 and 1; as `FiniteWidthLaw.ppf`."""
+        """Return the quantiles: the t at which `cdf` is `q`, infinite at 0 and 1; as ``FiniteWidthLaw.ppf``."""
         chances, largest = check_chances(q), float(self.gap(position).limit.variances.max())
         return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, largest)[()]
 
