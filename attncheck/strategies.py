@@ -29,6 +29,7 @@ STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
 # Two layers in three have no positions.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
+ROTARY_BASES = (10_000.0, 100.0, 500_000.0)
 INPUTS: tuple[dict[str, Any], ...] = (
     {"activation": "clip", "clip": DEFAULT_CLIP},
     {"activation": "clip", "clip": 1.0},
@@ -41,7 +42,12 @@ DIRECT_ENTRIES = 20_000
 
 @st.composite
 def layers(
-    draw: st.DrawFn, *, max_entries: int = DIRECT_ENTRIES, min_width: int = 1, max_width: int = 4096
+    draw: st.DrawFn,
+    *,
+    max_entries: int = DIRECT_ENTRIES,
+    min_width: int = 1,
+    max_width: int = 4096,
+    rotary: bool = False,
 ) -> AttentionLayer:
     """Draw attention layers over the whole space that the description spans.
 
@@ -57,6 +63,8 @@ def layers(
         direct reading. Pass a large number for readings without matrices.
     min_width, max_width : int
         Bounds on the width.
+    rotary : bool
+        Whether layers have rotary positions wherever they can: not by default, as the paper's layer has none.
 
     Raises
     ------
@@ -85,10 +93,13 @@ def layers(
     least = AttentionLayer(**fields).weight_entries
     check_whole("max_entries", max_entries, least, f"pass at least what the smallest layer takes, {least}")
 
+    def within(field: str, values: Sequence[Any]) -> list[Any]:
+        """Return the values with which the layer, all else being as it is, costs no more than the cap."""
+        return [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
+
     def choose(field: str, values: Sequence[Any]) -> Any:
-        """Draw one of the values with which the layer, all else being small, still costs no more than the cap."""
-        within = [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
-        fields[field] = draw(st.sampled_from(within))
+        """Draw one of the values within the cap, while all else is small."""
+        fields[field] = draw(st.sampled_from(within(field, values)))
         return fields[field]
 
     choose("seq_len", range(1, 13))
@@ -114,6 +125,10 @@ def layers(
     tieable = fields["num_kv_heads"] is None and fields["query_std"] == fields["key_std"]
     if tieable and fields["score_scaling"] == "1/n":
         fields["tied_query_key"] = draw(st.booleans())
+    pairs = within("head_dim", [dim for dim in HEAD_DIMS if dim % 2 == 0])
+    if rotary and pairs and not fields.get("tied_query_key"):
+        fields["head_dim"] = draw(st.sampled_from(pairs))
+        fields["rotary_base"] = draw(st.sampled_from(ROTARY_BASES))
     return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
 
 

@@ -19,15 +19,16 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import NO_PROGRAMS
-from attncheck.checks.functionals import linear
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.norm import normalised
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.requirements import linear
 from attncheck.readings import Reading, simulate
-from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
@@ -65,8 +66,8 @@ class Subject:
         How reports call it, ``module:callable``.
     call : callable
         ``call(layer, size, rng)``, which draws its own inputs, or ``call(layer, inputs, rng)``, which is
-        handed X of shape (N, seq_len, width). Returns a mapping with ``outputs`` (N, seq_len, k) and
-        whatever else it exposes of `attncheck.Draws`.
+        handed X of shape (N, seq_len, width), before a norm of the layer. Returns a mapping with ``outputs``
+        (N, seq_len, k) and whatever else it exposes of `attncheck.Draws`.
     form : {"size", "inputs"}
         Which of the two.
     supports : callable AttentionLayer -> bool or str
@@ -160,7 +161,7 @@ class Subject:
             return self._sample(layer, size, size, rng)
         step = max(1, _INPUT_ENTRIES // (layer.seq_len * layer.width))
         counts = [min(step, size - start) for start in range(0, size, step)]
-        parts = [self._draw_given(draw_inputs(layer, count, rng), layer, rng) for count in counts]
+        parts = [self._draw_given(draw_images(layer, count, rng), layer, rng) for count in counts]
         for part in parts:
             self._hold(part, parts[0].exposed, parts[0].coordinates)
         return _joined(parts)
@@ -216,7 +217,7 @@ class Subject:
         handed = self.form == "inputs" and not isinstance(case, ProgramCase)
         few = not self.weights.gaussian and case.width <= _FEW_NUMBERS
         size = _PROBE_DISCRETE if few else _PROBE
-        inputs = draw_inputs(case, size, rng) if handed and isinstance(case, AttentionLayer) else None
+        inputs = draw_images(case, size, rng) if handed and isinstance(case, AttentionLayer) else None
         one, other = rng.spawn(2)
 
         def draw(generator: np.random.Generator) -> Sample | ProgramSample:
@@ -240,8 +241,9 @@ class Subject:
         return Setting(case, first.exposed, first.coordinates, self.weights)
 
     def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
-        """Hand X to the subject and add what X itself says."""
+        """Hand X, before it is normalised, to the subject and add what X itself says."""
         sample = self._sample(layer, inputs.copy(), len(inputs), rng)
+        inputs = normalised(layer.norm, inputs)
         seen = inputs[:, :, : sample.coordinates]
         gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
         return dataclasses.replace(sample, inputs=seen, input_gram=gram)

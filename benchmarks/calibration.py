@@ -6,7 +6,7 @@ per layer of right simulators of several kinds, where a null that is only nearly
 programs get the same on example programs and random ones. ``--write``
 puts the tables into benchmarks/calibration.md; ``--quick`` runs everything at a tiny scale. All streams are
 keyed: the same numbers come out every time. ``--check NAME``, once or more, prints the small samples of these
-checks of layers alone, in minutes.
+checks of layers alone, in minutes. ``--pools N`` prints what N pools of the first layers come to, for each check.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from attncheck._lib.hands import hands_of
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
 from attncheck.calibration.layers import DRAWS, calibrate
+from attncheck.calibration.pools import calibrate_pools
 from attncheck.calibration.programs import RANDOM, RATE_DRAWS, calibrate_program, written_programs
 from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
@@ -241,9 +242,22 @@ def some(scale: Scale, names: Sequence[str]) -> str:
     return "\n\n".join([setting(scale), *check_table(found)]) + "\n"
 
 
+def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
+    """Return the table of pools, and a sentence on it."""
+    found = calibrate_pools(MAIN, checks, replications)
+    header = ("check", "pools", *(f"below {level:g}" for level in LEVELS), "bias", "least")
+    rows = []
+    for each in found.values():
+        check, count, *rates, _, least = row(each)
+        mean, error = each.bias
+        rows.append((check, count, *rates, f"{mean:+.3f} ± {error:.3f}", least))
+    return [table(header, rows), smallest(found.values())]
+
+
 #: What a page is made of; the parts do not depend on each other.
 PARTS: dict[str, Callable[[Scale], Any]] = {
     "layers": calibrations,
+    "pools": lambda scale: pool_rows(scale.main),
     "programs": program_calibrations,
     "large": lambda scale: large_rows(scale.draws),
     "large programs": lambda scale: large_program_rows(scale.draws),
@@ -259,7 +273,7 @@ def report(scale: Scale, hands: Hands | None = None) -> str:
     """Measure everything, part by part, and return the page; with nobody else in this process."""
     with Crew(hands or here()) as crew:
         each = in_order(crew, functools.partial(measured, scale=scale), list(PARTS))
-        found, on_programs, large, large_programs = each
+        found, pooled_rows, on_programs, large, large_programs = each
     columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
         "# False alarms of every check",
@@ -272,6 +286,10 @@ def report(scale: Scale, hands: Hands | None = None) -> str:
         f"One sample of {scale.draws:,} draws of right simulators, by every check on every layer but the last: a null "
         "that holds only nearly would show here.",
         table(columns, large),
+        "## Pools",
+        f"{scale.main:,} pools of each check, of one small sample on each of the first {len(MAIN)} layers. The bias is "
+        "the mean of the scores, signed by whether the effect is larger than the null expects.",
+        *pooled_rows,
         "## Programs",
         program_setting(scale),
         *tables("program", on_programs),
@@ -291,6 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--share", type=float, default=1.0, help="measure a share of it, such as 0.1 (default: 1)")
     names = [check.name for check in CHECKS]
     parser.add_argument("--check", action="append", choices=names, metavar="NAME", help="measure this check alone")
+    parser.add_argument("--pools", type=int, metavar="N", help="print what N pools of each check come to, and no more")
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     options = parser.parse_args(arguments)
@@ -298,10 +317,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")
     if options.write and options.quick:
         parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    if options.write and options.check:
-        parser.error("--write: the page has every check; leave --check out")
+    if options.write and (options.check or options.pools):
+        parser.error("--write: the page has every check, and pools; leave --check and --pools out")
     scale = QUICK if options.quick else FULL.part(options.share)
-    page = some(scale, options.check) if options.check else report(scale, hands_of(options.executor, options.workers))
+    if options.pools:
+        checks = [check for check in CHECKS if not options.check or check.name in options.check]
+        page = "\n\n".join(pool_rows(options.pools, checks)) + "\n"
+    elif options.check:
+        page = some(scale, options.check)
+    else:
+        page = report(scale, hands_of(options.executor, options.workers))
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")

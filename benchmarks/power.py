@@ -26,9 +26,12 @@ from attncheck.checks.registry import PROPERTIES, check_named
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.looks.examine import probed, take_look
 from attncheck.looks.examples import strategy_of
+from attncheck.looks.plan import Cost
 from attncheck.looks.pools import pools_of
-from attncheck.looks.unit import Cost, Unit, examined_result, probed, take_look
+from attncheck.looks.result import examined_result
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.runs.run import Run
 from attncheck.subject import Subject

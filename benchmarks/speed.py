@@ -27,8 +27,11 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck._lib.measured import installed, spread, table
 from attncheck._lib.memory import DEFAULT_MEMORY
+from attncheck.looks.examine import probed
 from attncheck.looks.held import MOST_HELD
-from attncheck.looks.unit import Cost, Unit, observe, probed
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost
+from attncheck.looks.unit import Unit
 from attncheck.readings import READINGS, Reading
 from attncheck.simulators import blocks
 from attncheck.subject import Subject

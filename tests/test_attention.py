@@ -166,6 +166,7 @@ def test_numpy_numbers_become_built_in() -> None:
         "input_correlation": np.float64(0.5),
         "mask": np.str_("causal"),
         "rotary_base": np.int64(10_000),
+        "norm": np.str_("rms"),
     }
     layer = AttentionLayer(**fields)
     assert layer == AttentionLayer(
@@ -181,6 +182,7 @@ def test_numpy_numbers_become_built_in() -> None:
         input_correlation=0.5,
         mask="causal",
         rotary_base=10_000.0,
+        norm="rms",
     )
     assert {type(value) for value in layer.to_dict().values()} == {int, float, str, bool}
     assert AttentionLayer.from_toml(layer.to_toml()) == layer

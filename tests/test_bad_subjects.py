@@ -18,7 +18,9 @@ from attncheck.checks.registry import PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.subject import Subject, collapsed
 from attncheck.theory.limits.mixture import condense

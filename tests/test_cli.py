@@ -27,8 +27,8 @@ from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.plan import Cost, plan
 from attncheck.looks.profiles import PROFILES, Profile
-from attncheck.looks.unit import Cost, Unit, plan
 from attncheck.subject import Subject
 
 COMMANDS = (
@@ -292,9 +292,7 @@ def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name
     setting = Subject.of("attncheck.subject:collapsed").probe(layer, np.random.default_rng(0))
     cost = Cost(profile.affordable(layer), level_of(profile), profile.power)
     (check,) = (check for check in CHECKS if check.name == name)
-    assert plan(Unit(check.property_name, layer, only=name), setting, cost).sizes[check] == int(
-        look[1].replace(",", "")
-    )
+    assert plan([check], setting, cost).sizes[check] == int(look[1].replace(",", ""))
     departure = check.family(setting).gap(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
     assert bool(look[3]) is (abs(departure) > 1.0001 * abs(check.departure.effect(setting)))
 
@@ -327,7 +325,7 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAM_FAULTS)
 def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: str) -> None:
     said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
-    assert f"what: {fault.what} seen by: {', '.join(fault.seen_by)} try:" in said
+    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(fault.seen_by)} try:" in said
     assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
 
 

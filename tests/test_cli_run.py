@@ -255,6 +255,32 @@ def closing_of(record: Path) -> Closing:
     return closing
 
 
+def test_a_simulator_that_changed_is_not_gone_on_with(folder: Path, few: Path, small_run: Done, tmp_path: Path) -> None:
+    lines = small_run.record.read_bytes()
+    manifest = next(read(small_run.record))
+    assert isinstance(manifest, Manifest)
+    assert len(manifest.source) == 16
+    part = tmp_path / "part.jsonl"
+    part.write_bytes(lines[: len(lines) // 2].replace(manifest.source.encode(), b"0123456789abcdef"))
+    done = examined(folder, few, "small", "--workers", "0", "--resume", str(part), record=str(tmp_path / "again.jsonl"))
+    assert done.code == ExitCode.UNUSABLE
+    assert "is of a simulator whose file has changed since; begin the run anew" in refused(done.err)
+
+
+@pytest.mark.parametrize("option", [[], ["--executor", "os:getcwd"]])
+def test_what_is_there_stays(folder: Path, few: Path, small_run: Done, tmp_path: Path, option: list[str]) -> None:
+    """A file that is no record is not written over, nor is a record before there is anybody to do the work."""
+    kept = tmp_path / "kept"
+    kept.write_bytes(small_run.record.read_bytes() if option else b"somebody's source\n")
+    before = kept.read_bytes()
+    workers = ["--workers", "1" if option else "0"]
+    done = examined(folder, few, "small", *workers, *option, record=str(kept))
+    assert done.code == ExitCode.UNUSABLE
+    said = "which is no concurrent.futures.Executor" if option else "holds something else than a record"
+    assert said in refused(done.err)
+    assert kept.read_bytes() == before
+
+
 @pytest.mark.parametrize("option", ["--seed", "--false-alarm"])
 def test_another_run_is_not_gone_on_with(folder: Path, few: Path, small_run: Done, tmp_path: Path, option: str) -> None:
     again = ["--resume", str(small_run.record), option, "0.25" if option == "--false-alarm" else "3"]

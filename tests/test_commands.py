@@ -95,7 +95,8 @@ def test_environments_run_what_their_names_say() -> None:
     assert ini["testenv"]["commands"] == "pytest -n auto --dist loadfile {posargs:tests}"
     assert (
         ini["testenv:tests"]["commands"] == "pytest -n auto --dist loadfile --doctest-modules "
-        "{posargs:tests attncheck --ignore=tests/slow --ignore=attncheck/frameworks/torch.py --ignore-glob=*_taps.py}"
+        "{posargs:tests attncheck --ignore=tests/slow --ignore=tests/frameworks "
+        "--ignore=attncheck/frameworks/torch.py --ignore-glob=*_taps.py}"
     )
     lint = ini["testenv:lint"]["commands"].split("\n")
     assert any(line.startswith("ruff check") for line in lint)

@@ -49,6 +49,17 @@ def failing() -> Executor:
     raise OSError("no cluster")
 
 
+def leaving() -> Executor:
+    raise SystemExit("no cluster")
+
+
+class Refusing(Executor):
+    """Takes no work."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        raise RuntimeError("on strike")
+
+
 @pytest.mark.parametrize("hands", [here(), processes(1), pool(1), pool(2), hands_of(f"{__name__}:threads", "3")])
 def test_every_piece_comes_to_something(hands: Hands) -> None:
     with Crew(hands) as crew:
@@ -175,6 +186,7 @@ def test_work_that_is_given_up_is_said() -> None:
         ("no_such_module:make", "2", r"executor='no_such_module:make': cannot be imported \(No module named"),
         ("math:make", "2", r"executor='math:make': cannot be imported \(module 'math' has no attribute"),
         ("math:pi", "2", r"executor='math:pi': is no function"),
+        ("../math:pi", "2", r"executor='../math:pi': cannot be imported"),
     ],
 )
 def test_what_is_typed_wrong_is_refused(executor: str | None, workers: str, said: str) -> None:
@@ -187,6 +199,8 @@ def test_what_is_typed_wrong_is_refused(executor: str | None, workers: str, said
     [
         ("nothing", r"returned NoneType, which is no concurrent.futures.Executor; return one"),
         ("failing", r"failed with OSError: no cluster; mend it"),
+        ("leaving", r"failed with SystemExit: no cluster; mend it"),
+        ("Refusing", r"takes no work, RuntimeError: on strike; mend it"),
     ],
 )
 def test_what_makes_no_executor_is_said(name: str, said: str) -> None:

@@ -13,6 +13,7 @@ from attncheck.calibration.power import level_of
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.mistakes import MISTAKES
+from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal
@@ -20,8 +21,12 @@ from attncheck.faults.named import NAMED_BY
 from attncheck.faults.wrong_scales import Misread
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
+from attncheck.looks.examine import run_unit
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost, Plan
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.looks.unit import Cost, Plan, Unit, observe, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
@@ -197,7 +202,7 @@ def test_faults_are_subjects_by_name() -> None:
         Subject.of("attncheck.faults:no_such_fault")
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *TURNED], ids=lambda mistake: mistake.name)
 @pytest.mark.parametrize("layer", ODD, ids=AttentionLayer.describe)
 def test_mistakes_are_drawn_on_layers_that_hide_them(mistake: Fault, layer: AttentionLayer) -> None:
     """A diagnosis holds each beside all violated layers, of whatever shape."""

@@ -20,9 +20,11 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import ProgramCase
 from attncheck.layers.program import Coordinatewise, Program
 from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import draw_examples, program_anchors, strategy_of
+from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS
-from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result, run_digest
 from attncheck.runs.run import Run
 from attncheck.strategies import layers, stacks

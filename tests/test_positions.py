@@ -21,8 +21,10 @@ from attncheck.diagnosis.causes import common
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
 from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examine import run_unit
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Unit, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.records.gather import Space
 from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
 from attncheck.subject import Subject

@@ -12,15 +12,19 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
-from attncheck.checks.registry import PROGRAM_PROPERTIES
+from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.faults.line_by_line import LineByLine
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.layers.case import ProgramCase
 from attncheck.layers.program import Program
+from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import widths_of
+from attncheck.looks.look import observe
+from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Unit, observe, plan, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.programs import EXAMPLES
 from attncheck.readings import simulate
 from attncheck.records.schema import Result
@@ -55,7 +59,7 @@ def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, 
     case, subject = ProgramCase(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
     key = ("tests", "program faults", fault, property_name, case.to_dict())
     setting = subject.probe(case, stream(seed, *key, role="probe"))
-    planned = plan(Unit(property_name, case), setting, cost_of(PROFILES["default"], case))
+    planned = plan(checks_of(property_name), setting, cost_of(PROFILES["default"], case))
     also = {check for of, check, where in ORDERS if (of, where) == (fault, name)}
     checks = [check for check in planned.sizes if check.name in {*PROGRAM_FAULTS[fault].seen_by, *also}]
     if not checks:

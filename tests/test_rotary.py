@@ -19,8 +19,10 @@ from attncheck.checks.sample import Sample
 from attncheck.faults.literal import Literal, Projections
 from attncheck.layers.rotary import pair_alignment, score_alignment, turned, turned_by
 from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examine import run_unit
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Unit, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]

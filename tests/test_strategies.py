@@ -287,3 +287,12 @@ def test_examples_do_not_depend_on_the_environment() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
     here = [layer.to_dict() for layer in draw_examples(layers(), 6, 11, "scores")]
     assert json.loads(done.stdout) == here
+
+
+def test_rotary_positions_are_drawn_where_they_are_asked_for() -> None:
+    assert all(layer.rotary_base is None for layer in collect(layers(), 100))
+    drawn = collect(layers(rotary=True), 100)
+    turned = [layer for layer in drawn if layer.rotary_base is not None]
+    assert len(turned) > 0.9 * len(drawn)
+    assert len({layer.rotary_base for layer in turned}) == 3
+    assert collect(layers(max_entries=8, rotary=True), 20)

@@ -16,9 +16,11 @@ from attncheck.checks.check import Setting
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import strategy_of
+from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.looks.unit import Unit
 from attncheck.readings import simulate
 from attncheck.runs.run import Run
 from attncheck.simulators.collapsed import attend, draw_inputs

@@ -37,6 +37,14 @@ def commit_key(key: str | None = None) -> str:
     return named
 
 
+def commit_here() -> str:
+    """Return what names the commit here; empty where nothing does."""
+    try:
+        return commit_key()
+    except InputError:
+        return ""
+
+
 def keyed_seed(key: str) -> int:
     """Return the seed of a commit's run: another one for each commit, and the same wherever it is run.
 

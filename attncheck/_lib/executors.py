@@ -90,6 +90,16 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         self._open.close()
 
+    def begin(self) -> None:
+        """Make the executor now, to know that there is one before anything is written.
+
+        Raises
+        ------
+        InputError
+            If it cannot be made.
+        """
+        self._executor_now()
+
     def results(self, function: Callable[[_Piece], _Result], pieces: Sequence[_Piece]) -> list[_Result | Lost]:
         """Return what a function makes of each piece, in their order."""
         found = dict(self.gather(function, pieces))
@@ -150,6 +160,9 @@ class Crew:
                         future = self._executor_now().submit(function, pieces[waiting[0]])
                     except BrokenExecutor:
                         broken = True
+                    except Exception as refused:
+                        problem = f"takes no work, {type(refused).__name__}: {refused}"
+                        refuse("executor", self.hands.name, problem, "mend it, and go on by --resume")
                     else:
                         flying[future] = waiting.popleft()
                         future.add_done_callback(finished.put)

@@ -56,6 +56,35 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
+def check_writable(outputs: Mapping[str, Path | None]) -> None:
+    """Refuse what cannot be written, before anything is done that should be written there.
+
+    Parameters
+    ----------
+    outputs : mapping of str to Path or None
+        By the name of the argument.
+
+    Raises
+    ------
+    InputError
+        If a path is a folder, or there is no folder for it, or nobody may write there.
+    """
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        problem = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                problem = "is a folder"
+            elif not os.access(path if path.exists() else path.parent, os.W_OK):
+                problem = "cannot be written (nobody may write there)"
+        except OSError as error:
+            problem = f"cannot be written ({error.strerror or error})"
+        if problem:
+            refuse(name, str(path), problem, "choose another path")
+
+
 def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None]) -> None:
     """Refuse to write over what is read, or two things into one file.
 

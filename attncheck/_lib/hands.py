@@ -59,8 +59,8 @@ def _found(executor: str) -> Callable[[], Any]:
         refuse("executor", executor, "is not of the form module:make", remedy)
     try:
         make = find(executor)
-    except (ImportError, AttributeError, ValueError) as error:
-        refuse("executor", executor, f"cannot be imported ({error})", remedy)
+    except (Exception, SystemExit) as error:  # its module may do anything
+        refuse("executor", executor, f"cannot be imported ({str(error) or type(error).__name__})", remedy)
     if not callable(make):
         refuse("executor", executor, "is no function", remedy)
     return make  # type: ignore[no-any-return]
@@ -76,7 +76,7 @@ def _made(name: str, make: Callable[[], Any]) -> Executor:
     """
     try:
         made = make()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"executor={name}: failed with {type(error).__name__}: {error}; mend it") from error
     if not isinstance(made, Executor):
         problem = f"returned {type(made).__name__}, which is no concurrent.futures.Executor"

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.calibration.found import LEVELS
 from attncheck.calibration.programs import checks_at
 from attncheck.checks.check import AnyCheck
-from attncheck.checks.programs.reference import ProgramReference
-from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.checks.reference import Reference
 from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
-from attncheck.looks.held import join
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Plan
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.subject import Subject, collapsed, direct, matrix_free, programs
@@ -66,25 +65,13 @@ def checks_for(case: Case) -> Sequence[AnyCheck]:
     return checks_at(case) if isinstance(case, ProgramCase) else CHECKS
 
 
-def reference_for(setting: Any, size: int, seed: np.random.SeedSequence) -> Reference | ProgramReference:
-    """Return what draws of a layer, or of a program, are compared with."""
-    if isinstance(setting, ProgramSetting):
-        return ProgramReference(setting.case, size, setting.coordinates, seed)
-    return Reference(setting.layer, size, setting.coordinates, seed)
-
-
 def large_samples(case: Case, subject: Any, draws: int) -> dict[str, Outcome]:
     """Return what every check says of one large sample of a subject."""
     settled, key = Subject.of(subject), ("large sample", case.key, subject.__name__)
     setting: Any = settled.probe(case, stream(0, *key, role="probe"))
     checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]
-    step = max(500, 2**20 // case.stored_entries)
-    rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
-    parts: dict[AnyCheck, list[tuple[Any, ...]]] = {check: [] for check in checks}
-    for start in range(0, draws, step):
-        sample: Any = settled.draw_as(setting, min(step, draws - start), rng)
-        reference = reference_for(setting, len(sample), root.spawn(1)[0])
-        for check in checks:
-            parts[check].append(check.measure(sample, reference))
-    outcomes = {check.name: check.test(setting, join(parts[check])) for check in checks}
+    chunk = max(500, 2**20 // case.stored_entries)
+    planned = Plan(setting, chunk, LEVELS[-1], 0.5, dict.fromkeys(checks, draws), {})
+    rng, reference = stream(0, *key), seed_sequence(0, *key, role="reference")
+    outcomes = observe(planned, checks, 1, settled, rng, reference)
     return {name: outcome for name, outcome in outcomes.items() if outcome.count}

@@ -21,6 +21,7 @@ from attncheck.calibration.found import Calibration
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.held import join
 from attncheck.subject import Subject, collapsed
@@ -73,23 +74,36 @@ def calibrate(
     >>> len(found["draws.signs"].p_values), found["draws.signs"].uniform
     (50, False)
     """
+    found: dict[str, Calibration] = {}
+    for check, setting, outcomes in small_outcomes(layer, checks, replications, seed, subject):
+        uniform = check.kind == "exact" and check.family(setting).continuous
+        p_values = np.array([outcome.p_value for outcome in outcomes if outcome.count])
+        found[check.name] = Calibration(check.name, uniform, p_values)
+    return found
+
+
+def small_outcomes(
+    layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
+) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
+    """Iterate over checks that say something on a layer, each with its outcomes on small samples, in their order.
+
+    Parameters
+    ----------
+    layer, checks, replications, seed, subject
+        As for `calibrate`.
+    """
     check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     settled = Subject.of(subject)
     setting = settled.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
     examined = [check for check in checks if not check.reason_not_examined(setting)]
-    found: dict[str, Calibration] = {}
     for size in sorted({draws_for(check, setting) for check in examined}):
         group = [check for check in examined if draws_for(check, setting) == size]
-        p_values: dict[str, list[float]] = {check.name: [] for check in group}
+        outcomes: dict[Check, list[Outcome]] = {check: [] for check in group}
         for sample, reference in _small_samples(settled, setting, group, size, replications, seed):
             for check in group:
-                outcome = check.test(setting, _measured(check, sample, reference))
-                if outcome.count:
-                    p_values[check.name].append(outcome.p_value)
+                outcomes[check].append(check.test(setting, _measured(check, sample, reference)))
         for check in group:
-            uniform = check.kind == "exact" and check.family(setting).continuous
-            found[check.name] = Calibration(check.name, uniform, np.array(p_values[check.name]))
-    return found
+            yield check, setting, outcomes[check]
 
 
 def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:

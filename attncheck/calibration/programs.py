@@ -18,7 +18,7 @@ from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.layers.case import EXACT_WIDTHS, ProgramCase
 from attncheck.layers.program import Program
 from attncheck.looks.examples import draw_examples, widths_of
-from attncheck.looks.unit import chunk_of
+from attncheck.looks.plan import chunk_of
 from attncheck.programs import EXAMPLES
 from attncheck.strategies import program_cases
 from attncheck.subject import Subject, programs

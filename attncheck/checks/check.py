@@ -16,6 +16,7 @@ from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
+from attncheck.layers.requirement import ANY, Requirement
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 Kind = Literal["exact", "limit"]
@@ -42,6 +43,11 @@ class AnySetting(Protocol):
         """The laws of its weights."""
         ...
 
+    @property
+    def description(self) -> Any:
+        """The layer or the program that is examined."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
@@ -58,9 +64,15 @@ class Setting:
         return self.layer
 
     @property
+    def description(self) -> AttentionLayer:
+        """The layer, by another name that it shares with programs: what requirements are of."""
+        return self.layer
+
+    @property
     def input_rank(self) -> int:
         """The rank that X has with probability one, or nearly so."""
-        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, self.layer.width)
+        directions = self.layer.width - (self.layer.norm == "layer")
+        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, directions)
 
     @property
     def head_rank(self) -> int:
@@ -143,8 +155,10 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         What usually causes such a departure.
     also : callable Setting -> str
         What else may cause it in this setting; empty where nothing does.
+    requires : Requirement
+        What it asks of a layer, or of a program.
     excluded : callable Setting -> str
-        Why the check says nothing on this layer; empty where it does.
+        Why it says nothing in this setting though the layer would do; empty where it does.
     draws_per_unit : int
         Draws that make one of the family's, where the statistic pairs draws up.
     any_weights : bool
@@ -176,6 +190,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     measure: Callable[[_Sample, _Reference], tuple[Any, ...]]
     hint: str = ""
     also: Callable[[_Setting], str] = _always
+    requires: Requirement[Any] = ANY
     excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
@@ -206,7 +221,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
             return NOT_EXPOSED + ", ".join(missing)
         if not setting.weights.gaussian and self.kind == "exact" and not (self.any_weights or self.literal):
             return f"exact for Gaussian weights, and the subject's are {setting.weights}"
-        return self.excluded(setting)
+        return self.requires.reason(setting.description) or self.excluded(setting)
 
     def hint_on(self, setting: _Setting) -> str:
         """Return what usually causes a departure in this setting."""

@@ -50,6 +50,8 @@ class Claim:
 NO_PROGRAMS = "the subject simulates layers and no programs"
 #: How a reason starts where a subject does not expose what a check takes.
 NOT_EXPOSED = "the subject does not expose "
+#: Why nothing is said of two neurons.
+ONE_NEURON = "the subject returns one neuron only"
 #: How a reason ends where a profile affords too few draws.
 LARGER = "a larger profile affords more"
 

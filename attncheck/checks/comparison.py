@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
-from attncheck.checks.functionals import FUNCTIONALS, Functional
+from attncheck.checks.claims import ONE_NEURON
+from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
@@ -87,7 +88,8 @@ def _exactness(functional: Functional) -> Check:
         measure=measure,
         hint=_HINTS.get(functional.needs) or _HINTS[_sides(functional)],
         also=functools.partial(_also, functional),
-        excluded=lambda setting: functional.excluded(setting.layer, setting.coordinates),
+        requires=functional.requires,
+        excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
         of_weights=functional.of_weights,
@@ -132,7 +134,7 @@ CHECKS = (
         null="log Σ y² has the law of the exact reading, which is not that of the Gaussian of the same covariance",
         departure=Departure(
             "the Gaussian of the same covariance in place of the hierarchical law",
-            lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, 2)),
+            lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),
         ),
         reads="Kolmogorov distance of log Σ y² from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=_ENERGY.unit),

@@ -9,12 +9,14 @@ from scipy import special
 from attncheck._lib.streams import stream
 from attncheck.checks import portraits
 from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.departures import of_correlation, of_direction, of_law, of_std
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import copies, factor_entries, head_pairs, one_group, one_head, same_in_groups, ungrouped
+from attncheck.checks.scores import copies, factor_entries, head_pairs, same_in_groups
 from attncheck.evidence.families import Association, Count, Scale, Uniform
+from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, SHARED_GROUPS
 
 FloatArray = NDArray[np.float64]
 
@@ -111,7 +113,7 @@ CHECKS = (
         family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
         measure=_neurons,
         hint="rows of W_O are not independent, or neurons repeat",
-        excluded=lambda setting: "the subject returns one neuron only" if setting.coordinates == 1 else "",
+        excluded=lambda setting: "" if setting.coordinates > 1 else ONE_NEURON,
     ),
     Check(
         name="conditional.positions",
@@ -150,7 +152,7 @@ CHECKS = (
         family=lambda setting: Association(),
         measure=_head_shares,
         hint="W_O has another scale in some heads than in others",
-        excluded=one_head,
+        requires=SEVERAL_HEADS,
     ),
     Check(
         name="conditional.value_scale",
@@ -189,7 +191,7 @@ CHECKS = (
         ),
         measure=lambda sample, reference: head_pairs(sample.value_factors),
         hint="W_V is shared between heads that should not share it",
-        excluded=one_group,
+        requires=SEVERAL_GROUPS,
     ),
     copies("conditional.value_copies", "value_gram", "value"),
     Check(
@@ -203,6 +205,6 @@ CHECKS = (
         family=lambda setting: Count(0.0),
         measure=lambda sample, reference: same_in_groups(sample.need("value_gram"), sample.layer),
         hint="heads that should share W_V have their own",
-        excluded=ungrouped,
+        requires=SHARED_GROUPS,
     ),
 )

@@ -11,16 +11,16 @@ from scipy import special, stats
 
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.departures import of_correlation
-from attncheck.checks.functionals import linear
 from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import tied
 from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import Within
 from attncheck.layers.attention_map import visible
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import LINEAR_INPUTS, UNTIED, OfLayer, linear
 
 FloatArray = NDArray[np.float64]
 
@@ -139,7 +139,7 @@ def _weights_apart(
     needs: frozenset[str],
     energies: _Energies,
     heads: Callable[[Setting], int],
-    excluded: Callable[[Setting], str] = lambda setting: "",
+    requires: OfLayer = ANY,
 ) -> Check:
     """Return the check that neighbouring draws have matrices of their own, by what these make of the inputs."""
     return Check(
@@ -155,7 +155,7 @@ def _weights_apart(
         measure=_next_to(energies),
         calls=_FEW_CALLS,
         hint=f"a draw takes over {matrix} from the one before it, or a whole call has one: each draw needs its own",
-        excluded=excluded,
+        requires=requires,
     )
 
 
@@ -171,14 +171,7 @@ def _few_values(setting: Setting) -> str:
     return "weights of two values and inputs that saturate may give the same numbers again"
 
 
-def _saturated(setting: Setting) -> str:
-    """Exclude layers whose inputs may be the same in two draws."""
-    return "" if linear(setting.layer) else "inputs that saturate may come again"
-
-
-def _repeats(
-    name: str, departure: Departure, field: str = "outputs", excluded: Callable[[Setting], str] = _few_values
-) -> Check:
+def _repeats(name: str, departure: Departure, field: str = "outputs", requires: OfLayer | None = None) -> Check:
     what = field.replace("_gram", " Gram matrices")
     return Check(
         name=name,
@@ -192,7 +185,8 @@ def _repeats(
         family=lambda setting: Repeats(),
         measure=_marks_of(field),
         hint="random streams repeat, e.g. every chunk starts from the same seed, or draws share their matrices",
-        excluded=excluded,
+        requires=ANY if requires is None else requires,
+        excluded=_few_values if requires is None else lambda setting: "",
     )
 
 
@@ -303,7 +297,7 @@ CHECKS = (
         _SCORES,
         lambda sample: sample.whitened_scores.squares(2),
         lambda setting: setting.layer.num_heads,
-        tied,
+        UNTIED,
     ),
     _weights_apart(
         "keys",
@@ -320,7 +314,7 @@ CHECKS = (
         lambda setting: setting.layer.kv_heads,
     ),
     _repeats("draws.repeats", Departure.of("one repeated draw in a hundred", 0.01)),
-    _repeats("draws.repeats_inputs", Departure.of("one repeated draw in a hundred", 0.01), "input_gram", _saturated),
+    _repeats("draws.repeats_inputs", Departure.of("one repeated draw in a hundred", 0.01), "input_gram", LINEAR_INPUTS),
     _repeats("draws.repeats_scores", Departure.of("one repeated draw in a hundred", 0.01), "scores"),
     _repeats("draws.repeats_keys", Departure.of("one repeated draw in a hundred", 0.01), "key_gram"),
     _repeats("draws.repeats_values", Departure.of("one repeated draw in a hundred", 0.01), "value_gram"),

@@ -11,23 +11,33 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.rotation import two_neurons
+from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.layers.kernel import input_covariance
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import (
+    POSITIONS_TOLD_APART,
+    PROBABILITIES,
+    REGULAR_SCORES,
+    SEVERAL_GROUPS,
+    SEVERAL_HEADS,
+    SEVERAL_POSITIONS,
+    THREE_POSITIONS,
+    UNEQUAL_INPUTS,
+    UNEQUAL_POSITIONS,
+    OfLayer,
+)
 
 FloatArray = NDArray[np.float64]
 
+#: Neurons of the outputs that sizes are of: more tell little more, and each costs as much as the first.
+NEURONS = 8
 # Squared differences of logarithms that single precision may make of equal numbers.
 _ROUNDING = 1e-8
-# Eigenvalues of the inputs' covariance, over the largest one, below which scores lose their digits.
-_ALIKE = 1e-5
+# Squared differences of outputs, over their squares, below which single precision has lost them.
+_CANCELLED = 1e-10
 # Outputs below this share of their scale have lost digits in single precision.
 _UNDERFLOW = 1e-30
-_EQUAL = "all positions are equal"
-_SINGULAR = "score matrices are singular, or nearly so"
-# Below this a clip leaves h as it is in all draws that anyone will see, at any width.
-_NEVER_CLIPPED = 40.0
 
 
 class Arrays(Protocol):
@@ -61,7 +71,9 @@ class Arrays(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Functional:
-    """A number per draw: its name, what it is, the arrays it takes, how it is computed, and where it says nothing.
+    """A number per draw: its name, what it is, the arrays it takes, how it is computed, and what it requires.
+
+    `neurons` is how many the subject must return.
 
     `unit` is the size of the numbers whose rounding it has, where that is not its own: 1 for logarithms.
     `of_weights` says that scores are taken by their attention weights alone.
@@ -71,9 +83,14 @@ class Functional:
     text: str
     needs: frozenset[str]
     compute: Callable[[AttentionLayer, Arrays], FloatArray]
-    excluded: Callable[[AttentionLayer, int], str] = lambda layer, coordinates: ""
+    requires: OfLayer = ANY
+    neurons: int = 1
     unit: float = 0.0
     of_weights: bool = False
+
+    def applies(self, layer: AttentionLayer, neurons: int) -> bool:
+        """Return whether it says something of a layer of which that many neurons are seen."""
+        return self.neurons <= neurons and not self.requires.reason(layer)
 
 
 def _scores(arrays: Arrays) -> FloatArray:
@@ -89,9 +106,9 @@ def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) 
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
-    """Return the inputs of the neurons of `first_neurons`."""
+    """Return the inputs of the neurons of `two_neurons`."""
     assert arrays.inputs is not None
-    return two_neurons(arrays.inputs)
+    return neighbours(arrays.inputs, 2)
 
 
 def _gram(arrays: Arrays) -> FloatArray:
@@ -99,9 +116,14 @@ def _gram(arrays: Arrays) -> FloatArray:
     return arrays.input_gram
 
 
-def first_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of two neurons, as many as the reference has, all of them in turn."""
-    return two_neurons(arrays.outputs)
+def two_neurons(arrays: Arrays) -> FloatArray:
+    """Return the outputs of two neurons, (draws, s, 2), all of them in turn."""
+    return neighbours(arrays.outputs, 2)
+
+
+def several_neurons(arrays: Arrays) -> FloatArray:
+    """Return the outputs of as many neurons as the reference has, (draws, s, `NEURONS` or fewer), in turn."""
+    return neighbours(arrays.outputs, NEURONS)
 
 
 def _log_energy(values: FloatArray) -> FloatArray:
@@ -153,21 +175,6 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
     return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=told))
 
 
-def _three_positions(layer: AttentionLayer, coordinates: int) -> str:
-    if layer.seq_len < 3:
-        return "there are fewer than three positions"
-    return _EQUAL if layer.equal_inputs else _heads(layer, coordinates)
-
-
-def _groups_apart(layer: AttentionLayer, coordinates: int) -> str:
-    """Exclude layers without two groups of heads, and those in which neighbouring heads are of two groups."""
-    if layer.group_size == 1:
-        return "neighbouring heads are of two groups: score_columns examines this"
-    if layer.kv_heads == 1:
-        return "there is one group of heads only"
-    return _three_positions(layer, coordinates)
-
-
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return how x xᵀ goes with X Xᵀ/n, less the mean of the diagonal and that of all else, which tell no positions."""
     x, uneven = _inputs(arrays), _gram(arrays).copy()
@@ -182,17 +189,22 @@ def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=told))
 
 
-def _unequal_positions(layer: AttentionLayer, coordinates: int) -> str:
-    return _EQUAL if layer.equal_inputs else _positions(layer, coordinates)
-
-
 def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    return _floored(layer, _log_energy(first_neurons(arrays)))
+    return _floored(layer, _log_energy(several_neurons(arrays)))
+
+
+def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return log Σ (y - ȳ)², ȳ the mean over positions: sharper weights make positions differ more."""
+    y = several_neurons(arrays)
+    size = (y**2).sum(axis=(1, 2))
+    apart = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+    # What is left of nearly equal outputs is their rounding.
+    return _floored(layer, _log(np.maximum(apart, _CANCELLED * size)))
 
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
     """Return log Σ y², not below where single precision underflows: sigmoid weights may be as small as that."""
-    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.hidden_std
+    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.input_scale
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 
@@ -208,62 +220,22 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
-    whitened = np.asarray(np.linalg.solve(root, first_neurons(arrays)), dtype=np.float64)
+    whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
     # Where the outputs are too small for their digits, the weights are too.
     told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
     return np.where(told, _log_energy(whitened), 0.0)
 
 
-def _heads(layer: AttentionLayer, coordinates: int) -> str:
-    return "" if layer.num_heads > 1 else "there is one head only"
-
-
-def _positions(layer: AttentionLayer, coordinates: int) -> str:
-    return "" if layer.seq_len > 1 else "there is one position only"
-
-
-def _softmax(layer: AttentionLayer, coordinates: int) -> str:
-    if layer.attention_map != "softmax":
-        return "rows of weights are no probabilities"
-    if layer.equal_inputs:
-        return _EQUAL
-    return _positions(layer, coordinates)
-
-
-def linear(layer: AttentionLayer) -> bool:
-    """Return whether x = h + e for all that can be seen."""
-    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.hidden_std
-    return layer.activation in ("clip", "identity") and not clipped
-
-
-def _regular(layer: AttentionLayer, coordinates: int) -> str:
-    """Exclude layers whose score matrices are singular, or nearly so with a chance that matters."""
-    if min(layer.width, layer.head_width) <= layer.seq_len or layer.equal_inputs:
-        # Where a width is seq_len, rounding tells in one draw of a hundred.
-        return "" if layer.seq_len == 1 else _SINGULAR
-    if _alike_inputs(layer):
-        return _SINGULAR
-    return "" if linear(layer) else "score matrices may be singular"
-
-
-def _alike_inputs(layer: AttentionLayer) -> bool:
-    """Return whether positions are so much alike that single precision tells how their scores differ."""
-    spectrum = np.linalg.eigvalsh(input_covariance(layer))
-    return bool(spectrum[0] < _ALIKE * spectrum[-1])
-
-
-def _regular_heads(layer: AttentionLayer, coordinates: int) -> str:
-    return _heads(layer, coordinates) or _regular(layer, coordinates)
-
-
-def _regular_positions(layer: AttentionLayer, coordinates: int) -> str:
-    return _positions(layer, coordinates) or _regular(layer, coordinates)
-
-
-def _coordinates(layer: AttentionLayer, coordinates: int) -> str:
-    return "" if coordinates > 1 else "the subject returns one neuron only"
-
-
+_ROW_BY_ROW = THREE_POSITIONS & UNEQUAL_INPUTS & SEVERAL_HEADS
+_GROUPS_APART = (
+    OfLayer(
+        "neighbouring heads of one group",
+        lambda layer: layer.group_size > 1,
+        "neighbouring heads are of two groups: score_columns examines this",
+    )
+    & SEVERAL_GROUPS
+    & _ROW_BY_ROW
+)
 _OUTPUTS, _SCORES, _INPUTS = frozenset({"outputs"}), frozenset({"scores"}), frozenset({"inputs"})
 _MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 
@@ -274,14 +246,14 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the last head's score of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, -1, -1, 0],
-        _positions,
+        SEVERAL_POSITIONS,
     ),
     Functional(
         "score_heads",
         "the product of the first and the last head's scores of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0],
-        _heads,
+        SEVERAL_HEADS,
     ),
     Functional("score_energy", "log Σ P² over visible scores", _SCORES, _score_energy, unit=1.0),
     Functional(
@@ -289,26 +261,34 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the entropy of the last row of the first head's weights",
         _SCORES,
         _row_entropy,
-        _softmax,
+        PROBABILITIES,
         unit=1.0,
         of_weights=True,
     ),
-    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: first_neurons(a)[:, -1, 0]),
+    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: two_neurons(a)[:, -1, 0]),
     Functional(
         "output_positions",
         "the product of the outputs at the first and the last position",
         _OUTPUTS,
-        lambda layer, a: first_neurons(a)[:, 0, 0] * first_neurons(a)[:, -1, 0],
-        _positions,
+        lambda layer, a: two_neurons(a)[:, 0, 0] * two_neurons(a)[:, -1, 0],
+        SEVERAL_POSITIONS,
     ),
     Functional(
         "output_neurons",
         "the product of two neurons of the last output",
         _OUTPUTS,
-        lambda layer, a: first_neurons(a)[:, -1].prod(axis=-1),
-        _coordinates,
+        lambda layer, a: two_neurons(a)[:, -1].prod(axis=-1),
+        neurons=2,
     ),
     Functional("output_energy", "log Σ y²", _OUTPUTS, _output_energy, unit=1.0),
+    Functional(
+        "output_contrast",
+        "log Σ (y - ȳ)², ȳ the mean of the outputs over positions",
+        _OUTPUTS,
+        _output_contrast,
+        POSITIONS_TOLD_APART,
+        unit=1.0,
+    ),
     Functional(
         "output_given_scores",
         "log Σ y² of outputs whitened by the weights that the scores give",
@@ -322,7 +302,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "log |det P| at a given Σ P²: how correlated the scores are",
         _SCORES | _MASKED,
         _score_shape,
-        _regular_positions,
+        SEVERAL_POSITIONS & REGULAR_SCORES,
         unit=1.0,
     ),
     Functional(
@@ -330,7 +310,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "how far log |det P| differs between heads",
         _SCORES | _MASKED,
         _score_contrast,
-        _regular_heads,
+        SEVERAL_HEADS & REGULAR_SCORES,
         unit=1.0,
     ),
     Functional("score_output_size", "log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, _score_output_size, unit=1.0),
@@ -339,7 +319,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
         _SCORES,
         functools.partial(_alike, axis=-2, groups=False),
-        _three_positions,
+        _ROW_BY_ROW,
         unit=1.0,
     ),
     Functional(
@@ -347,7 +327,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the correlation of two neighbouring heads' row sizes Σ_j P_ij², from row to row",
         _SCORES,
         functools.partial(_alike, axis=-1, groups=False),
-        _three_positions,
+        _ROW_BY_ROW,
         unit=1.0,
     ),
     Functional(
@@ -355,7 +335,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the correlation of the column sizes Σ_i P_ij² of heads of two groups, from column to column",
         _SCORES,
         functools.partial(_alike, axis=-2, groups=True),
-        _groups_apart,
+        _GROUPS_APART,
         unit=1.0,
     ),
     Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
@@ -364,7 +344,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the product of two neurons of the last input",
         _INPUTS,
         lambda layer, a: _inputs(a)[:, -1].prod(axis=-1),
-        _coordinates,
+        neurons=2,
     ),
     Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2)), unit=1.0),
     Functional(
@@ -372,27 +352,27 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the overlap of the first and the last input",
         _GRAM,
         lambda layer, a: _gram(a)[:, 0, -1],
-        _positions,
+        SEVERAL_POSITIONS,
     ),
     Functional(
         "input_products",
         "how the products of a neuron's inputs go with the inputs' Gram matrix",
         _INPUTS | _GRAM,
         _input_products,
-        _unequal_positions,
+        UNEQUAL_POSITIONS,
         unit=1.0,
     ),
     Functional(
         "input_output",
         "the sum of an input and an output of one neuron",
         _INPUTS | _OUTPUTS,
-        lambda layer, a: _inputs(a)[:, 0, 0] + first_neurons(a)[:, -1, 0],
+        lambda layer, a: _inputs(a)[:, 0, 0] + two_neurons(a)[:, -1, 0],
     ),
     Functional(
         "input_output_squares",
         "x² y² of one neuron",
         _INPUTS | _OUTPUTS,
-        lambda layer, a: (_inputs(a)[:, -1, 0] * first_neurons(a)[:, -1, 0]) ** 2,
+        lambda layer, a: (_inputs(a)[:, -1, 0] * two_neurons(a)[:, -1, 0]) ** 2,
     ),
     Functional(
         "input_score_squares",

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import one_group, one_head, tied
 from attncheck.evidence.groups import Alike
+from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, UNTIED, OfLayer
 
 FloatArray = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def _each_head(
     needs: frozenset[str],
     family: Callable[[Setting], Alike],
     energies: Callable[[Sample], tuple[FloatArray, FloatArray]],
-    excluded: Callable[[Setting], str],
+    requires: OfLayer,
 ) -> Check:
     return Check(
         name=name,
@@ -48,7 +48,7 @@ def _each_head(
         family=family,
         measure=_sums(energies),
         hint=f"the standard deviation of {matrix} differs from head to head, or a whole call has one {matrix}",
-        excluded=excluded,
+        requires=requires,
     )
 
 
@@ -69,7 +69,7 @@ CHECKS = (
         frozenset({"scores", "input_gram", "key_gram"}),
         lambda setting: Alike(setting.layer.num_heads, _row_entries(setting)),
         lambda sample: sample.whitened_scores.squares(2),
-        lambda setting: tied(setting) or one_head(setting),
+        UNTIED & SEVERAL_HEADS,
     ),
     _each_head(
         "scores.key_each_head",
@@ -78,7 +78,7 @@ CHECKS = (
         frozenset({"input_gram", "key_gram"}),
         _per_group,
         Sample.key_energy,
-        one_group,
+        SEVERAL_GROUPS,
     ),
     _each_head(
         "conditional.value_each_head",
@@ -87,6 +87,6 @@ CHECKS = (
         frozenset({"input_gram", "value_gram"}),
         _per_group,
         Sample.value_energy,
-        one_group,
+        SEVERAL_GROUPS,
     ),
 )

@@ -12,9 +12,11 @@ from attncheck.checks.departures import of_correlation
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import entries, factor_entries, tied
+from attncheck.checks.scores import entries, factor_entries
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import UNTIED, OfLayer
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
@@ -128,7 +130,7 @@ def _tie(
     hint: str,
     per_draw: Callable[[Setting], int] = lambda setting: 1,
     claim: str = "independence",
-    excluded: Callable[[Setting], str] = lambda setting: "",
+    requires: OfLayer = ANY,
 ) -> Check:
     """Return the check that a standard normal residual is uncorrelated with what it must not depend on."""
     noise, other = between
@@ -143,7 +145,7 @@ def _tie(
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,
         hint=hint,
-        excluded=excluded,
+        requires=requires,
     )
 
 
@@ -196,7 +198,7 @@ CHECKS = (
         _score_inputs,
         "W_Q depends on the inputs",
         entries,
-        excluded=tied,
+        requires=UNTIED,
     ),
     _tie(
         "score_input_size",
@@ -204,7 +206,7 @@ CHECKS = (
         _KEYS | {"inputs"},
         _score_input_energy,
         "the scores see other inputs than those exposed, or normalised ones",
-        excluded=tied,
+        requires=UNTIED,
     ),
     _tie(
         "score_gram",
@@ -212,7 +214,7 @@ CHECKS = (
         _KEYS,
         _score_gram,
         "the scores see other inputs than those exposed, or normalised ones",
-        excluded=tied,
+        requires=UNTIED,
     ),
     _tie(
         "keys_values",
@@ -238,6 +240,6 @@ CHECKS = (
         _values_with(lambda sample: sample.whitened_scores.squares()),
         "W_V of a head and W_Q of this or another head are one matrix",
         claim="assumption",
-        excluded=tied,
+        requires=UNTIED,
     ),
 )

@@ -9,29 +9,18 @@ from scipy import special
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.checks.check import Check, Departure, Setting, positions
 from attncheck.checks.departures import of_law
-from attncheck.checks.functionals import linear
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Uniform
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 
 FloatArray = NDArray[np.float64]
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
 # Standard deviations of h + e beyond which inputs are counted.
 _FAR = 4.0
-
-
-def _nonlinear(setting: Setting) -> str:
-    return "" if linear(setting.layer) else "the inputs are a nonlinear function of a normal times a length"
-
-
-def _correlated(setting: Setting) -> str:
-    mixed = 0.0 < setting.layer.input_correlation < 1.0 and setting.layer.seq_len > 1
-    if setting.layer.position_std:
-        return "what says where a position is has a length of its own"
-    return _nonlinear(setting) or ("the positions are correlated" if mixed else "")
 
 
 def _far_value(layer: AttentionLayer) -> float:
@@ -47,12 +36,32 @@ def _far_probability(setting: Setting) -> float:
     return upper if setting.layer.activation == "relu" else 2 * upper
 
 
-def _saturated(setting: Setting) -> str:
-    layer = setting.layer
-    bounded = layer.activation in ("tanh", "erf") and 1.0 - _far_value(layer) < 1e-4
-    if bounded or (layer.activation == "clip" and layer.clip <= _FAR * layer.hidden_std):
-        return "the activation hides how far inputs reach"
-    return ""
+_NORMAL = OfLayer("inputs h + e", linear, "the inputs are a nonlinear function of a normal times a length")
+_ONE_LENGTH = (
+    OfLayer(
+        "inputs without position vectors",
+        lambda layer: not layer.position_std,
+        "what says where a position is has a length of its own",
+    )
+    & _NORMAL
+    & OfLayer(
+        "positions that are equal or uncorrelated",
+        lambda layer: layer.input_correlation in (0.0, 1.0) or layer.seq_len == 1,
+        "the positions are correlated",
+    )
+)
+
+
+def _reaching(layer: AttentionLayer) -> bool:
+    """Return whether the activation lets inputs be seen that reach beyond 4 standard deviations."""
+    if layer.activation == "clip":
+        return layer.clip > _FAR * layer.hidden_std
+    return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
+
+
+_REACHING = PLAIN_INPUTS & OfLayer(
+    "an activation that shows how far inputs reach", _reaching, "the activation hides how far inputs reach"
+)
 
 
 def _one_entry(sample: Sample) -> FloatArray:
@@ -98,7 +107,7 @@ CHECKS = (
         measure=_law,
         hint=_HINT,
         also=positions,
-        excluded=_nonlinear,
+        requires=_NORMAL,
     ),
     Check(
         name="inputs.lengths",
@@ -112,7 +121,7 @@ CHECKS = (
         measure=_lengths,
         hint=_HINT,
         also=positions,
-        excluded=_correlated,
+        requires=_ONE_LENGTH,
     ),
     Check(
         name="inputs.tail_4",
@@ -126,6 +135,6 @@ CHECKS = (
         measure=_exceedances,
         hint="the inputs are clipped or truncated, or their tails are too heavy",
         also=positions,
-        excluded=_saturated,
+        requires=_REACHING,
     ),
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.streams import stream
 from attncheck.checks.functionals import Arrays
-from attncheck.checks.rotation import two_neurons
+from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.simulators.draws import Draws
@@ -39,7 +39,7 @@ class Scalar:
     def values(self, arrays: Arrays) -> FloatArray:
         """Return the number of each draw, (draws,)."""
         if self.direction:
-            return np.asarray(two_neurons(arrays.outputs)[:, :, 0] @ np.array(self.direction))
+            return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None
         head, i, j = self.entry
         return arrays.scores[:, head, i, j]

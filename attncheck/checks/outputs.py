@@ -14,11 +14,12 @@ from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixtu
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.portraits import against_limit
 from attncheck.checks.reference import Reference
-from attncheck.checks.rotation import two_neurons
+from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import one_position, tied
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import SEVERAL_POSITIONS, UNTIED, OfLayer
 
 FloatArray = NDArray[np.float64]
 
@@ -63,26 +64,36 @@ def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
 
 
-def _may_vanish(setting: Setting) -> str:
-    """Exclude layers whose outputs may be 0 by their nature."""
-    layer = setting.layer
-    if layer.attention_map == "relu":
-        return "relu attention gives 0 where no score is positive"
-    if layer.activation == "relu" and 2.0**-layer.width > _ZEROS:
-        return "all inputs of a narrow layer may be 0 under relu"
-    tame = min(layer.width, layer.head_width) >= _WIDE and _score_scale(layer) <= _SMALL_SCORES
-    return "" if layer.attention_map != "sigmoid" or tame else "all sigmoid weights may underflow"
-
-
 def _score_scale(layer: AttentionLayer) -> float:
-    return layer.query_std * layer.key_std * layer.hidden_std**2
+    return layer.query_std * layer.key_std * layer.input_scale**2
 
 
-def _underflows(setting: Setting) -> str:
-    """Exclude layers in which outputs have digits and their conditional variances have not."""
-    layer = setting.layer
-    tame = layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES
-    return "" if tame else "sigmoid weights of such scores underflow"
+def _tame(layer: AttentionLayer) -> bool:
+    """Return whether sigmoid weights do not underflow in all draws that anyone will see."""
+    wide = min(layer.width, layer.head_width) >= _WIDE
+    return layer.attention_map != "sigmoid" or (wide and _score_scale(layer) <= _SMALL_SCORES)
+
+
+# Else outputs have digits and their conditional variances have not.
+_MODERATE_WEIGHTS = OfLayer(
+    "moderate scores under sigmoid",
+    lambda layer: layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES,
+    "sigmoid weights of such scores underflow",
+)
+# Else outputs may be 0 by their nature.
+_NEVER_ZERO = (
+    OfLayer(
+        "a map other than relu",
+        lambda layer: layer.attention_map != "relu",
+        "relu attention gives 0 where no score is positive",
+    )
+    & OfLayer(
+        "inputs that are not all 0",
+        lambda layer: layer.activation != "relu" or 2.0**-layer.width <= _ZEROS,
+        "all inputs of a narrow layer may be 0 under relu",
+    )
+    & OfLayer("weights that do not underflow", _tame, "all sigmoid weights may underflow")
+)
 
 
 def _exceedances(multiple: float) -> Check:
@@ -91,7 +102,7 @@ def _exceedances(multiple: float) -> Check:
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         std = tail_law(sample.layer, last_position(sample.layer)).std
-        return int((np.abs(two_neurons(sample.outputs)[:, -1, 0]) > multiple * std).sum()), len(sample)
+        return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > multiple * std).sum()), len(sample)
 
     return Check(
         name=f"outputs.tail_{multiple:g}",
@@ -104,7 +115,7 @@ def _exceedances(multiple: float) -> Check:
         family=lambda setting: Count(probability(setting)),
         measure=count,
         hint="the tails are too heavy: weights or inputs of another law, or a wrong scale",
-        excluded=_underflows,
+        requires=_MODERATE_WEIGHTS,
         fewest_draws=FEWEST_NUMBERS,
     )
 
@@ -114,7 +125,7 @@ def _limit_check(
     what: str,
     needs: frozenset[str],
     marginal: Callable[[AttentionLayer], Scalar],
-    excluded: Callable[[Setting], str] = lambda setting: "",
+    requires: OfLayer = ANY,
     values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
     """Return the check that a marginal is no further from the limit than computed for the width."""
@@ -132,8 +143,6 @@ def _limit_check(
         return against_limit(taken(sample), marginal_law(sample.layer, marginal(sample.layer), "limit"))
 
     def reason(setting: Setting) -> str:
-        if excluded(setting):
-            return excluded(setting)
         if marginal_law(setting.layer, marginal(setting.layer), "limit").mixture.atom > 0:
             return "the limit is 0 with positive probability"
         distance = allowance(setting)
@@ -155,6 +164,7 @@ def _limit_check(
         measure=measure,
         picture=picture,
         hint="the law does not approach the theorem's limit",
+        requires=requires,
         excluded=reason,
         fewest_draws=FEWEST_NUMBERS,
     )
@@ -189,10 +199,10 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
         measure=measure,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        excluded=tied,
+        requires=UNTIED,
         fewest_draws=FEWEST_NUMBERS,
     )
-    return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, excluded=tied, values=values)
+    return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, requires=UNTIED, values=values)
 
 
 # Beyond this the limit says too little about the law at the width.
@@ -234,7 +244,7 @@ CHECKS = (
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
         measure=_at_width(last_position),
         hint="the scale of the outputs differs from the declared one",
-        excluded=_underflows,
+        requires=_MODERATE_WEIGHTS,
         fewest_draws=FEWEST_NUMBERS,
     ),
     Check(
@@ -248,7 +258,7 @@ CHECKS = (
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, random_direction(setting.layer)).error),
         measure=_at_width(random_direction),
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
-        excluded=lambda setting: one_position(setting) or _underflows(setting),
+        requires=SEVERAL_POSITIONS & _MODERATE_WEIGHTS,
         fewest_draws=FEWEST_NUMBERS,
     ),
     Check(
@@ -275,14 +285,14 @@ CHECKS = (
         family=lambda setting: Count(_ZEROS),
         measure=_zeros,
         hint="draws were never filled in, e.g. the last part of a batch",
-        excluded=_may_vanish,
+        requires=_NEVER_ZERO,
     ),
     _exceedances(4.0),
     _exceedances(6.0),
     _exceedances(8.0),
     _limit_check("limit", "the last position's output", _OUTPUTS, last_position),
     _limit_check(
-        "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, excluded=one_position
+        "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, requires=SEVERAL_POSITIONS
     ),
-    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores"}), one_score, excluded=tied),
+    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores"}), one_score, requires=UNTIED),
 )

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.functionals import FUNCTIONALS
+from attncheck.checks.functionals import FUNCTIONALS, NEURONS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.readings import drawn_blocks
 from attncheck.simulators.linalg import bartlett
@@ -47,11 +47,11 @@ class Reference:
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
         """The values of every functional that is wanted, (RATIO · size,)."""
-        coordinates = min(self.coordinates, 2, self.layer.width)
+        coordinates = min(self.coordinates, NEURONS, self.layer.width)
         wanted = [
             f
             for f in FUNCTIONALS
-            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.layer, coordinates)
+            if (self.wanted is None or f.name in self.wanted) and f.applies(self.layer, coordinates)
         ]
         parts: dict[str, list[FloatArray]] = {functional.name: [] for functional in wanted}
         size = RATIO * self.size

@@ -16,19 +16,18 @@ from attncheck.checks.whitening import Residual
 FloatArray = NDArray[np.float64]
 
 
-def two_neurons(values: FloatArray) -> FloatArray:
-    """Return two neighbouring neurons of each draw, (draws, s, 2), all of them in turn; one where there is one.
+def neighbours(values: FloatArray, most: int) -> FloatArray:
+    """Return `most` neighbouring neurons of each draw, (draws, s, most), all of them in turn; fewer where there are.
 
     Examples
     --------
-    >>> two_neurons(np.arange(8.0).reshape(2, 1, 4))[:, 0].tolist()
+    >>> neighbours(np.arange(8.0).reshape(2, 1, 4), 2)[:, 0].tolist()
     [[0.0, 1.0], [5.0, 6.0]]
     """
     count = values.shape[2]
-    if count <= 2:
+    if count <= most:
         return values
-    draw = np.arange(len(values))
-    neurons = np.stack([draw % count, (draw + 1) % count], axis=-1)
+    neurons = (np.arange(len(values))[:, None] + np.arange(most)) % count
     return np.take_along_axis(values, neurons[:, None, :], axis=2)
 
 

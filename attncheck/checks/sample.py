@@ -374,7 +374,8 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
 def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]) -> bool:
     """Return whether what stands behind the mask cannot be scores: far too low, or one and the same number."""
     behind = scores[..., hidden]
-    reach = min(layer.hidden_std, layer.clip) if layer.activation == "clip" else layer.hidden_std
+    clipped = layer.activation == "clip" and not layer.norm
+    reach = min(layer.hidden_std, layer.clip) if clipped else layer.input_scale
     typical = layer.query_std * layer.key_std * layer.score_factor * reach**2
     if (behind < -_FILLED * max(1.0, typical)).all():
         return True

@@ -20,6 +20,7 @@ from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
+from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, SEVERAL_POSITIONS, SHARED_GROUPS, UNTIED
 
 FloatArray = NDArray[np.float64]
 
@@ -106,7 +107,7 @@ def copies(name: str, field: str, what: str) -> Check:
         measure=_copies(field),
         hint=f"W_{what[0].upper()} is shared between heads that should not share it",
         # The Gram matrix of one position is one number, which may come twice by chance in single precision.
-        excluded=lambda setting: one_group(setting) or one_position(setting),
+        requires=SEVERAL_GROUPS & SEVERAL_POSITIONS,
     )
 
 
@@ -132,31 +133,6 @@ def _factors_law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (special.ndtr(sample.key_factors.flat()),)
 
 
-def one_head(setting: Setting) -> str:
-    """Exclude layers of one head."""
-    return "there is one head only" if setting.layer.num_heads == 1 else ""
-
-
-def tied(setting: Setting) -> str:
-    """Exclude layers whose scores are no more than a function of the keys."""
-    return "W_Q is W_K in this layer, which Assumption 1 excludes" if setting.layer.tied_query_key else ""
-
-
-def ungrouped(setting: Setting) -> str:
-    """Exclude layers whose heads share neither keys nor values."""
-    return "no heads share their keys and values" if setting.layer.group_size == 1 else ""
-
-
-def one_position(setting: Setting) -> str:
-    """Exclude layers of one position."""
-    return "there is one position only" if setting.layer.seq_len == 1 else ""
-
-
-def one_group(setting: Setting) -> str:
-    """Exclude layers whose heads all share their keys and values."""
-    return "there is one group of heads only" if setting.layer.kv_heads == 1 else ""
-
-
 CHECKS = (
     Check(
         name="scores.scale",
@@ -170,7 +146,7 @@ CHECKS = (
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
         picture=portraits.whitened_scores,
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.law",
@@ -183,7 +159,7 @@ CHECKS = (
         family=lambda setting: Uniform(per_draw=entries(setting)),
         measure=_law,
         hint="the scores are not Gaussian given the keys, or their covariance is not σ_Q² G ⊗ K Kᵀ/ν",
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.tied",
@@ -196,7 +172,7 @@ CHECKS = (
         family=lambda setting: Association(entries(setting)),
         measure=_tied,
         hint="K and Q look tied: W_Q and W_K are not independent",
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.heads",
@@ -210,7 +186,7 @@ CHECKS = (
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
         hint="heads share W_Q, or a stream of random numbers",
         picture=portraits.between_heads,
-        excluded=lambda setting: tied(setting) or one_head(setting),
+        requires=UNTIED & SEVERAL_HEADS,
     ),
     Check(
         name="scores.heads_energy",
@@ -223,7 +199,7 @@ CHECKS = (
         family=lambda setting: Association(setting.layer.num_heads // 2),
         measure=_heads_energy,
         hint="something random is shared between heads beyond inputs and declared groups",
-        excluded=lambda setting: tied(setting) or one_head(setting),
+        requires=UNTIED & SEVERAL_HEADS,
     ),
     Check(
         name="scores.marginal",
@@ -236,7 +212,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_marginal,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.size",
@@ -249,7 +225,7 @@ CHECKS = (
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads, unit=1.0),
         measure=_sizes,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.spread",
@@ -263,7 +239,7 @@ CHECKS = (
         measure=_marginal,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         picture=portraits.score_covariances,
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.kurtosis",
@@ -276,7 +252,7 @@ CHECKS = (
         family=lambda setting: Smooth(4),
         measure=_marginal,
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
-        excluded=tied,
+        requires=UNTIED,
     ),
     Check(
         name="scores.key_scale",
@@ -315,7 +291,7 @@ CHECKS = (
         ),
         measure=lambda sample, reference: head_pairs(sample.key_factors),
         hint="W_K is shared between heads that should not share it",
-        excluded=one_group,
+        requires=SEVERAL_GROUPS,
     ),
     copies("scores.key_copies", "key_gram", "key"),
     Check(
@@ -329,6 +305,6 @@ CHECKS = (
         family=lambda setting: Count(0.0),
         measure=lambda sample, reference: same_in_groups(sample.need("key_gram"), sample.layer),
         hint="heads that should share W_K have their own",
-        excluded=ungrouped,
+        requires=SHARED_GROUPS,
     ),
 )

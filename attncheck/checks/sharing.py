@@ -13,15 +13,15 @@ from attncheck.checks.portraits import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import one_head, tied
 from attncheck.checks.whitening import BoolArray, Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.evidence.largest import Largest
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED, OfLayer
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
-Excluded = Callable[[Setting], str]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
 #: Pairs of heads that are examined: all of them up to 16 heads.
@@ -128,7 +128,11 @@ def _pairs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _output_tie(
-    name: str, matrix: str, needs: frozenset[str], sizes: Callable[[Sample], FloatArray], excluded: Excluded
+    name: str,
+    matrix: str,
+    needs: frozenset[str],
+    sizes: Callable[[Sample], FloatArray],
+    requires: OfLayer = ANY,
 ) -> Check:
     """Return the check that W_O of a head is not another matrix of it."""
     return Check(
@@ -142,7 +146,7 @@ def _output_tie(
         family=lambda setting: Association(setting.output_rank),
         measure=_output_with(sizes),
         hint=f"W_O and {matrix} of a head are one matrix",
-        excluded=excluded,
+        requires=requires,
     )
 
 
@@ -152,21 +156,19 @@ CHECKS = (
         "W_Q",
         _VALUES | {"input_gram", "key_gram"},
         lambda sample: sample.whitened_scores.energy_scores(2),
-        tied,
+        UNTIED,
     ),
     _output_tie(
         "keys",
         "W_K",
         _VALUES | {"input_gram", "key_gram"},
         lambda sample: _groups_sizes(sample.key_energy(), sample.layer),
-        lambda setting: "",
     ),
     _output_tie(
         "values",
         "W_V",
         _VALUES | {"input_gram"},
         lambda sample: _groups_sizes(sample.value_energy(), sample.layer),
-        lambda setting: "",
     ),
     Check(
         name="scores.head_pairs",
@@ -180,6 +182,6 @@ CHECKS = (
         measure=_pairs,
         hint="two heads share W_Q",
         picture=between_heads,
-        excluded=lambda setting: tied(setting) or one_head(setting),
+        requires=UNTIED & SEVERAL_HEADS,
     ),
 )

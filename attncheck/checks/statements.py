@@ -228,6 +228,17 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "The whole law at a width against the limit: moments stand for it. Rotary positions, stacks, and what training "
         "makes of the kernel.",
     ),
+    StatementRow(
+        "Norms and blocks: beyond the paper",
+        "RMS norm and layer norm divide by averages over neurons, which tend to expectations: the limit of a layer is "
+        "that of the normalised kernel. For stacks with norms and perceptrons this is conjectured, like their limit.",
+        ("test_norms.py",),
+        "Exact at finite width, for random layers: what Gram matrices alone give has the law of literal matrices, and "
+        "under odd φ the norms differ by one neuron. In the limit: under relu each norm has a limit of its own, "
+        "approached as 1/n; twelve blocks of an encoder approach theirs as 1/n, with the norm before and after.",
+        "Gains and biases of norms, which are 1 and 0 at initialisation. Of blocks the mean correlation of positions "
+        "stands for the law. Other mixers than attention, and what training makes of any of it.",
+    ),
 )
 
 _HEADER = ("statement", "in `properties/`", "examined", "not examined")

@@ -107,6 +107,7 @@ def _fault(fault: Fault) -> Iterator[str]:
     shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
     yield f"Known-wrong simulator {fault.name}"
     yield from _field("what", fault.what)
+    yield from _field("where", str(fault.requires))
     yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
     if fault.name in NAMED_BY:
         yield from _field("seen by", NAMED_BY[fault.name][1])
@@ -116,6 +117,7 @@ def _fault(fault: Fault) -> Iterator[str]:
 def _program_fault(fault: ProgramFault) -> Iterator[str]:
     yield f"Known-wrong simulator of programs {fault.name}"
     yield from _field("what", fault.what)
+    yield from _field("where", str(fault.requires))
     yield from _field("seen by", ", ".join(fault.seen_by))
     yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults.programs:{fault.name}"
 
@@ -143,6 +145,7 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
         "departure": check.departure.text,
         "look": _look(check, PROFILES["default"]),
         "needs": _needed(check),
+        "where": str(check.requires),
         "effect": check.reads.rstrip(":"),
         "hint": check.hint,
         "rejects": "; ".join(_rejected(check)),

@@ -47,11 +47,10 @@ def gate(
     history
         Add what the run leaves to this file, if it may pass, and fail where runs together show that something moves.
     key
-        Names the commit in the history; by default GITHUB_SHA, or HEAD of git.
+        Names the commit in the history; by default what the record names, GITHUB_SHA, or HEAD of git.
     """
-    from attncheck._lib.commits import commit_key
     from attncheck._lib.errors import InputError, refuse
-    from attncheck._lib.files import refuse_same
+    from attncheck._lib.files import check_writable, refuse_same
     from attncheck.gate import gate as judge
     from attncheck.gate import with_history
     from attncheck.gate.cases import sentence
@@ -67,13 +66,13 @@ def gate(
 
     outputs = {"junit": junit, "summary": summary, "json": json, "badge": badge}
     refuse_same({"run": run, "baseline": baseline, "history": history}, outputs)
+    check_writable(outputs)
     if history is None and key is not None:
         refuse("key", key, "names a run of a history, and there is none", "pass --history FILE, or leave it out")
     try:
-        named = "" if history is None else commit_key(key)
         judgement = judge(run, baseline, false_alarm, write=write_baseline)
         if history is not None:
-            judgement = with_history(judgement, history, named)
+            judgement = with_history(judgement, history, key)
     except InputError as error:  # what an earlier run left must not be taken for this one's
         if badge is not None:
             write_unusable(badge)

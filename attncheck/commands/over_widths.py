@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.files import check_writable
 from attncheck.commands.inspecting import found_by
 from attncheck.frameworks.widths import widths as exponents_of
 from attncheck.report.widths import render_widths
@@ -23,10 +26,14 @@ def print_widths(
     page: Path | None,
 ) -> int:
     """Measure and print exponents. The arguments are those of `attncheck widths`, functions by their names."""
+    check_writable({"report": page})
     named: dict[str, Any] = {name: found_by(each, name) for name, each in functions.items() if each is not None}
     expected: Any = found_by(expect, "expect") if ":" in expect else expect
     found = exponents_of(found_by(build, "build"), widths, expected, **named, **options)
     if page is not None:
         render_widths(found, build, page)
-    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) if as_json else found)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print(found.shown(red=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
     return ExitCode.of(str(found.verdict))

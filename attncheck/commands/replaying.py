@@ -14,8 +14,10 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.faults import FAULTS
 from attncheck.layers.case import read_case
 from attncheck.layers.names import layer_name
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
-from attncheck.looks.unit import Cost, Unit, run_unit
+from attncheck.looks.unit import Unit
 from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.records.schema import Manifest, Result, Theory, of_pool, read, result_digest, theory_digest
 from attncheck.records.words import OWN_SUBJECTS

@@ -61,6 +61,7 @@ def run_properties(
     with _own_storage(), progress_bar() as progress, Crew(hands) as crew:
         live = Live(progress, run, verbose)
         collected = collect(run, properties_folder())
+        crew.begin()  # before an older record is replaced
         set_aside(resume, record)
         taken = Taken(RunReport(collected.run), crew, live)
         try:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.words import listed
 from attncheck.diagnosis.mistakes import MISTAKES
+from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS
 from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
@@ -147,7 +148,7 @@ def candidates(
     if laws == GAUSSIAN_LAWS:
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=2 if fault.name in _AS_SCALES else 0)
-            for fault in (*FAULTS.values(), *MISTAKES)
+            for fault in (*FAULTS.values(), *MISTAKES, *TURNED)
             # Scales are candidates of their own, with any factor.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )

@@ -10,7 +10,7 @@ from attncheck._lib.words import chance, counted
 from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.layers.names import layer_name
-from attncheck.looks.unit import violated
+from attncheck.looks.result import violated
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.words import replay_command
 

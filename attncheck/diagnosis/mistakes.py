@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import CAUSAL, SEVERAL_GROUPS, SEVERAL_HEADS, SEVERAL_POSITIONS, SOFTMAX, OfLayer
 
 FloatArray = NDArray[np.float64]
 Rng = np.random.Generator
@@ -37,7 +38,7 @@ def _sliced(shared: bool) -> Literal:
     """Give each head a slice of the inputs."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-        if _divided(layer) is not True:
+        if _DIVIDED.reason(layer):
             return independent(layer, inputs, rng)
         heads, entries = layer.num_heads, layer.width // layer.num_heads
         slices = inputs.reshape(*inputs.shape[:2], heads, entries).swapaxes(1, 2)
@@ -51,9 +52,11 @@ def _sliced(shared: bool) -> Literal:
     return Literal(project=project)
 
 
-def _divided(layer: AttentionLayer) -> bool | str:
-    whole = layer.num_heads > 1 and layer.num_kv_heads is None and layer.width % layer.num_heads == 0
-    return whole or "the inputs cannot be cut into a slice for each head"
+_DIVIDED = OfLayer(
+    "inputs with a slice for each head",
+    lambda layer: layer.num_heads > 1 and layer.num_kv_heads is None and layer.width % layer.num_heads == 0,
+    "the inputs cannot be cut into a slice for each head",
+)
 
 
 def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
@@ -186,108 +189,108 @@ def _only_itself(layer: AttentionLayer) -> NDArray[np.bool_]:
 
 
 MISTAKES: tuple[Fault, ...] = (
-    Fault("one_query_matrix", "all heads share one W_Q", seen.several_heads, _sharing("queries")),
-    Fault("one_value_matrix", "all heads share one W_V", seen.several_groups, _sharing("values")),
-    Fault("one_query_key", "all heads share W_Q and W_K", seen.several_heads, _sharing("queries", "keys")),
+    Fault("one_query_matrix", "all heads share one W_Q", SEVERAL_HEADS, _sharing("queries")),
+    Fault("one_value_matrix", "all heads share one W_V", SEVERAL_GROUPS, _sharing("values")),
+    Fault("one_query_key", "all heads share W_Q and W_K", SEVERAL_HEADS, _sharing("queries", "keys")),
     Fault(
         "same_heads",
         "all heads are the same: they share W_Q, W_K and W_V",
-        seen.several_heads,
+        SEVERAL_HEADS,
         _sharing("queries", "keys", "values"),
     ),
-    Fault("one_output_matrix", "all heads share one W_O", seen.several_heads, Literal(finish=_shared_output)),
+    Fault("one_output_matrix", "all heads share one W_O", SEVERAL_HEADS, Literal(finish=_shared_output)),
     Fault(
         "split_by_view",
         "heads are split by a view without a transpose: positions and heads are mixed",
-        seen.both(seen.several_heads, seen.several_positions),
+        SEVERAL_HEADS & SEVERAL_POSITIONS,
         Literal(project=_split_by_view),
     ),
     Fault(
         "merged_by_view",
         "heads are merged by a view without a transpose: outputs mix positions",
-        seen.both(seen.several_heads, seen.several_positions),
+        SEVERAL_HEADS & SEVERAL_POSITIONS,
         Literal(finish=_merged_by_view),
     ),
     Fault(
         "split_and_merged_by_view",
         "heads are split and merged by a view without a transpose: a head mixes positions",
-        seen.both(seen.several_heads, seen.several_positions),
+        SEVERAL_HEADS & SEVERAL_POSITIONS,
         Literal(project=_split_by_view, finish=_restored),
     ),
-    Fault("sliced_heads", "each head projects a slice of the inputs only", _divided, _sliced(shared=False)),
+    Fault("sliced_heads", "each head projects a slice of the inputs only", _DIVIDED, _sliced(shared=False)),
     Fault(
         "one_sliced_head",
         "heads project a slice of the inputs each, all by the same W_Q, W_K and W_V",
-        _divided,
+        _DIVIDED,
         _sliced(shared=True),
     ),
     Fault(
         "activated_projections",
         "queries, keys and values pass through relu",
-        seen.everywhere,
+        ANY,
         Literal(project=_activated),
     ),
     Fault(
         "first_position_only",
         "keys and values of the first position stand for those of all",
-        seen.several_positions,
+        SEVERAL_POSITIONS,
         Literal(project=_one_input),
     ),
     Fault(
         "softmax_over_all",
         "softmax normalises over heads and keys together",
-        seen.both(seen.softmax, seen.several_heads),
+        SOFTMAX & SEVERAL_HEADS,
         Literal(weigh=_over_heads),
     ),
     Fault(
         "softmax_over_heads",
         "softmax normalises over heads and not over keys",
-        seen.both(seen.softmax, seen.several_heads),
+        SOFTMAX & SEVERAL_HEADS,
         Literal(weigh=_among_heads),
     ),
     Fault(
         "inverted_mask",
         "the mask is inverted: a position sees itself and the later ones",
-        seen.several_positions,
+        SEVERAL_POSITIONS,
         _seeing(_future),
     ),
     Fault(
         "later_only",
         "the mask is inverted: a position sees later ones only, and the last one none",
-        seen.causal,
+        CAUSAL,
         _later_only(rest=0.0),
     ),
     Fault(
         "later_only_or_all",
         "the mask is inverted: a position sees later ones only, and the last one all alike",
-        seen.both(seen.softmax, seen.causal),
+        SOFTMAX & CAUSAL,
         _later_only(rest=1.0),
     ),
-    Fault("strict_mask", "the mask hides a position from itself", seen.several_positions, _seeing(_past)),
-    Fault("own_position_only", "each position attends to itself only", seen.several_positions, _seeing(_only_itself)),
+    Fault("strict_mask", "the mask hides a position from itself", SEVERAL_POSITIONS, _seeing(_past)),
+    Fault("own_position_only", "each position attends to itself only", SEVERAL_POSITIONS, _seeing(_only_itself)),
     Fault(
         "masked_with_zero",
         "masked scores are 0 and not −∞: later positions are seen",
-        seen.causal,
+        CAUSAL,
         Literal(weigh=_filled_with_zero),
     ),
     Fault(
         "masked_after_softmax",
         "the mask is applied after softmax: rows of the attention do not sum to 1",
-        seen.both(seen.softmax, seen.causal),
+        SOFTMAX & CAUSAL,
         Literal(weigh=_masked_after),
     ),
     Fault(
         "scaled_after_softmax",
         "the scale of the scores is applied after softmax",
-        seen.softmax,
+        SOFTMAX,
         Literal(score=_unscaled, weigh=_scaled_after),
     ),
     *(
         Fault(
             f"dropout_{share:g}",
             f"dropout of {share:.0%} of the attention weights is left on",
-            seen.everywhere,
+            ANY,
             _Dropping(share=share),
         )
         for share in _DROPPED
@@ -295,14 +298,14 @@ MISTAKES: tuple[Fault, ...] = (
     Fault(
         "no_output_matrix",
         "W_O is missing: an output is a neuron of one head",
-        seen.everywhere,
+        ANY,
         Literal(finish=_concatenated),
     ),
-    Fault("added_heads", "W_O is missing: heads are added up", seen.everywhere, Literal(finish=_added_up)),
+    Fault("added_heads", "W_O is missing: heads are added up", ANY, Literal(finish=_added_up)),
     Fault(
         "output_bias",
         "a bias that all positions share is added to the outputs",
-        seen.everywhere,
+        ANY,
         Literal(finish=_with_bias),
     ),
 )

@@ -10,7 +10,10 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.words import chance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 #: Candidates that are tried at most.

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirements import OfLayer
 from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
-Visible = Callable[[AttentionLayer], bool | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Fault:
         Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``.
     what : str
         What is wrong, in one line.
-    visible : callable AttentionLayer -> bool or str
-        Whether the fault changes the law of a layer by an amount that can be seen; a string says why not.
+    requires : Requirement
+        Where the fault changes the law of a layer by an amount that can be seen.
     subject : callable (layer, size, rng) -> mapping
         The simulator. What it exposes is what a real one with this fault would: Gram matrices are those of
         the vectors that it multiplied.
@@ -36,15 +36,12 @@ class Fault:
 
     name: str
     what: str
-    visible: Visible
+    requires: OfLayer
     subject: Simulator
 
     def reason_hidden(self, layer: AttentionLayer) -> str:
         """Return why the fault cannot be seen in `layer`; empty if it can."""
-        answer = self.visible(layer)
-        if isinstance(answer, str):
-            return answer
-        return "" if answer else "the fault changes nothing in this layer"
+        return self.requires.reason(layer)
 
 
 @dataclasses.dataclass(frozen=True)

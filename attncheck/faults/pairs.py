@@ -36,6 +36,7 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
         "exactness.output_positions": ("missing_head_scaling", _RELU),
         "exactness.output_neurons": ("missing_head_scaling", _RELU),
         "exactness.output_energy": ("missing_head_scaling", _PAPER),
+        "exactness.output_contrast": ("scores_over_root_s", _PAPER),
         "exactness.output_given_scores": ("softmax_over_columns", _OVER_N),
         "exactness.score_shape": ("independent_scores", _PAPER),
         "exactness.score_contrast": ("shared_keys", _MANY),

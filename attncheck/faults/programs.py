@@ -14,29 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.faults.line_by_line import LineByLine, Matrices, coordinatewise, dot_product, jointly_gaussian, mixture
-from attncheck.faults.program_visibility import (
-    correlated_start,
-    matrices_side_by_side,
-    mixed_output,
-    other_nonlinearity,
-    random_start,
-    replaceable,
-    reused_matrix,
-    score_with_limit,
-    several_scores,
-    some_matrix,
-    some_nonlinearity,
-    some_score,
-    some_sum,
-)
 from attncheck.layers.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
+from attncheck.layers.program.requirements import (
+    CORRELATED_START,
+    LIMIT_OF_SCORES,
+    MIXED_OUTPUT,
+    NOT_TANH,
+    RANDOM_START,
+    REUSED_MATRIX,
+    SEVERAL_SCORES,
+    SIDE_BY_SIDE,
+    SOME_MATRIX,
+    SOME_NONLINEARITY,
+    SOME_SCORE,
+    SOME_SUM,
+    OfProgram,
+    replaceable,
+)
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 ProgramSimulator = Callable[[Program, int, int, np.random.Generator], Mapping[str, FloatArray]]
-ProgramVisible = Callable[[Program], bool | str]
 
 # What is added where nothing should be, to vectors whose coordinates spread by about 1.
 _SHIFT, _INITIAL_SHIFT = 0.2, 0.5
@@ -54,8 +54,8 @@ class ProgramFault:
         Key in `PROGRAM_FAULTS`, and of the subject ``attncheck.faults.programs:name``.
     what : str
         What is wrong, in one line.
-    visible : callable Program -> bool or str
-        Whether the fault changes the law of a program by an amount that can be seen; a string says why not.
+    requires : Requirement
+        Where the fault changes the law of a program by an amount that can be seen.
     subject : callable (program, width, size, rng) -> mapping
         The simulator. What it exposes is what a real one with this fault would: Gram matrices are those of
         the vectors that it multiplied.
@@ -65,16 +65,13 @@ class ProgramFault:
 
     name: str
     what: str
-    visible: ProgramVisible
+    requires: OfProgram
     subject: ProgramSimulator
     seen_by: tuple[str, ...]
 
     def reason_hidden(self, program: Program) -> str:
         """Return why the fault cannot be seen in `program`; empty if it can."""
-        answer = self.visible(program)
-        if isinstance(answer, str):
-            return answer
-        return "" if answer else "the fault changes nothing in this program"
+        return self.requires.reason(program)
 
 
 def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
@@ -196,21 +193,21 @@ _FAULTS = (
     ProgramFault(
         "shifted_initials",
         f"{_INITIAL_SHIFT:g} is added to initial vectors",
-        random_start,
+        RANDOM_START,
         LineByLine(begin=_shifted),
         ("netsor.initials",),
     ),
     ProgramFault(
         "independent_initials",
         "initial vectors are independent where they should be correlated",
-        correlated_start,
+        CORRELATED_START,
         LineByLine(begin=_apart),
         ("netsor.initials",),
     ),
     ProgramFault(
         "matrix_std_5",
         "the standard deviation of every matrix is 5% too large",
-        some_matrix,
+        SOME_MATRIX,
         LineByLine(matrices=_changed(lambda images: 1.05 * images)),
         (
             "netsor.scale",
@@ -222,7 +219,7 @@ _FAULTS = (
     ProgramFault(
         "biased_matmuls",
         f"{_SHIFT:g} is added to what every matrix makes",
-        some_matrix,
+        SOME_MATRIX,
         LineByLine(matrices=_changed(lambda images: images + _SHIFT)),
         (
             "netsor.matmuls",
@@ -233,7 +230,7 @@ _FAULTS = (
     ProgramFault(
         "fresh_matrices",
         "a matrix is drawn afresh at every use",
-        reused_matrix,
+        REUSED_MATRIX,
         LineByLine(matrices=_fresh_matrices),
         (
             "netsor.scale",
@@ -244,7 +241,7 @@ _FAULTS = (
     ProgramFault(
         "tied_matrices",
         "all matrices of one shape are one matrix",
-        matrices_side_by_side,
+        SIDE_BY_SIDE,
         LineByLine(matrices=_tied_matrices),
         (
             "netsor.sharing",
@@ -255,11 +252,11 @@ _FAULTS = (
             "corollary2.output_and_score",
         ),
     ),
-    ProgramFault("twice_as_wide", "vectors have 2n coordinates", some_matrix, _twice_as_wide, ("netsor.lengths",)),
+    ProgramFault("twice_as_wide", "vectors have 2n coordinates", SOME_MATRIX, _twice_as_wide, ("netsor.lengths",)),
     ProgramFault(
         "always_tanh",
         "tanh takes the place of every other nonlinearity",
-        other_nonlinearity,
+        NOT_TANH,
         LineByLine(map=_always_tanh),
         (
             "netsor.functions",
@@ -269,7 +266,7 @@ _FAULTS = (
     ProgramFault(
         "first_term",
         "sums of vectors stop after the first one",
-        some_sum,
+        SOME_SUM,
         LineByLine(map=_first_term),
         (
             "netsor.functions",
@@ -280,14 +277,14 @@ _FAULTS = (
     ProgramFault(
         "half_precision",
         "what nonlinearities make is rounded to float16",
-        some_nonlinearity,
+        SOME_NONLINEARITY,
         LineByLine(map=_half_precision),
         ("netsor.functions",),
     ),
     ProgramFault(
         "wandering_scale",
         "each matrix has a standard deviation that changes from draw to draw, and is right on average",
-        some_matrix,
+        SOME_MATRIX,
         LineByLine(matrices=_wandering_matrices),
         (
             "netsor.matmuls",
@@ -298,7 +295,7 @@ _FAULTS = (
     ProgramFault(
         "equal_rows",
         "matrices have blocks of √n equal rows",
-        some_matrix,
+        SOME_MATRIX,
         LineByLine(matrices=_changed(_equal_rows)),
         (
             "netsor.lengths",
@@ -309,7 +306,7 @@ _FAULTS = (
     ProgramFault(
         "scores_over_n",
         "scores are divided by n where √n is declared",
-        some_score,
+        SOME_SCORE,
         LineByLine(score=_over_n),
         (
             "program_scores.law",
@@ -320,12 +317,12 @@ _FAULTS = (
         ),
     ),
     ProgramFault(
-        "scores_5", "scores are 5% too large", some_score, LineByLine(score=_five_percent), ("program_scores.scale",)
+        "scores_5", "scores are 5% too large", SOME_SCORE, LineByLine(score=_five_percent), ("program_scores.scale",)
     ),
     ProgramFault(
         "leaking_neuron",
         "the first coordinates of its two vectors are added to every score",
-        some_score,
+        SOME_SCORE,
         LineByLine(score=_leaking),
         (
             "program_scores.law",
@@ -336,7 +333,7 @@ _FAULTS = (
     ProgramFault(
         "scores_of_another_draw",
         "scores, and the outputs with them, are those of another draw",
-        some_score,
+        SOME_SCORE,
         LineByLine(score=_of_another_draw),
         (
             "program_scores.scale",
@@ -346,7 +343,7 @@ _FAULTS = (
     ProgramFault(
         "limit_scores",
         "scores are drawn from the limit, whatever the vectors are",
-        score_with_limit,
+        LIMIT_OF_SCORES,
         _limit_scores,
         (
             "program_scores.scale",
@@ -357,14 +354,14 @@ _FAULTS = (
     ProgramFault(
         "copied_score",
         "the last score is a copy of the first",
-        several_scores,
+        SEVERAL_SCORES,
         _copied_score,
         ("corollary2.closest_scores",),
     ),
     ProgramFault(
         "outputs_apart",
         "outputs take the scores of another draw",
-        mixed_output,
+        MIXED_OUTPUT,
         LineByLine(mix=_mixed_by_another_draw),
         ("netsor.functions",),
     ),

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, independent
-from attncheck.faults.visibility import everywhere, several_heads
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import SEVERAL_HEADS
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
 
@@ -164,79 +165,79 @@ TAMPERED: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
         for fault in (
-            Fault("by_sign", "the draws of a call are sorted by the sign of their outputs", everywhere, _by_sign),
-            Fault("by_size", "the draws of a call are sorted by the size of their outputs", everywhere, _by_size),
-            Fault("twice", "every draw of a call is returned twice", everywhere, _twice),
+            Fault("by_sign", "the draws of a call are sorted by the sign of their outputs", ANY, _by_sign),
+            Fault("by_size", "the draws of a call are sorted by the size of their outputs", ANY, _by_size),
+            Fault("twice", "every draw of a call is returned twice", ANY, _twice),
             Fault(
                 "stale_weights",
                 "every second draw multiplies by the matrices of the one before it",
-                everywhere,
+                ANY,
                 _stale_weights,
             ),
             Fault(
                 "halves_alike",
                 "inputs, queries, keys and values of a call's first half come again in its second",
-                everywhere,
+                ANY,
                 _halves_alike,
             ),
             Fault(
                 "inputs_again",
                 "the inputs of a call's first third come again in the other two, with new matrices",
-                everywhere,
+                ANY,
                 _inputs_again,
             ),
-            Fault("inputs_turned", "the inputs are exposed with the last position first", everywhere, _inputs_turned),
-            Fault("unfilled", "the last fiftieth of a call stays 0 in all arrays", everywhere, _unfilled),
-            Fault("neuron_twice", "the inputs hold one neuron twice", everywhere, _neuron_twice),
-            Fault("scale_per_call", "one random scale multiplies all outputs of a call", everywhere, _scale_per_call),
-            Fault("half_precision_outputs", "the outputs are rounded to float16", everywhere, _half_precision_outputs),
+            Fault("inputs_turned", "the inputs are exposed with the last position first", ANY, _inputs_turned),
+            Fault("unfilled", "the last fiftieth of a call stays 0 in all arrays", ANY, _unfilled),
+            Fault("neuron_twice", "the inputs hold one neuron twice", ANY, _neuron_twice),
+            Fault("scale_per_call", "one random scale multiplies all outputs of a call", ANY, _scale_per_call),
+            Fault("half_precision_outputs", "the outputs are rounded to float16", ANY, _half_precision_outputs),
             Fault(
                 "fading_scores",
                 "the scores of a call fade from a tenth too large to one too small",
-                everywhere,
+                ANY,
                 _fading_scores,
             ),
             Fault(
                 "one_head_larger",
                 "queries, keys and values of the first head, or its group, are a tenth too large",
-                several_heads,
+                SEVERAL_HEADS,
                 _one_head_larger,
             ),
             Fault(
                 "residual_added",
                 "the inputs are added to the outputs, as a residual stream would be",
-                everywhere,
+                ANY,
                 _residual_added,
             ),
             Fault(
                 "first_position_added",
                 "the first position's output is added to the last one's",
-                everywhere,
+                ANY,
                 _first_position_added,
             ),
             Fault(
                 "scores_added",
                 "half of the first head's last row of scores is added to the outputs",
-                everywhere,
+                ANY,
                 _scores_added,
             ),
-            Fault("input_bias", "the first neuron of an input is added to its scores", everywhere, _input_bias),
+            Fault("input_bias", "the first neuron of an input is added to its scores", ANY, _input_bias),
             Fault(
                 "outputs_sized_by_scores",
                 "the outputs are as large as the scores of their draw are",
-                everywhere,
+                ANY,
                 _outputs_sized_by_scores,
             ),
             Fault(
                 "outputs_sized_by_inputs",
                 "the outputs are as large as the inputs of their draw are, once more than they should be",
-                everywhere,
+                ANY,
                 _outputs_sized_by_inputs,
             ),
             Fault(
                 "scores_sized_by_inputs",
                 "the scores are as large as the inputs of their draw are, once more than they should be",
-                everywhere,
+                ANY,
                 _scores_sized_by_inputs,
             ),
         )

@@ -8,11 +8,12 @@ import functools
 import numpy as np
 
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import SMALL_HEADS, SMALL_WIDTH, OfLayer
 from attncheck.readings import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
 from attncheck.simulators.weights import draw_with_weights
@@ -40,9 +41,12 @@ def _mean_root(layer: AttentionLayer) -> FloatArray:
     return eigen_root(conditional_covariance(layer, simulate(layer, _AVERAGED)).mean(axis=0))
 
 
-def _visible_mixture(layer: AttentionLayer) -> bool | str:
-    single = layer.seq_len == 1 and layer.attention_map == "softmax"
-    return not single or seen.small_width(layer)
+# A mean over positions is all that one position has.
+_MIXED = OfLayer(
+    "outputs that are a mixture",
+    lambda layer: layer.seq_len > 1 or layer.attention_map != "softmax" or layer.head_width <= SMALL_WIDTH,
+    f"there is one position only, and heads are wider than {SMALL_WIDTH}",
+)
 
 
 def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -54,11 +58,16 @@ def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
     return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}
 
 
-def _still_grams(layer: AttentionLayer) -> bool | str:
-    """See it in narrow layers, but where a subject is refused: two generators must not give the same numbers."""
+def _one_number(layer: AttentionLayer) -> bool:
+    """Return whether Gram matrices hold one number, but for zeros: two generators must not give the same numbers."""
     numbers = np.abs(input_kernel(layer).matrix)
-    alike = np.unique(numbers[numbers != 0.0]).size <= 1
-    return seen.small_width(layer) if alike else "Gram matrices that never change are refused before any look"
+    return np.unique(numbers[numbers != 0.0]).size <= 1
+
+
+_STILL_GRAMS = (
+    OfLayer("Gram matrices of one number", _one_number, "Gram matrices that never change are refused before any look")
+    & SMALL_HEADS
+)
 
 
 def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
@@ -114,44 +123,44 @@ FAULTS = (
     Fault(
         "gaussian_outputs",
         "outputs are Gaussian with the right covariance where their law is a mixture",
-        _visible_mixture,
+        _MIXED,
         _gaussian_outputs,
     ),
-    Fault("limit_as_finite", "the infinite-width limit is passed off as a narrow layer", _still_grams, _limit),
+    Fault("limit_as_finite", "the infinite-width limit is passed off as a narrow layer", _STILL_GRAMS, _limit),
     Fault(
         "bartlett_freedom",
         "Bartlett diagonals of keys and values have one degree of freedom too many",
-        seen.small_width,
+        SMALL_HEADS,
         Literal(project=_more_freedom),
     ),
     Fault(
         "student_weights",
         "the weights are Student variables of 5 degrees of freedom and the declared variance",
-        seen.small_width,
+        SMALL_HEADS,
         _student_weights,
     ),
     Fault(
         "copied_draws",
         "the second half of every call repeats the first",
-        seen.everywhere,
+        ANY,
         _copied_draws,
     ),
     Fault(
         "repeated_stream",
         f"every block of {_PERIOD} draws starts from the same seed",
-        seen.everywhere,
+        ANY,
         _repeated_stream,
     ),
     Fault(
         "clipped_outputs",
         f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations",
-        seen.everywhere,
+        ANY,
         _clipped_outputs,
     ),
     Fault(
         "growing_outputs",
         "the outputs grow by a tenth from the first draw of a call to its last",
-        seen.everywhere,
+        ANY,
         _growing_outputs,
     ),
 )

@@ -9,11 +9,26 @@ from typing import Any
 import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, independent
 from attncheck.faults.wrong_scales import Misread
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import normalised
+from attncheck.layers.requirements import (
+    CAUSAL,
+    LINEAR_ATTENTION,
+    LOW_RANK,
+    ONE_POSITION,
+    OVER_N,
+    PLAIN_INPUTS,
+    POSITION_VECTORS,
+    RELU_INPUTS,
+    SMALL_HEADS,
+    TIED,
+    TWO_SCALINGS,
+    UNTIED,
+    OfLayer,
+)
 from attncheck.simulators.collapsed import draw_hidden, draw_positions
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
@@ -27,40 +42,9 @@ def _over_root_n(layer: AttentionLayer) -> dict[str, Any]:
     return {} if layer.tied_query_key else {"score_scaling": "1/sqrt(n)"}
 
 
-def _visible_over_n(layer: AttentionLayer) -> bool | str:
-    if layer.score_scaling != "1/n":
-        return "the layer declares 1/√n"
-    return (layer.head_width > 1 or "1/n is 1/√n at this width") and seen.separate(layer)
-
-
-def _visible_head_dim(layer: AttentionLayer) -> bool | str:
-    return layer.head_width != layer.width or "heads are as wide as the layer"
-
-
-def _visible_linear(layer: AttentionLayer) -> bool | str:
-    return layer.attention_map == "linear" or "the layer declares no linear attention"
-
-
-def _visible_repeats(layer: AttentionLayer) -> bool | str:
-    if layer.group_size > 1:
-        return "groups of heads are dealt with apart"
-    return layer.num_heads > _OWN_HEADS or f"there are no more than {_OWN_HEADS} heads"
-
-
-def _visible_tied(layer: AttentionLayer) -> bool | str:
-    return layer.tied_query_key or "the layer declares matrices of their own"
-
-
-def _visible_relu(layer: AttentionLayer) -> bool | str:
-    return layer.activation == "relu" or "the inputs of this layer are no relu"
-
-
-def _visible_positions(layer: AttentionLayer) -> bool | str:
-    return layer.position_std > 0.0 or "the layer declares no positions"
-
-
-def _one_position(layer: AttentionLayer) -> bool | str:
-    return layer.seq_len == 1 or "there is more than one position"
+_REPEATABLE = OfLayer(
+    "heads with keys of their own", lambda layer: layer.group_size == 1, "groups of heads are dealt with apart"
+) & OfLayer("many heads", lambda layer: layer.num_heads > _OWN_HEADS, f"there are no more than {_OWN_HEADS} heads")
 
 
 def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
@@ -94,7 +78,8 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
     phi = nonlinearity.from_layer(layer)
-    values, scores = (independent(layer, phi(hidden + draw_positions(layer, size, rng)), rng) for _ in range(2))
+    drawn = (normalised(layer.norm, phi(hidden + draw_positions(layer, size, rng))) for _ in range(2))
+    values, scores = (independent(layer, inputs, rng) for inputs in drawn)
     return Literal().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
@@ -120,67 +105,67 @@ FAULTS = (
     Fault(
         "ignored_over_n",
         "scores are divided by √n where 1/n is declared",
-        _visible_over_n,
+        OVER_N & TWO_SCALINGS & UNTIED,
         Misread(_over_root_n),
     ),
     Fault(
         "full_rank_heads",
         "head_dim is ignored: heads are as wide as the layer",
-        _visible_head_dim,
+        LOW_RANK,
         Misread(lambda layer: {"head_dim": None}),
     ),
     Fault(
         "linear_as_softmax",
         "softmax is applied where linear attention is declared",
-        _visible_linear,
+        LINEAR_ATTENTION,
         Misread(lambda layer: {"attention_map": "softmax"}),
     ),
     Fault(
         "repeated_heads",
         f"heads beyond number {_OWN_HEADS} repeat the weights of the first {_OWN_HEADS}",
-        _visible_repeats,
+        _REPEATABLE,
         Literal(project=_repeated_projections, finish=_repeated_output_matrices),
     ),
     Fault(
         "untied_query_key",
         "W_Q and W_K are drawn separately where one matrix is declared",
-        _visible_tied,
+        TIED,
         Misread(lambda layer: {"tied_query_key": False}),
     ),
     Fault(
         "centred_relu",
         "the mean of relu is taken off the inputs",
-        _visible_relu,
+        RELU_INPUTS & PLAIN_INPUTS,
         Literal(project=_centred),
     ),
     Fault(
         "forgotten_positions",
         "positions are not added to the inputs",
-        _visible_positions,
+        POSITION_VECTORS,
         Misread(lambda layer: {"position_std": 0.0, "position_reach": 1.0}),
     ),
     Fault(
         "positions_apart",
         "the scores see positions drawn apart from those that the values see",
-        _visible_positions,
+        POSITION_VECTORS,
         _positions_apart,
     ),
     Fault(
         "skipped_values",
         "a single position is handed on without W_V and W_O",
-        _one_position,
+        ONE_POSITION,
         _skipped_values,
     ),
     Fault(
         "ignored_mask",
         "every position sees all others where a causal mask is declared",
-        seen.causal,
+        CAUSAL,
         Misread(lambda layer: {"mask": "none"}),
     ),
     Fault(
         "unscaled_uniform_weights",
         "weights that are declared uniform lack the factor √3: the entries lie within one standard deviation",
-        seen.small_width,
+        SMALL_HEADS,
         _UnscaledUniform(),
     ),
 )

@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirement import ANY
+from attncheck.layers.requirements import (
+    HEAD_SCALING,
+    OVER_ROOT_N,
+    SEVERAL_HEADS,
+    SHARED_GROUPS,
+    SMALL_HEADS,
+    TWO_SCALINGS,
+    OfLayer,
+)
 from attncheck.subject import collapsed
 
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
@@ -29,36 +38,24 @@ class Misread:
         return collapsed(layer.replace(**self.changes(layer)), size, rng)
 
 
-def _visible_scaling(layer: AttentionLayer) -> bool | str:
-    if layer.score_scaling == "1/n":
-        return "the layer declares 1/n"
-    return layer.head_width > 1 or "1/n is 1/√n at this width"
-
-
-def _visible_positions_scaling(layer: AttentionLayer) -> bool | str:
-    if layer.tied_query_key:
-        return "the layer declares 1/n"
-    return layer.seq_len != layer.head_width or "√s is √n in this layer"
-
-
 def _over_root_s(layer: AttentionLayer) -> dict[str, Any]:
     if layer.tied_query_key:
         return {}
     return {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}
 
 
-def _visible_head_scaling(layer: AttentionLayer) -> bool | str:
-    if not layer.head_scaling:
-        return "the layer declares a plain sum over heads"
-    return seen.several_heads(layer)
-
-
-def _visible_clip(layer: AttentionLayer) -> bool | str:
-    if layer.activation != "clip":
-        return "the inputs of this layer are not clipped ones"
-    if layer.clip <= _CLIPPED_AT * layer.hidden_std:
-        return "the layer declares a smaller bound"
-    return seen.small_width(layer)
+_ROOT_S = OfLayer("W_Q other than W_K", lambda layer: not layer.tied_query_key, "the layer declares 1/n") & OfLayer(
+    "√s other than √n", lambda layer: layer.seq_len != layer.head_width, "√s is √n in this layer"
+)
+_CLIPPED = (
+    OfLayer("clipped inputs", lambda layer: layer.activation == "clip", "the inputs of this layer are not clipped ones")
+    & OfLayer(
+        "a larger bound",
+        lambda layer: layer.clip > _CLIPPED_AT * layer.hidden_std,
+        "the layer declares a smaller bound",
+    )
+    & SMALL_HEADS
+)
 
 
 def _std(matrix: str, percent: int) -> Fault:
@@ -74,7 +71,7 @@ def _std(matrix: str, percent: int) -> Fault:
     return Fault(
         name=f"{field}_{percent}",
         what=f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large",
-        visible=seen.everywhere,
+        requires=ANY,
         subject=Misread(changes),
     )
 
@@ -83,32 +80,32 @@ FAULTS = (
     Fault(
         "scores_over_n",
         "scores are divided by n where √n is declared",
-        _visible_scaling,
+        OVER_ROOT_N & TWO_SCALINGS,
         Misread(lambda layer: {"score_scaling": "1/n"}),
     ),
     Fault(
         "scores_over_root_s",
         "scores are divided by √s, s the number of positions, where √n is declared",
-        _visible_positions_scaling,
+        _ROOT_S,
         Misread(_over_root_s),
     ),
     Fault(
         "missing_head_scaling",
         "the sum over heads is not multiplied by H^{-1/2}",
-        _visible_head_scaling,
+        HEAD_SCALING & SEVERAL_HEADS,
         Misread(lambda layer: {"head_scaling": False}),
     ),
     *(_std(matrix, percent) for matrix in _MATRICES for percent in (2, 5, 10)),
     Fault(
         "fresh_group_keys",
         "heads that should share W_K and W_V in groups draw their own",
-        seen.shared_groups,
+        SHARED_GROUPS,
         Misread(lambda layer: {"num_kv_heads": None}),
     ),
     Fault(
         "clipped_inputs",
         f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations",
-        _visible_clip,
+        _CLIPPED,
         Misread(lambda layer: {"clip": _CLIPPED_AT * layer.hidden_std}),
     ),
 )

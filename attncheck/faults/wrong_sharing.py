@@ -8,10 +8,10 @@ from typing import Literal as OneOf
 
 import numpy as np
 
-from attncheck.faults import visibility as seen
 from attncheck.faults.fault import Fault, FloatArray
 from attncheck.faults.literal import Literal, Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirements import MANY_POSITIONS, NARROW_HEADS, SEVERAL_HEADS, SMALL_HEADS, UNTIED
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 
@@ -52,25 +52,25 @@ FAULTS = (
     Fault(
         "twin_queries",
         "the first and the last head share one W_Q",
-        seen.both(seen.both(seen.several_heads, seen.separate), seen.many_positions),
+        SEVERAL_HEADS & UNTIED & MANY_POSITIONS,
         Literal(project=_twin_queries),
     ),
     Fault(
         "tied_query_output",
         "W_O is W_Q of its head, transposed",
-        seen.both(seen.narrow, seen.separate),
+        NARROW_HEADS & UNTIED,
         functools.partial(_tied_output, which="queries"),
     ),
     Fault(
         "tied_key_output",
         "W_O is W_K of its head, transposed",
-        seen.narrow,
+        NARROW_HEADS,
         functools.partial(_tied_output, which="keys"),
     ),
     Fault(
         "tied_value_output",
         "W_O is W_V of its head, transposed",
-        seen.small_width,
+        SMALL_HEADS,
         functools.partial(_tied_output, which="values"),
     ),
 )

@@ -35,7 +35,9 @@ class JaxBinding(abc.ABC):
         import jax
 
         self._watch = Watch()
-        self._compiled = jax.jit(self._traced, static_argnums=(0, 1))
+        # What is compiled runs a few times on little: to make it faster takes longer than it saves.
+        plainly = {"xla_backend_optimization_level": 0}
+        self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
         self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
         self._tried = False
 

@@ -87,6 +87,10 @@ class FlaxModel:
         seen.ends_with(id(_first(made)))
         return seen.taps
 
+    def weights(self) -> list[FloatArray]:
+        """Return the arrays of the module."""
+        return [_numbers(each) for each in jax.tree_util.tree_leaves(self.form.parameters)]
+
     def step(self) -> None:
         """Take a step of the optimiser, compiled once for each width."""
         assert self.models.optimizer is not None

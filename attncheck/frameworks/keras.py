@@ -33,14 +33,14 @@ class Keras:
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
         self._make = make
         self._width = width
-        self._call = call or _self_attention
+        self._call = call or self_attention
         self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
         """Return a new layer, built."""
         import keras
 
-        with _generators_kept():
+        with generators_kept():
             keras.utils.set_random_seed(seed)
             layer = self._make()
             self._call(layer, keras.ops.zeros((1, 2, self._width)))
@@ -66,7 +66,7 @@ class Keras:
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the layer's arrays, by name."""
-        return {each.path: _numbers(each) for each in state.trainable_weights}
+        return {each.path: numbers_of(each) for each in state.trainable_weights}
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return the layer itself, with arrays in place of its own."""
@@ -77,22 +77,24 @@ class Keras:
     def _outputs(self, layer: Any, x: FloatArray) -> Any:
         import keras
 
-        with _generators_kept():
+        with generators_kept():
             y = self._call(layer, keras.ops.convert_to_tensor(x, keras.config.floatx()))
-        return _numbers(y[0] if isinstance(y, tuple | list) else y)
+        return numbers_of(y[0] if isinstance(y, tuple | list) else y)
 
 
-def _numbers(tensor: Any) -> FloatArray:
+def numbers_of(tensor: Any) -> FloatArray:
+    """Return an array of a backend as numbers."""
     import keras
 
     return np.asarray(keras.ops.convert_to_numpy(tensor), float)
 
 
-def _self_attention(layer: Any, x: Any) -> Any:
+def self_attention(layer: Any, *given: Any) -> Any:
+    """Return what a layer makes of its inputs, an attention layer of one input as its queries and its values."""
     import keras
 
-    two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention)
-    return layer(x, x) if two else layer(x)
+    two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
+    return layer(*given, *given) if two else layer(*given)
 
 
 def _watched(
@@ -111,9 +113,9 @@ def _watched(
         bound.apply_defaults()
         given = list(bound.arguments.values())
         if arguments == 1:
-            found = core(_numbers(given[0]), given[1])
+            found = core(numbers_of(given[0]), given[1])
         else:
-            found = core(*(_numbers(each).swapaxes(1, 2) for each in given[:3]))
+            found = core(*(numbers_of(each).swapaxes(1, 2) for each in given[:3]))
         if found is None:
             within.append(function)
             try:
@@ -156,7 +158,7 @@ def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _generators_kept() -> Iterator[None]:
+def generators_kept() -> Iterator[None]:
     """Leave every global generator as it was: keras seeds Python's, NumPy's, its own and its backend's."""
     import keras
     from keras.src.backend.common import global_state

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import FloatArray
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
@@ -59,6 +60,8 @@ class Seen:
         name = self._running.pop()
         if values is None:
             return
+        if np.isnan(values).any():
+            refuse("call", name or "the model", "makes what is no number (NaN)", "mend the model")
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             return

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
-from attncheck.frameworks.binding import in_words
+from attncheck.frameworks.binding import FloatArray, in_words
 from attncheck.frameworks.seen import Seen
 from attncheck.frameworks.torch import SoftmaxMode, array_of, place_of, slow_path
 from attncheck.scaling.taps import Tap
@@ -88,12 +88,16 @@ class TorchModel:
             seen.ends_with(_where(self._outputs()))
         return seen.taps
 
+    def weights(self) -> list[FloatArray]:
+        """Return the arrays of the module."""
+        return [array_of(each) for each in self.module.parameters()]
+
     def step(self) -> None:
         """Take a step of the optimiser."""
         with _one_thread():
             self.optimizer.zero_grad()
-            in_words("loss", self.loss, self._outputs(), *self.given).backward()
-            self.optimizer.step()
+            in_words("loss", lambda *given: self.loss(*given).backward(), self._outputs(), *self.given)
+            in_words("optimizer", self.optimizer.step)
 
     def _outputs(self) -> Any:
         made = in_words("call", self.call, self.module, *self.given)
@@ -108,6 +112,10 @@ def _hooked(module: Any, seen: Seen) -> Iterator[None]:
     """Have the forward of every module tell what it makes."""
     handles = []
     for name, each in module.named_modules():
+        if isinstance(each, torch.jit.ScriptModule):
+            refuse(
+                "build", name or type(each).__name__, "is compiled, so that nothing can be seen in it", "leave it plain"
+            )
 
         def begins(_: Any, __: Any, name: str = name) -> None:
             seen.begins(name)

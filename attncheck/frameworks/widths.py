@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import generator_kept, home_of, in_words, parameters_of
-from attncheck.layers.attention import AttentionLayer
 from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
-from attncheck.scaling.own import OwnModels, computed
+from attncheck.scaling.own import Description, OwnModels, computed
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import Models, Tap, as_tap
@@ -21,12 +22,13 @@ from attncheck.scaling.taps import Models, Tap, as_tap
 _MODELS = {
     "torch": "attncheck.frameworks.torch_taps:TorchModels",
     "flax": "attncheck.frameworks.flax_taps:FlaxModels",
+    "keras": "attncheck.frameworks.keras_taps:KerasModels",
 }
 _STEPS = 2
 
 
 def widths(
-    build: Callable[..., Any] | AttentionLayer,
+    build: Callable[..., Any] | Description,
     widths: Sequence[int] = WIDTHS,
     expect: str | Mapping[str, Any] | None = None,
     *,
@@ -47,15 +49,16 @@ def widths(
 
     Parameters
     ----------
-    build : callable or AttentionLayer
-        ``build(width)`` returns a freshly initialised module of torch or of flax.linen; ``build(width, rngs)`` one of
-        flax.nnx; ``build(width, rng)`` an object with a method ``taps()``, which returns arrays by name, and with
-        ``step()`` where changes are measured. A layer of attncheck is sampled at all widths.
+    build : callable, AttentionLayer, AttentionStack or Program
+        ``build(width)`` returns a freshly initialised module of torch, of flax.linen or of keras;
+        ``build(width, rngs)`` one of flax.nnx; ``build(width, rng)`` an object with a method ``taps()``, which returns
+        arrays by name, and with ``step()`` where changes are measured. A layer, stack or program of attncheck is
+        sampled at all widths.
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
-        "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`. By default "standard", and of a
-        layer of attncheck what its exact law at each width says.
+        "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`. By default "standard"; of
+        a layer of attncheck what its exact law at each width says, of a stack or program what its limit does.
     optimizer : callable, optional
         ``optimizer(module)`` returns an optimiser, whose steps are then taken; of flax, ``optimizer(parameters)`` a
         transformation of optax.
@@ -111,9 +114,9 @@ def widths(
             refuse(name, function, "is no function", f"pass a function as {name}=")
     measured = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     narrowest = measured[:1]
-    if isinstance(build, AttentionLayer):
+    if isinstance(build, Description):
         if given := [name for name, function in functions.items() if function is not None]:
-            refuse(given[0], functions[given[0]], "says nothing of a layer of attncheck", "leave it out")
+            refuse(given[0], functions[given[0]], "says nothing of what attncheck describes itself", "leave it out")
         expected = computed(build, measured) if expect is None else expectation(expect)
     else:
         expected = expectation("standard" if expect is None else expect)
@@ -154,13 +157,11 @@ class _PlainModel:
         in_words("step", self.model.step)
 
 
-def _models(
-    build: Callable[..., Any] | AttentionLayer, narrowest: Sequence[int], functions: Mapping[str, Any]
-) -> Models:
+def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
     """Return what makes models, by the framework of the first that is made."""
     if not narrowest:
         refuse("widths", (), "are none", "pass e.g. (64, 128, 256, 512, 1024)")
-    if isinstance(build, AttentionLayer):
+    if isinstance(build, Description):
         return OwnModels(build)
     if not callable(build):
         refuse("build", build, "is no function", "pass a function of the width that returns a new model")
@@ -175,4 +176,13 @@ def _models(
         remedy = "return one, or take (width, rng) and return an object with a method taps()"
         refuse("build", made, f"is no module of {', '.join(_MODELS)}", remedy)
     models: Models = find(_MODELS[framework])(build, **functions)
+    _refuse_alike(build, models, narrowest[0])
     return models
+
+
+def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
+    """Refuse models that are the same for two seeds: they would be taken for independent ones."""
+    one, other = (models.make(width, seed).weights() for seed in (0, 1))
+    drawn = [np.ptp(each) > 0 for each in one if each.size]
+    if any(drawn) and all(map(np.array_equal, one, other)):
+        refuse("build", build, "makes one model whatever the seed", "let it draw from the framework's own generator")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from attncheck._lib.commits import commit_key
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
@@ -99,10 +100,11 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
 
 
-def with_history(judgement: Judgement, path: Path, key: str) -> Judgement:
+def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
     """Return a judgement after what the run leaves was added to a history, if the run may pass.
 
-    An alarm of the history is a violation, until somebody accepts it.
+    An alarm of the history is a violation, until somebody accepts it. The run is known by `key`, by the commit that its
+    record names, or by the one that is checked out.
 
     Raises
     ------
@@ -112,7 +114,8 @@ def with_history(judgement: Judgement, path: Path, key: str) -> Judgement:
     if judgement.exit_code != ExitCode.CONSISTENT:
         told = (*judgement.notes, "the run is not added to the history: it may not pass by itself")
         return dataclasses.replace(judgement, notes=told)
-    history, note = add(path, judgement.run.path, key)
+    named = commit_key(key if key is not None else judgement.run.head.commit or None)
+    history, note = add(path, judgement.run.path, named)
     if history.course.alarm is None:
         notes = (*judgement.notes, f"{note}, {history.sentence()}")
         return dataclasses.replace(judgement, notes=notes, remembered=True)

@@ -18,11 +18,13 @@ ScoreScaling = Literal["1/sqrt(n)", "1/n"]
 AttentionMap = Literal["softmax", "linear", "relu", "sigmoid"]
 Mask = Literal["none", "causal"]
 Activation = Literal["clip", "relu", "tanh", "erf", "identity"]
+Norm = Literal["rms", "layer"]
 
 SCORE_SCALINGS: tuple[str, ...] = ("1/sqrt(n)", "1/n")
 ATTENTION_MAPS: tuple[str, ...] = ("softmax", "linear", "relu", "sigmoid")
 MASKS: tuple[str, ...] = ("none", "causal")
 ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
+NORMS: tuple[str, ...] = ("rms", "layer")
 DEFAULT_CLIP = 100.0
 # Within these the sixth powers of outputs, whatever the map, are numbers of float64.
 _STDS = (1e-6, 1e6)
@@ -42,7 +44,8 @@ class AttentionLayer:
     attention map on each row of P^a, masked) and the layer returns
     y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper).  Entries of
     W^Q, W^K, W^V have variance std²/width, entries of W^O have std²/ν.  The inputs are
-    x^i = φ(h^i + e^i), h^i = W^i h with h ~ N(0, I), and e^i = 0 unless there are positions.
+    x^i = φ(h^i + e^i), h^i = W^i h with h ~ N(0, I), and e^i = 0 unless there are positions; with a
+    `norm` they are normalised, neuron against neuron.
     The defaults are the paper's Appendix A.
 
     Parameters
@@ -92,6 +95,10 @@ class AttentionLayer:
         `head_dim`/2 planes, in plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12, commonly 10,000; None: they
         are not turned. Only with an even `head_dim`, and not with `tied_query_key`. Which neurons make a plane, halves
         (Llama) or neighbours (GPT-J), changes no law. Inputs are as they are: `position_std` is of these.
+    norm : {"rms", "layer"} or None
+        The inputs are x^i = norm(φ(h^i + e^i)): "rms" divides by ‖x‖/√n, "layer" takes the mean over neurons off
+        before. Without gain and bias, as at initialisation, and with 0 for what is 0, or constant under "layer".
+        None: x^i = φ(h^i + e^i). A simulator that is handed inputs is handed what is not normalised yet.
 
     Raises
     ------
@@ -128,6 +135,7 @@ class AttentionLayer:
     position_reach: float = 1.0
     tied_query_key: bool = False
     rotary_base: float | None = None
+    norm: Norm | None = None
 
     def __post_init__(self) -> None:
         def settle(field: str, value: object) -> None:
@@ -177,6 +185,10 @@ class AttentionLayer:
             self._check_tied()
         if self.rotary_base is not None:
             settle("rotary_base", self._checked_rotary(self.rotary_base))
+        if self.norm is not None:
+            settle("norm", check_choice("norm", self.norm, NORMS))
+        if self.norm == "layer" and self.width == 1:
+            refuse("norm", self.norm, "leaves nothing of one neuron", "use width=2 or more, or norm='rms'")
 
     def _check_positions(self, settle: Callable[[str, object], None]) -> None:
         remedy = f"pass 0 for none, or a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}"
@@ -232,6 +244,11 @@ class AttentionLayer:
     def hidden_std(self) -> float:
         """Standard deviation of the coordinates of h^i + e^i."""
         return math.hypot(self.input_std, self.position_std) if self.position_std else self.input_std
+
+    @property
+    def input_scale(self) -> float:
+        """The size of the inputs: 1 where they are normalised, else about `hidden_std`."""
+        return 1.0 if self.norm else self.hidden_std
 
     @property
     def equal_inputs(self) -> bool:

@@ -44,7 +44,8 @@ class AttentionProgram:
 def expand(layer: AttentionLayer) -> AttentionProgram:
     """Return the Netsor program of Example 1 for `layer`, with one matrix per W of the paper.
 
-    A program says nothing of rotary positions: whoever draws it turns queries and keys before they are multiplied.
+    A program says nothing of rotary positions: whoever draws it turns queries and keys before they are multiplied. Nor
+    does it say anything of a norm, which is no function of each neuron alone: whoever draws it normalises the inputs.
 
     Examples
     --------

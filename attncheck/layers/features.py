@@ -23,6 +23,7 @@ FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
         "plain sum of heads": lambda layer: not layer.head_scaling,
         "correlated inputs": lambda layer: layer.input_correlation != 0.0,
         "position vectors": lambda layer: layer.position_std != 0.0,
+        "rotary positions": lambda layer: layer.rotary_base is not None,
     }
 )
 

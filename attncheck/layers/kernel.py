@@ -11,11 +11,14 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import centred, normalised_gram
 
 FloatArray = NDArray[np.float64]
 
 # Matrices of the positions that are held at a time: covariances, the kernel and its root.
 _MATRICES = 4
+# Nonlinearities φ of layers with φ(-x) = -φ(x).
+_ODD = ("clip", "tanh", "erf", "identity")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,8 +94,43 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
     return Kernel(matrix, float(np.max(error)))
 
 
+def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatArray:
+    """Return E φ(z), z ~ N(0, v), for every variance v: 0 for odd φ.
+
+    Raises
+    ------
+    InputError
+        For a φ whose mean is not known.
+
+    Examples
+    --------
+    >>> image_mean(nonlinearity.relu(), np.array([1.0, 4.0])).round(4)
+    array([0.3989, 0.7979])
+    """
+    if phi.name in _ODD:
+        return np.zeros_like(variances)
+    if phi.name == "relu":
+        return np.asarray(np.sqrt(variances / (2.0 * np.pi)))
+    refuse("activation", phi.name, "has a mean that is not known here", f"use one of {', '.join(_ODD)} or relu")
+
+
+def input_moments(layer: AttentionLayer) -> tuple[Kernel, FloatArray]:
+    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e: of the inputs before they are normalised.
+
+    Returns
+    -------
+    kernel : Kernel
+    means : ndarray, shape (seq_len,)
+    """
+    phi, covariance = nonlinearity.from_layer(layer), input_covariance(layer)
+    return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
+
+
 def input_kernel(layer: AttentionLayer) -> Kernel:
-    """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}], x^i = φ(h^i + e^i).
+    """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}], x^i = φ(h^i + e^i), or what a norm makes of it.
+
+    At infinite width the averages over neurons that a norm takes are expectations (Fact 1): K̂_jk is
+    C_jk/√(C_jj C_kk), C_jk = E[x^j x^k] for RMS norm and less E[x^j] E[x^k] for layer norm.
 
     Parameters
     ----------
@@ -116,8 +154,31 @@ def input_kernel(layer: AttentionLayer) -> Kernel:
     >>> input_kernel(AttentionLayer(width=8, seq_len=2, activation="relu")).matrix.round(6)
     array([[0.5     , 0.159155],
            [0.159155, 0.5     ]])
+    >>> relu = AttentionLayer(width=8, seq_len=2, activation="relu")
+    >>> input_kernel(relu.replace(norm="rms")).matrix.round(6)  # by layer norm it is diagonal
+    array([[1.     , 0.31831],
+           [0.31831, 1.     ]])
     """
-    return image_kernel(nonlinearity.from_layer(layer), input_covariance(layer))
+    if layer.norm is None:
+        return image_kernel(nonlinearity.from_layer(layer), input_covariance(layer))
+    kernel, means = input_moments(layer)
+    matrix = normalised_gram(layer.norm, kernel.matrix, means)
+    matrix.setflags(write=False)
+    smallest = float(np.diagonal(centred(layer.norm, kernel.matrix, means)).min())
+    # Errors of an entry and of both lengths that it is divided by; those of means are roundings.
+    rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
+    return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
+
+
+def limit_inputs(layer: AttentionLayer, hidden: FloatArray) -> FloatArray:
+    """Return the limit variables Z^{x^i} that Z^{h^i + e^i} make, (..., seq_len, neurons) of both."""
+    images = nonlinearity.from_layer(layer)(hidden)
+    if layer.norm is None:
+        return images
+    kernel, means = input_moments(layer)
+    lengths = np.sqrt(np.diagonal(centred(layer.norm, kernel.matrix, means)))
+    shift = means if layer.norm == "layer" else np.zeros_like(means)
+    return np.asarray((images - shift[:, None]) / lengths[:, None])
 
 
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:

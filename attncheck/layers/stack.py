@@ -6,18 +6,21 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
+from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
-from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, AttentionLayer
+from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, NORMS, AttentionLayer, Norm
+from attncheck.layers.nonlinearity import gelu, relu
 from attncheck.layers.program.coverage import Coverage
-from attncheck.layers.stack_program import StackProgram, expand_layers
+from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers
 
 #: The most layers: their lines are all written out, and kernels of every layer held.
 _DEEPEST = 1_000
-_FIELDS = ("layer", "depth", "activations", "residual")
+_FIELDS = ("layer", "depth", "activations", "residual", "post_norm", "mlp", "mlp_ratio", "mlp_std")
+_PERCEPTRONS = {"relu": relu, "gelu": gelu}
+_STDS = (1e-6, 1e6)
 _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip', 'relu')"
 
 
@@ -29,6 +32,12 @@ class AttentionStack:
     x^{(l)} = φ_l(z^{(l)}) and makes y^{(l)} of it, with matrices of its own. The next stream is z^{(l+1)} = y^{(l)}, or
     z^{(l)} + y^{(l)} with `residual`. The output is the last stream. One layer without `residual` is an
     `AttentionLayer`.
+
+    A `norm` of `layer` is what transformers call pre-norm: each layer reads x^{(l)} = norm(φ_l(z^{(l)})), and the
+    stream itself is not normalised. With `post_norm` it is, after each sum: z^{(l+1)} = norm(z^{(l)} + y^{(l)}).
+
+    With `mlp` a layer is a block of a transformer's encoder: after attention and its sum a two-layer perceptron
+    u = W² φ(W¹ norm(z)) adds to the stream in the same way, and `post_norm` normalises that sum too.
 
     The paper's theorem ends before the scores of a second layer: what `attncheck.limit` returns for two layers or
     more is a conjecture.
@@ -44,6 +53,14 @@ class AttentionStack:
         None: that of `layer`.
     residual : bool
         Whether a layer adds to the stream or replaces it.
+    post_norm : {"rms", "layer"} or None
+        How each stream after the first is normalised, position by position and without gain.
+    mlp : {"relu", "gelu"} or None
+        φ of the perceptron of each layer; None: there is none.
+    mlp_ratio : int
+        Its hidden neurons over the width, at least 1.
+    mlp_std : float
+        Standard deviation of the entries of W¹ and of W², times √fan_in; from 1e-6 to 1e6.
 
     Raises
     ------
@@ -64,6 +81,10 @@ class AttentionStack:
     depth: int
     activations: str | Sequence[str] | None = None
     residual: bool = False
+    post_norm: Norm | None = None
+    mlp: Literal["relu", "gelu"] | None = None
+    mlp_ratio: int = 4
+    mlp_std: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.layer, AttentionLayer):
@@ -86,8 +107,33 @@ class AttentionStack:
             refuse(
                 "residual", self.residual, "must be a boolean", "pass True to add to the stream, False to replace it"
             )
+        if self.post_norm is not None:
+            object.__setattr__(self, "post_norm", check_choice("post_norm", self.post_norm, NORMS))
+        if self.post_norm == "layer" and self.width == 1:
+            refuse("post_norm", self.post_norm, "leaves nothing of one neuron", "use width=2 or more, or 'rms'")
+        self._check_mlp()
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "activations", names)
+
+    def _check_mlp(self) -> None:
+        if self.mlp is None:
+            for name, usual in (("mlp_ratio", 4), ("mlp_std", 1.0)):
+                if (value := getattr(self, name)) != usual:
+                    refuse(name, value, "has no effect without mlp", "leave it out, or pass mlp='gelu'")
+            return
+        object.__setattr__(self, "mlp", check_choice("mlp", self.mlp, tuple(_PERCEPTRONS)))
+        remedy = "pass the hidden neurons over the width, e.g. mlp_ratio=4"
+        object.__setattr__(self, "mlp_ratio", check_whole("mlp_ratio", self.mlp_ratio, 1, remedy))
+        remedy = f"pass a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}, e.g. mlp_std=1.0"
+        std = check_number("mlp_std", self.mlp_std, remedy, minimum=_STDS[0], maximum=_STDS[1])
+        object.__setattr__(self, "mlp_std", std)
+
+    @property
+    def perceptron(self) -> Perceptron | None:
+        """What adds to the stream after attention."""
+        if self.mlp is None:
+            return None
+        return Perceptron(_PERCEPTRONS[self.mlp](), self.mlp_ratio * self.width, self.mlp_std)
 
     @property
     def width(self) -> int:
@@ -118,7 +164,8 @@ class AttentionStack:
     def weight_entries(self) -> int:
         """The matrix entries of one literal draw: its cost."""
         single = self.layer.weight_entries
-        return single + (self.depth - 1) * self.layer.head_entries
+        hidden = self.perceptron.neurons if self.perceptron else 0
+        return single + (self.depth - 1) * self.layer.head_entries + 2 * self.depth * hidden * self.width
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""
@@ -132,8 +179,11 @@ class AttentionStack:
         return self.replace(layer=self.layer.replace(width=width))
 
     def expand(self) -> StackProgram:
-        """Return the Netsor program of the stack, every layer with matrices of its own."""
-        return expand_layers(self.layers, self.residual)
+        """Return the Netsor program of the stack, every layer with matrices of its own.
+
+        It says nothing of norms, which are no functions of each neuron alone: whoever draws it normalises vectors.
+        """
+        return expand_layers(self.layers, self.residual, self.perceptron)
 
     def coverage(self) -> Coverage:
         """Return what the paper says of each line of the stack's program: a conjecture from the second layer on.
@@ -148,7 +198,11 @@ class AttentionStack:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types; `from_dict` gives the stack back."""
-        fields = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
+        fields: dict[str, Any] = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
+        if self.post_norm:
+            fields["post_norm"] = self.post_norm
+        if self.mlp:
+            fields |= {"mlp": self.mlp, "mlp_ratio": self.mlp_ratio, "mlp_std": self.mlp_std}
         return {**fields, "layer": self.layer.to_dict()}
 
     @property
@@ -193,7 +247,13 @@ class AttentionStack:
             parts.append("/".join(words))
         if "clip" in names and self.layer.clip != DEFAULT_CLIP:
             parts.append(f"clip={self.layer.clip}")
-        parts += ["residual"] * self.residual + ["(conjecture)"] * (self.depth > 1)
+        parts += ["residual"] * self.residual + [f"post_norm={self.post_norm}"] * bool(self.post_norm)
+        if self.mlp:
+            parts.append(f"mlp={self.mlp}")
+            parts += [f"mlp_ratio={self.mlp_ratio}"] * (self.mlp_ratio != 4) + [f"mlp_std={self.mlp_std}"] * (
+                self.mlp_std != 1.0
+            )
+        parts += ["(conjecture)"] * (self.depth > 1)
         return " ".join(parts)
 
 

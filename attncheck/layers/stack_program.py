@@ -12,6 +12,23 @@ from attncheck.layers.program import LinearCombination, Node, Program
 
 
 @dataclasses.dataclass(frozen=True)
+class Perceptron:
+    """u = W² φ(W¹ x) at each position, entries of W¹ of variance std²/n and those of W² of std²/m.
+
+    Attributes
+    ----------
+    phi : Nonlinearity
+    neurons : int
+        m, those of the hidden layer.
+    std : float
+    """
+
+    phi: nonlinearity.Nonlinearity
+    neurons: int
+    std: float
+
+
+@dataclasses.dataclass(frozen=True)
 class StackProgram:
     """A stack's program with the nodes that draws are read off from.
 
@@ -20,6 +37,10 @@ class StackProgram:
     program : Program
     streams : tuple of tuple of Node, (depth + 1, seq_len)
         The z^{(l),i}, the output last.
+    between : tuple of tuple of Node, (depth, seq_len)
+        The stream between attention and perceptron; empty without one.
+    reads : tuple of tuple of Node, (depth, seq_len)
+        What perceptrons read, which is the stream between where nothing normalises it.
     layers : tuple of AttentionProgram, length depth
         Inputs, scores and outputs of each layer.
     """
@@ -27,9 +48,13 @@ class StackProgram:
     program: Program
     streams: tuple[tuple[Node, ...], ...]
     layers: tuple[AttentionProgram, ...]
+    between: tuple[tuple[Node, ...], ...] = ()
+    reads: tuple[tuple[Node, ...], ...] = ()
 
 
-def expand_layers(layers: Sequence[AttentionLayer], residual: bool) -> StackProgram:
+def expand_layers(
+    layers: Sequence[AttentionLayer], residual: bool, perceptron: Perceptron | None = None
+) -> StackProgram:
     """Return the program of layers on top of each other, every layer with matrices of its own.
 
     Parameters
@@ -38,6 +63,8 @@ def expand_layers(layers: Sequence[AttentionLayer], residual: bool) -> StackProg
         From the first to the last.
     residual : bool
         Whether a layer adds to the stream or replaces it.
+    perceptron : Perceptron, optional
+        What comes after the attention of each layer.
 
     Examples
     --------
@@ -48,16 +75,45 @@ def expand_layers(layers: Sequence[AttentionLayer], residual: bool) -> StackProg
     program = Program()
     stream = tuple(write_hidden(program, layers[0]))
     streams, written = [stream], []
+    between: list[tuple[Node, ...]] = []
+    reads: list[tuple[Node, ...]] = []
     for depth, layer in enumerate(layers, 1):
         phi, prefix = nonlinearity.from_layer(layer), f"L{depth}."
         inputs = tuple(program.nonlin(phi, z, name=f"{prefix}x{i}") for i, z in enumerate(stream, 1))
         written.append(write_attention(program, layer, inputs, prefix))
-        outputs = written[-1].outputs
-        if residual:
-            outputs = tuple(
-                program.nonlin(LinearCombination((1.0, 1.0)), z, y, name=f"{prefix}z{i}")
-                for i, (z, y) in enumerate(zip(stream, outputs, strict=True), 1)
-            )
-        stream = outputs
+        stream = _joined(program, stream, written[-1].outputs, residual, f"{prefix}z")
+        if perceptron:
+            between.append(stream)
+            reads.append(tuple(_copied(program, z, f"{prefix}r{i}") for i, z in enumerate(stream, 1)))
+            outputs = _write_perceptron(program, perceptron, reads[-1], prefix)
+            stream = _joined(program, stream, outputs, residual, f"{prefix}m")
         streams.append(stream)
-    return StackProgram(program, tuple(streams), tuple(written))
+    return StackProgram(program, tuple(streams), tuple(written), tuple(between), tuple(reads))
+
+
+def _joined(
+    program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
+) -> tuple[Node, ...]:
+    """Return the next stream: outputs, added to the stream with a residual."""
+    if not residual:
+        return outputs
+    return tuple(
+        program.nonlin(LinearCombination((1.0, 1.0)), z, y, name=f"{name}{i}")
+        for i, (z, y) in enumerate(zip(stream, outputs, strict=True), 1)
+    )
+
+
+def _copied(program: Program, vector: Node, name: str) -> Node:
+    """Return a line of its own with the same vector: whoever draws it may normalise it, and leave the stream."""
+    return program.nonlin(nonlinearity.identity(), vector, name=name)
+
+
+def _write_perceptron(
+    program: Program, perceptron: Perceptron, reads: tuple[Node, ...], prefix: str
+) -> tuple[Node, ...]:
+    """Write W² φ(W¹ x) of every position."""
+    into = program.weight(f"{prefix}M1", perceptron.std, perceptron.neurons, None)
+    out = program.weight(f"{prefix}M2", perceptron.std, None, perceptron.neurons)
+    hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(reads, 1)]
+    images = [program.nonlin(perceptron.phi, g, name=f"{prefix}a{i}") for i, g in enumerate(hidden, 1)]
+    return tuple(program.matmul(out, a, f"{prefix}u{i}") for i, a in enumerate(images, 1))

@@ -29,7 +29,9 @@ from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of
-from attncheck.looks.unit import Cost, Unit, probed, take_look
+from attncheck.looks.examine import probed, take_look
+from attncheck.looks.plan import Cost
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result, case_key
 from attncheck.subject import Subject
 

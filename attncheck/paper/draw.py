@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_draws, refuse
-from attncheck.checks.functionals import linear
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
+from attncheck.layers.requirements import linear
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root
 from attncheck.theory.limits.rows import score_std

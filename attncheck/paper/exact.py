@@ -167,6 +167,8 @@ def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
     if layer.activation != "identity" and (layer.activation != "clip" or layer.clip < 50 * layer.input_std):
         remedy = "use activation='identity', or 'clip' with a bound that is not reached"
         refuse("activation", layer.activation, "bends the inputs", remedy)
+    if layer.norm:
+        refuse("norm", layer.norm, "makes inputs of one length", "leave it out")
     hidden, hidden_mass = gamma_rule(0.5 * layer.width, nodes)
     keys, keys_mass = gamma_rule(0.5 * layer.head_width, nodes)
     lengths = np.multiply.outer(hidden, hidden).ravel() * layer.input_std**2

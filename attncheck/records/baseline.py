@@ -35,6 +35,7 @@ class Head(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     subject: str
     fixed: list[str] = []
     shard: tuple[int, int] | None = None
+    commit: str = ""
 
 
 class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):

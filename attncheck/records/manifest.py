@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from attncheck._lib.arithmetic import in_use
+from attncheck._lib.commits import commit_here
+from attncheck._lib.imports import source_of
 from attncheck._lib.version import __version__
 from attncheck.records.schema import SCHEMA, Manifest, Planned
 
@@ -42,6 +44,8 @@ def manifest_of(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         shard=shard,
         draws=draws,
+        commit=commit_here(),
+        source=source_of(subject),
     )
 
 

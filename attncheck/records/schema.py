@@ -44,6 +44,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps only
     what runs are held against. ``shard`` is the number of a part of a run and how many parts there are; what is planned
     is the whole run in each. ``draws`` is what the first looks of the whole run take, with the profile thorough.
+    ``commit`` names what was checked out, and ``source`` is a digest of the file that the subject is in: both are empty
+    where nothing says so.
     """
 
     schema: int
@@ -60,6 +62,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     baseline: bool = False
     shard: tuple[int, int] | None = None
     draws: int | None = None
+    commit: str = ""
+    source: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):

@@ -21,6 +21,10 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
+# What the first line of every record begins with.
+_BEGIN = b'{"type":"manifest"'
+
+
 class Writer:
     """Appends lines to a record; every line is handed to the system before the next is made.
 
@@ -79,6 +83,8 @@ def _create(path: Path, data: bytes) -> io.FileIO:
     """Put a file that starts with `data` in the place of `path`, and return it open and locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
+    if target.is_file() and not _is_record(target):
+        raise InputError(f"record={path}: holds something else than a record; choose another path")
     if target.exists() and not target.is_file():
         return _started(target, data)  # a device or a pipe is written to, not replaced; a folder fails here
     existed = target.exists()
@@ -94,6 +100,13 @@ def _create(path: Path, data: bytes) -> io.FileIO:
                 target.unlink(missing_ok=True)
             raise
     return file
+
+
+def _is_record(path: Path) -> bool:
+    """Return whether a file may be replaced: it is empty, or begins as a record does."""
+    with open(path, "rb") as file:
+        begin = file.read(len(_BEGIN))
+    return not begin or begin == _BEGIN
 
 
 def _started(path: Path, data: bytes) -> io.FileIO:

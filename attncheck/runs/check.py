@@ -18,7 +18,8 @@ from attncheck.layers.names import layer_call
 from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import widths_of
-from attncheck.looks.unit import Unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
 from attncheck.runs.causes import causes_of

@@ -49,6 +49,8 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> Earlier:
     assert isinstance(manifest, Manifest)
     for field, value in {"versions": installed_versions(), **same}.items():
         if getattr(manifest, field) != value:
+            if field == "source":
+                refuse("resume", str(path), "is of a simulator whose file has changed since", "begin the run anew")
             problem = f"is of a run with {field.replace('_', ' ')} {getattr(manifest, field)}, and here it is {value}"
             refuse("resume", str(path), problem, "run it as it was begun, or without --resume")
     units: dict[str, list[Result]] = {}

@@ -13,8 +13,9 @@ import msgspec
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executors import Crew
+from attncheck._lib.imports import source_of
 from attncheck._lib.streams import digest
-from attncheck._lib.words import listed
+from attncheck._lib.words import counted, listed
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Finding
@@ -31,9 +32,11 @@ _Line = TypeVar("_Line", Result, Theory)
 #: Why a merged run is incomplete where its pools are suspicious.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
 # What records of one run have in common.
-_SAME = ("subject", "seed", "profile", "false_alarm", "draws", "versions", "planned", "level", "fixed")
+_SAME = ("subject", "source", "seed", "profile", "false_alarm", "draws", "versions", "planned", "level", "fixed")
 # What of it is too long to be told.
 _LONG = ("planned", "level", "fixed")
+# Missing shards that are named.
+_TOLD = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +101,8 @@ def _foreign(parts: Sequence[Part]) -> Iterable[str]:
                 told.add(part.path)
                 name = field.replace("_", " ")
                 differs = "another plan" if field in _LONG else f"{name} {own}, and the others {usual}"
+                if field == "source":
+                    differs = f"another file of {part.manifest.subject.partition(':')[0]} than the others"
                 yield f"{part.path} is of another run: it has {differs}"
 
 
@@ -120,7 +125,9 @@ def _missing(parts: Sequence[Part]) -> Iterable[str]:
     gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
     if gone:
         are = "is missing; examine it" if len(gone) == 1 else "are missing; examine each"
-        yield f"shard {listed(gone)} {are}: {_command(parts[0].manifest)} --shard {gone[0]}"
+        more = len(gone) - _TOLD
+        told = listed(gone) if more <= 0 else f"{', '.join(gone[:_TOLD])} and {counted(more, 'other')}"
+        yield f"shard {told} {are}: {_command(parts[0].manifest)} --shard {gone[0]}"
 
 
 def _broken(parts: Sequence[Part]) -> Iterable[str]:
@@ -213,6 +220,8 @@ def with_looks_taken(
         refuse("owed", path, f"is of shard {part.name}, a part of a run", "attncheck merge makes one record of all")
     if subject.name != manifest.subject:
         refuse("owed", path, f"is of the subject {manifest.subject}, and here it is {subject.name}", "pass --subject")
+    if manifest.source and manifest.source != source_of(subject.name):
+        refuse("owed", path, f"is of {subject.name} before its file changed", "examine it again")
     run = dataclasses.replace(planned_by(manifest, subject, part.path), min_examined=min_examined)
     there = {each.id for each in part.results} | {each.id for each in part.theory}
     if gone := [planned.id for planned in manifest.planned if planned.id not in there]:

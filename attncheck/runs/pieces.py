@@ -15,7 +15,10 @@ from attncheck._lib.errors import InputError, foreign_traceback
 from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.verdicts import Verdict
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.subject import Subject
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.imports import source_of
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of, property_key
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
@@ -18,10 +19,12 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, ProgramCase
 from attncheck.looks.examples import draw_examples, program_anchors
+from attncheck.looks.plan import Cost
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
+from attncheck.looks.result import violated
 from attncheck.looks.stand_ins import stand_in
-from attncheck.looks.unit import Cost, Unit, violated
+from attncheck.looks.unit import Unit
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
@@ -125,7 +128,13 @@ class Run:
         )
         if resume is None:
             return run
-        fields = {"seed": run.seed, "profile": profile, "false_alarm": chance, "subject": run.subject.name}
+        fields = {
+            "seed": run.seed,
+            "profile": profile,
+            "false_alarm": chance,
+            "subject": run.subject.name,
+            "source": source_of(run.subject.name),
+        }
         return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
     def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:

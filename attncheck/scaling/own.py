@@ -1,4 +1,4 @@
-"""Layers of attncheck itself over widths: sampled as any model is, and held to exponents that are computed."""
+"""Descriptions of attncheck itself over widths: sampled as any model is, and held to exponents that are computed."""
 
 from __future__ import annotations
 
@@ -7,59 +7,98 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from attncheck._lib.streams import stream
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.program import Node, Program, Score
+from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.stack import AttentionStack
 from attncheck.readings import simulate
 from attncheck.scaling.exponents import slope_weights
 from attncheck.scaling.predictions import INIT, Expectation, Place, Prediction
 from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Tap
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import draw_exposed
+from attncheck.theory.limits.programs import limit_of_program
 from attncheck.theory.rates.law import finite_width_law
 
+#: What is of any width, or can be made so.
+Description = AttentionLayer | AttentionStack | Program
 #: Independent draws that make up what one seed of a tap is.
-DRAWS = 256
+DRAWS = 1_024
 # Replicates of the exact law: its variances are known to a part of 10⁴ then.
 _REPLICATES = 256
 _KINDS = {"inputs": MODULE, "scores": SCORES, "outputs": OUTPUT}
+# Draws of the limit on which it is seen that a line is not 0.
+_SEEN = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnModels:
-    """Makes draws of a layer at any width.
+    """Makes draws of a layer, stack or program at any width.
 
     Parameters
     ----------
-    layer : AttentionLayer
-        Of some width.
+    description : AttentionLayer, AttentionStack or Program
+        Of whatever width.
     """
 
-    layer: AttentionLayer
+    description: Description
 
     def make(self, width: int, seed: int) -> OwnModel:
         """Return draws."""
-        return OwnModel(self.layer.replace(width=width), seed)
+        return OwnModel(self.description, width, seed)
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnModel:
-    """Draws of a layer."""
+    """Draws of a layer, stack or program at one width."""
 
-    layer: AttentionLayer
+    description: Description
+    width: int
     seed: int
 
     def taps(self) -> Mapping[str, Tap]:
-        """Return inputs, scores and outputs of all draws."""
-        drawn = simulate(self.layer, DRAWS, self.seed, coordinates=1).as_dict()
-        return {name: Tap(drawn[name], kind, "AttentionLayer") for name, kind in _KINDS.items()}
+        """Return inputs, scores and outputs of a layer; streams and scores of a stack; all lines of a program."""
+        if isinstance(self.description, AttentionLayer):
+            drawn = simulate(self.description.replace(width=self.width), DRAWS, self.seed, coordinates=1).as_dict()
+            return {name: Tap(drawn[name], kind, "AttentionLayer") for name, kind in _KINDS.items()}
+        if isinstance(self.description, AttentionStack):
+            return self._of_stack(self.description)
+        return self._of_program(self.description)
 
     def step(self) -> None:
         """Nothing is trained."""
 
+    def _of_stack(self, stack: AttentionStack) -> dict[str, Tap]:
+        drawn = simulate(_stack_at(stack, self.width), DRAWS, self.seed, coordinates=1)
+        taps = {}
+        for layer in range(stack.depth):
+            taps[f"{layer}.stream"] = Tap(drawn.streams[:, layer], MODULE, "AttentionStack")
+            taps[f"{layer}.scores"] = Tap(drawn.scores[:, layer], SCORES, "AttentionStack")
+        return {**taps, "outputs": Tap(drawn.outputs, OUTPUT, "AttentionStack")}
 
-def computed(layer: AttentionLayer, widths: Sequence[int]) -> Expectation:
-    """Return the exponents of a layer, by its exact law at each width.
+    def _of_program(self, program: Program) -> dict[str, Tap]:
+        rng = stream(self.seed, "widths", self.width)
+        drawn = draw_exposed(program, self.width, DRAWS, 1, rng, MatrixFreeMultiplier)
+        assert drawn.gram is not None
+        lengths = np.sqrt(np.diagonal(drawn.gram, axis1=1, axis2=2))
+        scores = [node for node in program.lines() if isinstance(node, Score)]
+        made: dict[Node, Tap] = {
+            **{node: Tap(each, MODULE, "Program") for node, each in zip(vectors_of(program), lengths.T, strict=True)},
+            **{node: Tap(each, SCORES, "Program") for node, each in zip(scores, drawn.scores.T, strict=True)},
+        }
+        return {node.name: made[node] for node in program.lines()}
+
+
+def computed(description: Description, widths: Sequence[int]) -> Expectation:
+    """Return the exponents of a description: of a layer by its exact law at each width, else by its limit.
+
+    What has a limit that is not 0 is of order 0. Scores of 1/n are of order -1/2. Nothing is predicted of a line of a
+    program whose limit is 0.
 
     Parameters
     ----------
-    layer : AttentionLayer
+    description : AttentionLayer, AttentionStack or Program
     widths : sequence of int
 
     Examples
@@ -68,7 +107,27 @@ def computed(layer: AttentionLayer, widths: Sequence[int]) -> Expectation:
     >>> expected = computed(layer, (64, 128, 256))
     >>> print(*(expected(Place(name, "", kind, True), "init") for name, kind in _KINDS.items()))
     0 -0.5 0
+    >>> from attncheck.programs import recurrent_attention
+    >>> print(computed(recurrent_attention(), (64, 128, 256))(Place("p1,1", "", SCORES, False), "init"))
+    0
     """
+    if isinstance(description, AttentionLayer):
+        held = _of_layer(description, widths)
+    elif isinstance(description, AttentionStack):
+        order = -0.5 if description.layer.score_scaling == "1/n" else 0.0
+        held = {f"{layer}.scores": order for layer in range(description.depth)}
+        held |= dict.fromkeys([*(f"{layer}.stream" for layer in range(description.depth)), "outputs"], 0.0)
+    else:
+        held = _of_program(description)
+
+    def expected(place: Place, moment: str) -> Prediction | None:
+        order = held.get(place.name)
+        return Prediction(order, order) if moment == INIT and order is not None else None
+
+    return expected
+
+
+def _of_layer(layer: AttentionLayer, widths: Sequence[int]) -> dict[str, float]:
     layers = [layer.replace(width=width) for width in widths]
     outputs = [_output_variance(each) for each in layers]
     sizes = {
@@ -77,14 +136,21 @@ def computed(layer: AttentionLayer, widths: Sequence[int]) -> Expectation:
         "outputs": [variance**0.5 for variance in outputs],
     }
     orders = {name: float(slope_weights(widths) @ np.log(each)) for name, each in sizes.items()}
-    # In hundredths: orders beyond the next one are all that is left.
-    held = {name: round(order, 2) + 0.0 for name, order in orders.items()}
+    # In thousandths, as exact as the variances are.
+    return {"inputs": 0.0} | {name: round(order, 3) + 0.0 for name, order in orders.items()}
 
-    def expected(place: Place, moment: str) -> Prediction | None:
-        order = held.get(place.name, 0.0)
-        return Prediction(order, order) if moment == INIT else None
 
-    return expected
+def _of_program(program: Program) -> dict[str, float]:
+    limit = limit_of_program(program)
+    drawn = limit.draw(_SEEN, 1, stream(0, "widths", "limit")).scores
+    sizes = {node.name: float(limit.conditional_square(node, drawn).mean()) for node in vectors_of(program)}
+    held = {name: 0.0 for name, size in sizes.items() if size > limit.error}
+    variances = np.diag(limit.score_covariance)
+    return held | {score.name: 0.0 for score, known in zip(limit.scores, variances, strict=True) if known > limit.error}
+
+
+def _stack_at(stack: AttentionStack, width: int) -> AttentionStack:
+    return dataclasses.replace(stack, layer=stack.layer.replace(width=width))
 
 
 def _output_variance(layer: AttentionLayer) -> float:

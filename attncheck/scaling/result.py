@@ -14,6 +14,8 @@ from attncheck.evidence.verdicts import Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOMENTS = ("at initialisation", "change after 1 step")
+# What makes a terminal write in red, and in its own colour again.
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 # Taps that a sentence names.
 _NAMED = 3
 
@@ -159,7 +161,11 @@ class Widths:
         return {"verdict": str(self.verdict), **fields}
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *self._said(), *self._tables()])
+        return self.shown()
+
+    def shown(self, red: bool = False) -> str:
+        """Return all of it as text; on a terminal what is violated may be red."""
+        return "\n".join([self.headline, *self._said(), *self._tables(red)])
 
     @property
     def headline(self) -> str:
@@ -201,12 +207,13 @@ class Widths:
         moments = dict.fromkeys(row.moment for row in self.rows)
         return [(m, [heading, *(row.cells for row in self.rows if row.moment == m)]) for m in moments]
 
-    def _tables(self) -> Iterator[str]:
+    def _tables(self, red: bool) -> Iterator[str]:
         for moment, rows in self.tables:
             yield f"\n{moment}"
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             for row in rows:
-                yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                yield f"{_RED}{line}{_PLAIN}" if red and row[-1].startswith(Verdict.VIOLATED) else line
 
 
 def _finding(row: Row) -> str:

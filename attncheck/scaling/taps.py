@@ -93,7 +93,7 @@ class Models(Protocol):
 
 
 def root_mean_square(values: FloatArray) -> float:
-    """Return the root mean square of what is not NaN.
+    """Return the root mean square of what is not NaN; NaN where nothing is there.
 
     Examples
     --------
@@ -101,6 +101,8 @@ def root_mean_square(values: FloatArray) -> float:
     True
     """
     there = values[~np.isnan(values)]
+    if values.size and not there.size:
+        return float("nan")
     largest = float(np.abs(there).max(initial=0.0))
     if not 0.0 < largest < np.inf:
         return largest

@@ -1,9 +1,9 @@
 """The collapsed reading: attention only, exact in law in O(s n) + O(H s³) operations per draw.
 
-Given the inputs X (s × n) and their Gram matrix G = X Xᵀ/n = F Fᵀ (F = X/√n where n ≤ s), the keys of a
-group of heads enter only through their Gram matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with
-T_K the Bartlett factor of a Wishart(ν, I) matrix. Scores, values and outputs are then Gaussian given what
-came before:
+Given the inputs X (s × n), normalised where the layer has a norm, and their Gram matrix G = X Xᵀ/n = F Fᵀ (F = X/√n
+where n ≤ s), the keys of a group of heads enter only through their Gram matrix: X W^K has the law of √ν B_K,
+B_K = σ_K F T_K/√ν with T_K the Bartlett factor of a Wishart(ν, I) matrix. Scores, values and outputs are then Gaussian
+given what came before:
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
@@ -25,6 +25,7 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.kernel import position_covariance, psd_root
+from attncheck.layers.norm import normalised
 from attncheck.layers.rotary import turned
 from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
@@ -83,19 +84,24 @@ def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     return np.asarray(root @ rng.standard_normal((size, root.shape[1], layer.width)))
 
 
+def draw_images(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw φ(h^i + e^i), what the inputs are before they are normalised, (size, seq_len, width)."""
+    return nonlinearity.from_layer(layer)(draw_stream(layer, size, rng))
+
+
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X: x^i = φ(h^i + e^i).
+    """Draw X: x^i = φ(h^i + e^i), normalised where the layer has a norm.
 
     Returns
     -------
     ndarray, shape (size, seq_len, width)
     """
-    return nonlinearity.from_layer(layer)(draw_stream(layer, size, rng))
+    return normalised(layer.norm, draw_images(layer, size, rng))
 
 
 def input_entries(layer: AttentionLayer) -> int:
     """Bound the float64 entries that drawing X works on, per draw."""
-    arrays = 3 if layer.position_std else 2
+    arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 
 

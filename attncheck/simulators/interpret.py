@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -146,6 +147,7 @@ def interpret(
     multiply: Multiplier,
     rng: np.random.Generator,
     turn: Callable[[FloatArray], FloatArray] | None = None,
+    normalise: Mapping[Node, Callable[[FloatArray], FloatArray]] = MappingProxyType({}),
 ) -> Values:
     """Draw every line of a program.
 
@@ -167,6 +169,9 @@ def interpret(
         For the initial vectors.
     turn : callable, optional
         What becomes of the vectors of each side of scores, (draws, m, length), before they are multiplied.
+    normalise : mapping of Node to callable, optional
+        What becomes of nonlinearities and outputs, (draws, 1, length), before any line reads them. `keep` has to have
+        these outputs.
 
     Returns
     -------
@@ -190,7 +195,7 @@ def interpret(
             cut = coordinates if first in trimmed else None
             scores = values.stack(first.scores) if first.scores else np.empty((size, 0))
             array = first.function(values.stack(first.vectors, cut), scores)[:, None]
-        values.put(array)
+        values.put(normalise[first](array) if first in normalise else array)
     return values
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import AttentionProgram, expand
+from attncheck.layers.norm import normalised
 from attncheck.layers.program import Step
 from attncheck.layers.rotary import turned
 from attncheck.simulators.direct import DirectMultiplier
@@ -49,7 +50,8 @@ def draw_program(
     multiply, turn = multiplier(layer.width, rng), None
     if layer.rotary_base is not None:
         turn = functools.partial(turned, layer)  # the positions of a head are the lines of a step, in their order
-    values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiply, rng, turn)
+    normalise = dict.fromkeys(expansion.inputs if layer.norm else (), functools.partial(normalised, layer.norm))
+    values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiply, rng, turn, normalise)
     inputs = values.stack(expansion.inputs)
     spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
     score_shape = (size, layer.num_heads, layer.seq_len, layer.seq_len)
@@ -87,7 +89,7 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
         How many neurons of W^O W^V x^j are drawn.
     """
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
-    inputs = 5 if layer.position_std else 3
+    inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
     return 2 * vectors + 8 * heads * s**2 + key_entries(layer)
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.layers.program import Step
+from attncheck.layers.norm import normalised
+from attncheck.layers.program import Node, Step
 from attncheck.layers.program.extent import Entries, entries_of
 from attncheck.layers.stack import AttentionStack
-from attncheck.layers.stack_program import StackProgram
+from attncheck.layers.stack_program import Perceptron, StackProgram
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
 from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.interpret import Multiplier, interpret
@@ -30,9 +31,9 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
-        inputs = nonlinearity.from_layer(layer)(stream)
+        inputs = normalised(layer.norm, nonlinearity.from_layer(layer)(stream))
         streams.append(stream[..., :coordinates].copy())
-        if k == stack.depth:
+        if k == stack.depth and not stack.post_norm and not stack.mlp:  # these take all neurons
             drawn = attend(layer, inputs, coordinates, rng)
             assert drawn.input_gram is not None
             outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores
@@ -42,14 +43,36 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
             made, _, values = draw_heads(layer, size, root.shape[-1], rng).of(layer, root)
             outputs = gram_root(output_covariance(layer, made, values)) @ rng.standard_normal(stream.shape)
         stream = stream[..., : outputs.shape[-1]] + outputs if stack.residual else outputs
+        stream = normalised(stack.post_norm, stream)
+        if stack.perceptron:
+            outputs = draw_perceptron(stack.perceptron, normalised(layer.norm, stream), rng)
+            stream = normalised(stack.post_norm, stream + outputs if stack.residual else outputs)
         scores.append(made)
         grams.append(gram)
     return StackDraws(
-        outputs=stream,
+        outputs=stream[..., :coordinates].copy(),
         scores=np.stack(scores, axis=1),
         streams=np.stack(streams, axis=1),
         grams=np.stack(grams, axis=1),
     )
+
+
+def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Draw W² φ(W¹ x) of all positions, exactly in law given the inputs, (size, seq_len, width) both.
+
+    Hidden neurons are independent N(0, std² G) before φ, G the Gram matrix of the inputs, and neurons of the outputs
+    are N(0, std² Gram matrix of what φ makes of these).
+    """
+    gram = inputs @ inputs.swapaxes(-1, -2) / inputs.shape[-1]
+    normals = rng.standard_normal((*inputs.shape[:-1], perceptron.neurons))
+    covariance = perceptron_covariance(perceptron, gram_root(gram), normals)
+    return np.asarray(gram_root(covariance) @ rng.standard_normal(inputs.shape))
+
+
+def perceptron_covariance(perceptron: Perceptron, root: FloatArray, normals: FloatArray) -> FloatArray:
+    """Return the covariance of the outputs' neurons given normals (size, s, m) that make the hidden ones."""
+    images = perceptron.phi(perceptron.std * (root @ normals))
+    return np.asarray(perceptron.std**2 / perceptron.neurons * (images @ images.swapaxes(-1, -2)))
 
 
 @functools.lru_cache(maxsize=8)
@@ -68,7 +91,15 @@ def draw_stack_program(
     """Draw a stack by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
     expansion, steps = _plan(stack)
     keep = {node for layer in expansion.layers for node in layer.inputs}
-    values = interpret(steps, stack.width, size, coordinates, keep, multiplier(stack.width, rng), rng)
+    norms: dict[Node, Callable[[FloatArray], FloatArray]] = {}
+    if stack.layer.norm:
+        read = keep.union(*expansion.reads)
+        norms |= dict.fromkeys(read, functools.partial(normalised, stack.layer.norm))
+    if stack.post_norm:
+        after = [node for stream in (*expansion.between, *expansion.streams[1:]) for node in stream]
+        norms |= dict.fromkeys(after, functools.partial(normalised, stack.post_norm))
+    multiply = multiplier(stack.width, rng)
+    values = interpret(steps, stack.width, size, coordinates, keep | set(norms), multiply, rng, normalise=norms)
     inputs = np.stack([values.stack(layer.inputs) for layer in expansion.layers], axis=1)
     streams = np.stack([values.stack(nodes, coordinates) for nodes in expansion.streams], axis=1)
     shape = (size, stack.num_heads, stack.seq_len, stack.seq_len)
@@ -84,7 +115,8 @@ def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
     """Bound the float64 entries that one draw without matrices works on."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
-    return 6 * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
+    neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm) + 3 * stack.mlp_ratio * bool(stack.mlp)
+    return neurons * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
 
 
 def literal_entries(stack: AttentionStack) -> Entries:

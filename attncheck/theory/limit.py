@@ -16,7 +16,7 @@ from attncheck.theory.stacks.law import StackLaw
 
 def kept_limit(layer: AttentionLayer) -> LimitLaw:
     """Return the limit of a layer, kept with all that was integrated: it is the same for layers of every width."""
-    return _kept(layer.replace(width=1))
+    return _kept(layer.replace(width=2))  # layer norm needs as many
 
 
 _kept = functools.lru_cache(maxsize=64)(LimitLaw)

@@ -14,9 +14,12 @@ from attncheck.checks.extremes import CHECKS as EXTREMES
 from attncheck.checks.sample import Sample
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.tampered import TAMPERED
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
 from attncheck.looks.pools import ALL, pools_of
 from attncheck.looks.profiles import ANCHORS, PROFILES
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed

@@ -15,13 +15,16 @@ from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
 from attncheck.checks.draws import _distinct, _neighbours, marks
 from attncheck.checks.hashes import hashes
-from attncheck.checks.rotation import pairings, rotating_pairs, two_neurons
+from attncheck.checks.rotation import neighbours, pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.normal import Association
 from attncheck.evidence.summaries import Score
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
@@ -177,9 +180,9 @@ def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
 
 def test_two_neurons_come_in_turn() -> None:
     values = np.arange(24.0).reshape(4, 1, 6)
-    assert (two_neurons(values)[:, 0] % 6).tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    assert (neighbours(values, 2)[:, 0] % 6).tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
     for few in (1, 2):  # none to take turns: every draw keeps what it has, in order
-        np.testing.assert_array_equal(two_neurons(values[:, :, :few]), values[:, :, :few], strict=True)
+        np.testing.assert_array_equal(neighbours(values[:, :, :few], 2), values[:, :, :few], strict=True)
 
 
 def test_hashes_tell_rows_apart() -> None:

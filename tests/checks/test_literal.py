@@ -20,7 +20,10 @@ from attncheck.checks.scores import CHECKS as SCORES
 from attncheck.evidence.blocks import BLOCK, Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
-from attncheck.looks.unit import Cost, Unit, run_unit, violated
+from attncheck.looks.examine import run_unit
+from attncheck.looks.plan import Cost
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
 

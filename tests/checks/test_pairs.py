@@ -18,7 +18,8 @@ from attncheck.checks.registry import CHECKS
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.looks.unit import Plan, observe
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Plan
 from attncheck.subject import Subject, collapsed
 
 FALSE_ALARM = 1e-6

@@ -52,7 +52,7 @@ RESIDUALS = ("whitened_scores", "key_factors", "value_factors", "output_residual
 
 
 def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, reading: Reading = "collapsed") -> Sample:
-    seed = seed_sequence(0, "tests", "whitening", layer.to_dict(), reading)
+    seed = seed_sequence(0, "tests", "whitening", layer.key, reading)
     draws = simulate(layer, size, seed, reading, coordinates=min(2, layer.width)).as_dict()
     arrays: dict[str, Any] = {name: array.astype(np.float32) if single else array for name, array in draws.items()}
     return Sample.from_mapping(layer, arrays, size)

@@ -13,7 +13,7 @@ import pytest
 
 from attncheck import inspect
 from attncheck.frameworks.binding import bind
-from attncheck.frameworks.keras import Keras, _numbers
+from attncheck.frameworks.keras import Keras, numbers_of
 
 from . import reading
 
@@ -102,7 +102,7 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
     from keras.src.random.seed_generator import global_seed_generator
 
     def states() -> list[Any]:
-        arrays = [np.random.get_state(legacy=False)["state"]["key"], _numbers(global_seed_generator().state)]  # noqa: NPY002
+        arrays = [np.random.get_state(legacy=False)["state"]["key"], numbers_of(global_seed_generator().state)]  # noqa: NPY002
         if keras.backend.backend() == "torch":
             arrays.append(pytest.importorskip("torch").get_rng_state().numpy())
         return [random.getstate(), *(each.tolist() for each in arrays)]
@@ -159,7 +159,7 @@ def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
     state = binding.init(0)
     assert binding.precision == roundoff
     x = np.random.default_rng(0).standard_normal((13, 1, WIDTH))
-    own = np.einsum("bln,nhd->bhld", x, _numbers(state._query_dense.kernel))
+    own = np.einsum("bln,nhd->bhld", x, numbers_of(state._query_dense.kernel))
     np.testing.assert_allclose(reading.run(binding, state, x)[1], own, atol=20 * roundoff)
 
 

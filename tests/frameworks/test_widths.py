@@ -233,3 +233,48 @@ def test_a_table_of_ones_own() -> None:
 
     assert found(0.5).verdict == "consistent"
     assert found(0.0)["out"].verdict == "violated"
+
+
+class Broken(torch.nn.Module):
+    def __init__(self, width: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.hidden, self.scale = torch.nn.Linear(width, width), scale
+
+    def forward(self, x: Any) -> Any:
+        return self.hidden(x) * self.scale
+
+
+def seeded(width: int) -> Any:
+    torch.manual_seed(0)
+    return Broken(width)
+
+
+def frozen(width: int) -> Any:
+    return Broken(width).requires_grad_(False)
+
+
+def sgd(module: Any) -> Any:
+    return torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "said"),
+    [
+        (
+            lambda width: Broken(width, float("nan")),
+            {},
+            "call='the model': makes what is no number .NaN.; mend the model",
+        ),
+        (seeded, {}, "makes one model whatever the seed; let it draw from the framework's own generator"),
+        (frozen, {"optimizer": sgd}, "loss: failed with RuntimeError: element 0 of tensors does not require grad"),
+        (
+            lambda width: torch.nn.Sequential(torch.jit.script(torch.nn.Linear(width, width))),
+            {},
+            "build='0': is compiled, so that nothing can be seen in it",
+        ),
+    ],
+    ids=["not a number", "one seed", "nothing learns", "compiled"],
+)
+def test_models_that_cannot_be_measured_are_refused(build: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ac.widths(build, (16, 32, 64), **options)

@@ -22,6 +22,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.commands.course import by_claim
 from attncheck.evidence.detector import ALARM, BIAS, CLIP, begin, course
+from attncheck.gate import gate, with_history
 from attncheck.gate.history import FEATURES, Accepted, History, Night, Opening, Plan, accept, add, night_of, write
 from attncheck.looks.pools import POOLS
 from attncheck.records.schema import Manifest, Result, of_pool, read
@@ -347,6 +348,31 @@ class TestRuns:
     def test_pools_by_feature_have_room_for_new_ones(self) -> None:
         """A share is what it was when there are more of them."""
         assert len(POOLS) < FEATURES
+
+    def test_a_run_is_known_by_the_commit_of_its_record(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is checked out when it is judged may be another one."""
+        record = _record(folder, 1)
+        manifest = next(read(record))
+        assert isinstance(manifest, Manifest)
+        monkeypatch.setenv("GITHUB_SHA", "another")
+        judged = gate(record, tmp_path / "baseline.jsonl", write=True)
+        with_history(judged, tmp_path / "one.jsonl")
+        named = manifest.commit or "another"
+        assert [each.key for each in History.read([tmp_path / "one.jsonl"]).nights] == [named]
+        head = msgspec.structs.replace(judged.run.head, commit="begun here")
+        begun = dataclasses.replace(judged, run=dataclasses.replace(judged.run, head=head))
+        with_history(begun, tmp_path / "two.jsonl")
+        assert [each.key for each in History.read([tmp_path / "two.jsonl"]).nights] == ["begun here"]
+
+    def test_what_cannot_be_written_adds_nothing(self, folder: Path, tmp_path: Path) -> None:
+        state, baseline = tmp_path / "state.jsonl", tmp_path / "baseline.jsonl"
+        record = str(_record(folder, 1))
+        assert main(["gate", record, "--baseline", str(baseline), "--write-baseline"]) == ExitCode.CONSISTENT
+        options = ["--history", str(state), "--key", "abc", "--badge", str(tmp_path)]
+        assert main(["gate", record, "--baseline", str(baseline), *options]) == ExitCode.UNUSABLE
+        assert not state.exists()
 
     def test_gate_adds_what_it_accepts(
         self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ COVARIANCES = [
 FUNCTIONS = [
     (nl.identity(), ()),
     (nl.relu(), (0.0,)),
+    (nl.gelu(), ()),
     (nl.erf(), ()),
     (nl.tanh(), ()),
     (nl.sigmoid(), ()),

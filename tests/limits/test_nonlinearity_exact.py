@@ -43,6 +43,13 @@ def relu(v: Decimal, w: Decimal, c: Decimal) -> Decimal:
     return (sine + (pi() - angle) * c) / (2 * pi())
 
 
+def gelu(v: Decimal, w: Decimal, c: Decimal) -> Decimal:
+    rest = max(v * w - c * c, Decimal(0))
+    root = (1 + v + w + rest).sqrt()
+    angle = pi() / 2 + arctangent(c / root)
+    return (c * angle + (rest + c * c * (1 / (1 + v) + 1 / (1 + w))) / root) / (2 * pi())
+
+
 def leaky_relu(slope: float) -> Callable[[Decimal, Decimal, Decimal], Decimal]:
     """The four quadrants of (Z₁, Z₂), by symmetry two."""
     a = Decimal(slope)
@@ -82,6 +89,7 @@ def gaussian(scale: float) -> Callable[[Decimal, Decimal, Decimal], Decimal]:
 EXACT: list[tuple[nl.Nonlinearity, Callable[[Decimal, Decimal, Decimal], Decimal]]] = [
     (nl.identity(), identity),
     (nl.relu(), relu),
+    (nl.gelu(), gelu),
     *((nl.leaky_relu(a), leaky_relu(a)) for a in (0.01, -1.0, 3.0)),
     *((nl.monomial(d), monomial(d)) for d in (1, 2, 3, 7, 12)),
     (nl.erf(), erf),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.unit import Cost
+from attncheck.looks.plan import Cost
 from attncheck.records.schema import Result
 from attncheck.runs.run import Run
 

@@ -14,8 +14,11 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.trend import Trend
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks import held
+from attncheck.looks.examine import probed
 from attncheck.looks.held import Held
-from attncheck.looks.unit import Cost, Plan, Unit, observe, probed
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost, Plan
+from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 LAYER = AttentionLayer(width=4, seq_len=3, num_heads=2)

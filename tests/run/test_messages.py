@@ -27,7 +27,9 @@ from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.unit import Unit, run_unit, violated
+from attncheck.looks.examine import run_unit
+from attncheck.looks.result import violated
+from attncheck.looks.unit import Unit
 from attncheck.readings import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights

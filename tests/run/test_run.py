@@ -17,9 +17,10 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import draw_examples
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.looks.unit import Unit, run_unit
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Closing, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run

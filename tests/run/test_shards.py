@@ -300,6 +300,13 @@ class TestLacking:
         assert told.endswith(" --only scores --only independence --shard 1/4")
         assert self.text_of(parts[1:3]).startswith("shard 1/4 and 4/4 are missing; examine each: attncheck run ")
 
+    def test_of_many_missing_shards_some_are_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+        (part,) = read_all(parts_of(whole("right"), 1, tmp_path))
+        of_many = msgspec.structs.replace(part.manifest, shard=(1, 10_000))
+        told = self.text_of([dataclasses.replace(part, manifest=of_many)])
+        assert told.startswith("shard 2/10000, 3/10000, 4/10000, ")
+        assert " and 9,991 others are missing; examine each: " in told
+
     def test_doubled_shard_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         paths = parts_of(whole("right"), 3, tmp_path)
         again = tmp_path / "again.jsonl"
@@ -317,6 +324,7 @@ class TestLacking:
             ({"false_alarm": 0.5}, "false alarm 0.5, and the others 1e-06"),
             ({"draws": 1000}, "draws 1000, and the others None"),
             ({"versions": {"numpy": "0.1"}}, "versions {'numpy': '0.1'}, and the others "),
+            ({"source": "0123456789abcdef"}, "another file of "),
             ({"planned": []}, "another plan"),
             ({"level": 0.1}, "another plan"),
             ({"shard": (1, 4)}, "shards 4, and the others 3"),

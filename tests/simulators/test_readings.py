@@ -53,7 +53,7 @@ def assert_same_joint_law(layer: AttentionLayer, ours: Draws, theirs: Draws, wha
     """Compare all functionals that say something about the layer; return how many."""
     compared = 0
     for functional in FUNCTIONALS:
-        if not functional.excluded(layer, ours.outputs.shape[-1]):
+        if functional.applies(layer, ours.outputs.shape[-1]):
             values = [functional.compute(layer, draws) for draws in (ours, theirs)]
             assert_same_law(values[0], values[1], f"{layer.describe()}: {functional.name}, {what}")
             compared += 1
@@ -91,7 +91,7 @@ def test_finite_width_readings_agree_in_law(layer: AttentionLayer) -> None:
 
 def test_the_comparisons_cover_all_functionals_and_are_no_more_than_their_level_says() -> None:
     assert len(FUNCTIONALS) >= 12
-    shown = {f.name: sum(not f.excluded(layer, min(layer.width, 2)) for layer in LAYERS) for f in FUNCTIONALS}
+    shown = {f.name: sum(f.applies(layer, min(layer.width, 2)) for layer in LAYERS) for f in FUNCTIONALS}
     assert min(shown.values()) >= 2, shown
     of_readings = 2 * (sum(shown.values()) + len(LAYERS) * len(gram_functionals(simulate(LAYERS[0], 1))))
     of_definition = 2 * len(FUNCTIONALS)

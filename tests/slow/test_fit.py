@@ -22,7 +22,9 @@ from attncheck.diagnosis.candidates import candidates, right, scaled_by
 from attncheck.diagnosis.causes import UNKNOWN
 from attncheck.diagnosis.fit import Cause, fitted
 from attncheck.diagnosis.places import Placed
+from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, dot_products
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.causes import causes_of_samples
@@ -54,6 +56,14 @@ def causes(name: str, exposure: str) -> tuple[str, ...]:
 
 def words(fits: Sequence[Cause]) -> list[str]:
     return [cause.candidate.words for cause in fits]
+
+
+@pytest.mark.parametrize("mistake", TURNED, ids=lambda mistake: mistake.name)
+def test_rotary_positions_are_named(mistake: Fault) -> None:
+    """Also where the layer declares none."""
+    declared = {} if mistake.name == "undeclared_rotary" else {"rotary_base": 10_000.0}
+    layers = [layer.replace(input_correlation=0.5, head_dim=layer.width, **declared) for layer in LAYERS]
+    assert words(fitted(samples(mistake.subject, "scores", layers), ROOT)[0])[0] == mistake.what
 
 
 @pytest.mark.parametrize(

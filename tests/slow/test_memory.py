@@ -9,7 +9,10 @@ import numpy as np
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.unit import Cost, Plan, Unit, observe, probed
+from attncheck.looks.examine import probed
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost, Plan
+from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 LAYER = AttentionLayer(width=2, seq_len=1, num_heads=2)

@@ -25,7 +25,8 @@ from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
 from attncheck.layers.program import LinearCombination, Program
 from attncheck.looks.examples import widths_of
-from attncheck.looks.unit import Plan, observe
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Plan
 from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject, programs
 

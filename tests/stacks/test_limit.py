@@ -192,9 +192,9 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
 def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = AttentionStack(layer=AttentionLayer(width=256), depth=3)
     with_them = difference_parts(stack, 1_200, 1)
-    monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: f)
+    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", lambda f, c, fc, cc: f)
     plain = difference_parts(stack, 1_200, 1)
-    monkeypatch.setattr("attncheck.theory.stacks.distance._controlled", lambda f, c, fc, cc: c)
+    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", lambda f, c, fc, cc: c)
     control = difference_parts(stack, 1_200, 1)
     at = slice(52, 90, 6)
     errors = control[..., at].std(axis=0, ddof=1) / PARTS**0.5

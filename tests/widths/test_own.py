@@ -8,8 +8,13 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
+from attncheck.layers.program import Program
+from attncheck.programs import EXAMPLES
 
 WIDTHS = (16, 32, 64, 128)
+# The logarithm of a mean of squares is too small where these have heavy tails, as under linear attention, and the more
+# so the narrower the layer is: by 0.01 of the exponent, a tenth of what is tolerated.
+BIAS = 0.015
 LAYER = ac.AttentionLayer(width=64, seq_len=3)
 
 
@@ -30,8 +35,54 @@ def test_sampled_exponents_hold_the_computed_ones(changes: dict[str, Any], score
     for row in found.rows:
         assert row.low is not None
         assert row.high is not None
-        assert row.low < float(row.predicted) < row.high
+        assert row.low - BIAS < float(row.predicted) < row.high + BIAS
         assert row.verdict != "violated"
+
+
+@pytest.mark.parametrize("name", ["recurrent", "cross_attention"])
+def test_lines_of_programs_hold_the_order_of_their_limit(name: str) -> None:
+    program = EXAMPLES[name]()
+    found = ac.widths(program, WIDTHS, seeds=8)
+    assert [row.name for row in found.rows] == [line.name for line in program.lines()]
+    assert {row.predicted for row in found.rows} == {"0"}
+    assert not found.violated
+    wrong = ac.widths(program, WIDTHS, {"*": -0.5}, seeds=8)
+    assert len(wrong.violated) == len(found.rows)
+
+
+def test_what_is_0_in_the_limit_is_not_predicted() -> None:
+    program = Program()
+    x = program.matmul(program.weight("W"), program.initial("h"))
+    nothing = program.nonlin(lambda values: 0.0 * values, x, name="nothing")
+    program.matmul(program.weight("V"), nothing)
+    found = ac.widths(program, WIDTHS)
+    assert [str(row.verdict) for row in found.rows if row.name in ("nothing", "g2")] == ["not examined"] * 2
+
+
+@pytest.mark.parametrize(("scaling", "order"), [("1/sqrt(n)", "0"), ("1/n", "-0.5")])
+@pytest.mark.parametrize("residual", [False, True])
+def test_stacks_hold_the_orders_of_their_layers(scaling: Any, order: str, residual: bool) -> None:
+    layer = LAYER.replace(score_scaling=scaling)
+    stack = ac.AttentionStack(layer=layer, depth=2, activations="tanh", residual=residual)
+    found = ac.widths(stack, WIDTHS, seeds=8)
+    assert {row.name: row.predicted for row in found.rows} == {
+        "0.stream": "0",
+        "0.scores": order,
+        "1.stream": "0",
+        "1.scores": order,
+        "outputs": "0",
+    }
+    assert not found.violated
+    assert ac.widths(stack, WIDTHS, {"1.scores": 0.5}, seeds=8).violated
+
+
+def test_red_is_for_what_is_violated_on_a_terminal() -> None:
+    found = ac.widths(LAYER.replace(score_scaling="1/n"), WIDTHS, "standard", seeds=32)
+    red = [line for line in found.shown(red=True).splitlines() if line.startswith("\x1b[31m")]
+    assert len(red) == 1
+    assert red[0].startswith("\x1b[31mscores ")
+    assert red[0].endswith("\x1b[0m")
+    assert "\x1b" not in str(found)
 
 
 def test_a_layer_that_is_predicted_wrong_is_violated() -> None:
@@ -40,5 +91,5 @@ def test_a_layer_that_is_predicted_wrong_is_violated() -> None:
 
 
 def test_it_takes_no_functions() -> None:
-    with pytest.raises(InputError, match=r"loss=.*: says nothing of a layer of attncheck; leave it out"):
+    with pytest.raises(InputError, match=r"loss=.*: says nothing of what attncheck describes itself; leave it out"):
         ac.widths(LAYER, WIDTHS, loss=print)

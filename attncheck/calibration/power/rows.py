@@ -15,9 +15,10 @@ from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
+from attncheck.looks.plan import Cost, plan
 from attncheck.looks.pools import most_pools
 from attncheck.looks.profiles import Profile
-from attncheck.looks.unit import Cost, Unit, plan
+from attncheck.looks.unit import Unit
 
 #: Draws that a look is imagined to take at most, to say how many would do.
 MOST_DRAWS = 100_000_000
@@ -199,7 +200,7 @@ def exposed_as(setting: Setting, exposure: str) -> Setting:
 
 def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
     setting = exposed_as(sights[0].setting, exposure)
-    planned = plan(unit, setting, cost_of(profile, unit.case))
+    planned = plan(unit.checks, setting, cost_of(profile, unit.case))
     return [
         _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
         for sight in sights

@@ -19,13 +19,14 @@ from attncheck._lib.errors import check_choice
 from attncheck._lib.executors import Crew, Hands, here, in_order
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power.rows import PowerEntry, Row, Sight, cost_of, exposed_as, level_of, rows_of
-from attncheck.checks.registry import PROPERTIES, property_key
+from attncheck.checks.registry import PROPERTIES, checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, Profile, profile_named
-from attncheck.looks.unit import Plan, Unit, chunk_of, observe, plan
 from attncheck.subject import Subject
 
 # Draws of a first pilot, which settles what large effects are.
@@ -70,7 +71,7 @@ def measure(
         for name in properties:
             key = (fault.name, property_key(name), layer.key, factor)
             setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
-            planned = plan(Unit(name, layer), setting, cost_of(profile, layer))
+            planned = plan(checks_of(name), setting, cost_of(profile, layer))
             if planned.sizes:
                 outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
                 sights += [

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import Program
 from attncheck.layers.program.extent import results_of
+from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, OfProgram
+from attncheck.layers.requirement import ANY
 
 FloatArray = NDArray[np.float64]
 
@@ -20,16 +22,21 @@ _ONE_NUMBER = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class ProgramFunctional:
-    """A number per draw of outputs (N, m, k) and scores (N, r), and why there is none in some cases.
+    """A number per draw of outputs (N, m, k) and scores (N, r), and what it requires.
 
-    `unit` is as for `attncheck.checks.functionals.Functional`.
+    `unit` and `neurons` are as for `attncheck.checks.functionals.Functional`.
     """
 
     name: str
     text: str
     compute: Callable[[FloatArray, FloatArray], FloatArray]
-    excluded: Callable[[ProgramCase, int], str] = lambda case, coordinates: ""
+    requires: OfProgram = ANY
     unit: float = 0.0
+    neurons: int = 1
+
+    def applies(self, program: Program, neurons: int) -> bool:
+        """Return whether it says something of a program of which that many neurons are seen."""
+        return self.neurons <= neurons and not self.requires.reason(program)
 
 
 def _log(values: FloatArray) -> FloatArray:
@@ -68,44 +75,40 @@ def _output_and_score(outputs: FloatArray, scores: FloatArray) -> FloatArray:
     return np.asarray(_log(outputs[:, -1, 0] ** 2) * _log(scores[:, 0] ** 2))
 
 
-def _needs_scores(case: ProgramCase, coordinates: int) -> str:
-    return "" if case.scores else "the program has no scores"
-
-
 #: In the order in which they are examined.
 PROGRAM_FUNCTIONALS = (
     ProgramFunctional("output_size", "the size of all results", _output_size, unit=1.0),
-    ProgramFunctional("score_size", "the size of all scores", _score_size, _needs_scores, unit=1.0),
+    ProgramFunctional("score_size", "the size of all scores", _score_size, SOME_SCORE, unit=1.0),
     ProgramFunctional(
         "two_scores",
         "the product of the first and the last score",
         _two_scores,
-        lambda case, coordinates: "" if len(case.scores) > 1 else "there is one score at most",
+        SEVERAL_SCORES,
     ),
     ProgramFunctional(
         "closest_scores",
         "the least distance of two scores over the largest",
         _closest_scores,
-        lambda case, coordinates: "" if len(case.scores) > 1 else "there is one score at most",
+        SEVERAL_SCORES,
         unit=1.0,
     ),
     ProgramFunctional(
         "two_results",
         "the product of the first and the last result",
         _two_results,
-        lambda case, coordinates: "" if len(results_of(case.program)) > 1 else "there is one result",
+        OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is one result"),
     ),
     ProgramFunctional(
         "two_neurons",
         "the product of two neurons of a result",
         _two_neurons,
-        lambda case, coordinates: "" if coordinates > 1 else "one neuron is exposed",
+        neurons=2,
     ),
     ProgramFunctional(
         "output_and_score",
         "the product of the logarithms of a result and a score",
         _output_and_score,
-        _needs_scores,
+        SOME_SCORE,
         unit=1.0,
     ),
 )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS
+from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.departures import of_law
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS, ProgramFunctional
 from attncheck.checks.programs.kinds import ProgramCheck
@@ -32,7 +33,8 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
         hint="the program that was simulated is not the declared one",
-        excluded=lambda setting: functional.excluded(setting.case, setting.coordinates),
+        requires=functional.requires,
+        excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
     )

@@ -13,8 +13,9 @@ from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output
+from attncheck.layers.program import Node, Nonlin, Output
 from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SOME_FUNCTION, SOME_MATRIX, uses_of
 
 FloatArray = NDArray[np.float64]
 
@@ -25,27 +26,7 @@ _ROUNDING = 1e-5
 
 def _uses(setting: ProgramSetting) -> int:
     """Return how many vectors matrices make, which bounds the directions that they meet."""
-    made = [node for node in setting.case.program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
-    return max(1, len(made))
-
-
-def _no_initial(setting: ProgramSetting) -> str:
-    random = any(isinstance(n, Initial) and any(n.root) for n in setting.case.program.nodes)
-    return "" if random else "no initial vector is random"
-
-
-def _no_matrix(setting: ProgramSetting) -> str:
-    used = any(isinstance(n, MatMul) and n.weight.std > 0 for n in setting.case.program.nodes)
-    return "" if used else "the program has no matrix"
-
-
-def _one_use(setting: ProgramSetting) -> str:
-    return _no_matrix(setting) or ("" if _uses(setting) > 1 else "one vector is made by a matrix")
-
-
-def _no_function(setting: ProgramSetting) -> str:
-    functions = any(isinstance(node, Nonlin | Output) for node in setting.case.program.nodes)
-    return "" if functions else "the program has no functions"
+    return max(1, len(uses_of(setting.case.program)))
 
 
 def _initial_law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
@@ -118,7 +99,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_initial_law,
         hint="mean or covariance of the initial vectors differ from the declared ones",
-        excluded=_no_initial,
+        requires=RANDOM_START,
     ),
     ProgramCheck(
         name="netsor.functions",
@@ -132,7 +113,7 @@ CHECKS = (
         measure=_mismatches,
         hint="a nonlinearity or an output function differs from the declared one, or takes other lines",
         any_weights=True,
-        excluded=_no_function,
+        requires=SOME_FUNCTION,
     ),
     ProgramCheck(
         name="netsor.matmuls",
@@ -145,7 +126,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_matmul_law,
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
-        excluded=_no_matrix,
+        requires=SOME_MATRIX,
     ),
     ProgramCheck(
         name="netsor.scale",
@@ -158,7 +139,7 @@ CHECKS = (
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=_matmul_scale,
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
-        excluded=_no_matrix,
+        requires=SOME_MATRIX,
     ),
     ProgramCheck(
         name="netsor.sharing",
@@ -171,7 +152,7 @@ CHECKS = (
         family=lambda setting: Association(),
         measure=_pairs,
         hint="a matrix is drawn afresh where it should be shared, or shared where it should not be",
-        excluded=_one_use,
+        requires=SEVERAL_USES,
     ),
     ProgramCheck(
         name="netsor.lengths",
@@ -184,6 +165,6 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_lengths,
         hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is another one",
-        excluded=_no_matrix,
+        requires=SOME_MATRIX,
     ),
 )

@@ -47,7 +47,7 @@ class ProgramReference:
         wanted = [
             f
             for f in PROGRAM_FUNCTIONALS
-            if (self.wanted is None or f.name in self.wanted) and not f.excluded(self.case, self.coordinates)
+            if (self.wanted is None or f.name in self.wanted) and f.applies(self.case.program, self.coordinates)
         ]
         chunks = simulate_chunks(
             self.case.program,

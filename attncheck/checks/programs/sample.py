@@ -21,6 +21,7 @@ from attncheck.checks.programs.residuals import (
 )
 from attncheck.checks.whitening import Residual
 from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import Program
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -40,6 +41,11 @@ class ProgramSetting:
     exposed: frozenset[str]
     coordinates: int = 1
     weights: WeightLaws = GAUSSIAN_LAWS
+
+    @property
+    def description(self) -> Program:
+        """The program: what requirements are of."""
+        return self.case.program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

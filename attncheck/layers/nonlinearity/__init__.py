@@ -1,8 +1,8 @@
 """Nonlinearities φ of a Netsor program: what the theorem asks of them, and E[φ(Z₁)φ(Z₂)].
 
-Known functions have constructors here: `identity`, `relu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`, `sigmoid`,
-`sin`, `cos`, `gaussian`. A new one takes a record in ``attncheck.layers.nonlinearity.table`` and a constructor. Any
-other function is used with `declared`, which believes what is said of it.
+Known functions have constructors here: `identity`, `relu`, `gelu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`,
+`sigmoid`, `sin`, `cos`, `gaussian`. A new one takes a record in ``attncheck.layers.nonlinearity.table`` and a
+constructor. Any other function is used with `declared`, which believes what is said of it.
 """
 
 from attncheck.layers.nonlinearity.declared import Declared, declared
@@ -12,6 +12,7 @@ from attncheck.layers.nonlinearity.families import (
     erf,
     from_layer,
     gaussian,
+    gelu,
     identity,
     leaky_relu,
     monomial,
@@ -31,6 +32,7 @@ __all__ = [
     "erf",
     "from_layer",
     "gaussian",
+    "gelu",
     "identity",
     "leaky_relu",
     "monomial",

@@ -69,6 +69,19 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
     return value, 8 * _EPS * np.abs(value) + uncertain
 
 
+def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
+    """By Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant's probability, and the rest times E[Φ'(Z₁)Φ'(Z₂)]."""
+    scale = np.sqrt(v1) * np.sqrt(v2)
+    # v1 v2 - c² and det(I + Σ), written so that no digits cancel.
+    rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
+    root = np.sqrt(1 + v1 + v2 + rest)
+    of_angle = c * np.arctan2(root, -c) / (2 * np.pi)
+    of_density = (rest + c**2 * (1 / (1 + v1) + 1 / (1 + v2))) / (2 * np.pi * root)
+    # The difference scale - c is uncertain by a rounding of the scale.
+    uncertain = scale**2 / root + np.abs(c) / root * scale**2 / (1 + v1 + v2 + rest)
+    return of_angle + of_density, 16 * _EPS * (np.abs(of_angle) + of_density + np.abs(c) + uncertain)
+
+
 def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """det(I + Σ/s²)^{-1/2}, the determinant written out so that no digits cancel in it."""
     (width,) = parameters

@@ -17,6 +17,18 @@ def relu() -> Nonlinearity:
     return _make("relu")
 
 
+def gelu() -> Nonlinearity:
+    """Return φ(x) = x Φ(x), Φ the normal distribution function, of the perceptrons of transformers; unbounded.
+
+    Examples
+    --------
+    >>> value, error = gelu().dual(1.0, 1.0, 0.0)  # the square of E φ(Z) = 1/(2√π)
+    >>> round(float(value * 4 * 3.141592653589793), 12)
+    1.0
+    """
+    return _make("gelu")
+
+
 def leaky_relu(slope: float) -> Nonlinearity:
     """Return φ(x) = x for x > 0 and slope·x below; with slope -1 the absolute value. Unbounded.
 

@@ -83,6 +83,7 @@ def _gaussian(x: FloatArray, parameters: Parameters) -> FloatArray:
 FAMILIES: Final[Mapping[str, FunctionFamily]] = {
     "identity": FunctionFamily(lambda x, _: x.copy(), duals.identity, bounded=False),
     "relu": FunctionFamily(lambda x, _: np.maximum(x, 0.0), duals.relu, bounded=False),
+    "gelu": FunctionFamily(lambda x, _: np.asarray(x * special.ndtr(x)), duals.gelu, bounded=False),
     "leaky_relu": FunctionFamily(_leaky_relu, duals.leaky_relu, bounded=False, parameters={"slope": slope}),
     "monomial": FunctionFamily(
         lambda x, p: np.asarray(x ** int(p[0])),

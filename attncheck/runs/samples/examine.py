@@ -34,8 +34,11 @@ from attncheck.evidence.groups import Alike
 from attncheck.evidence.looks import examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost, Plan, chunk_of
 from attncheck.looks.pools import CasePool, Later, Left, examine_pools, most_pools, pools_of, summaries_of
-from attncheck.looks.unit import Cost, Plan, Unit, chunk_of, examined_result, excused_result, observe
+from attncheck.looks.result import examined_result, excused_result
+from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result, case_key
 from attncheck.runs.samples.files import Samples
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws

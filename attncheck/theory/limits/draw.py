@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
+from attncheck.layers.kernel import input_covariance, input_kernel, limit_inputs, psd_root
 from attncheck.simulators.draws import Draws
 from attncheck.theory.limits import rows
 
@@ -53,4 +52,4 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     outputs *= layer.value_std * layer.output_std * layer.head_factor
     input_root = psd_root(input_covariance(layer))
     hidden = input_root @ rng.standard_normal((size, input_root.shape[1], coordinates))
-    return Draws(outputs=outputs, scores=scores, inputs=nonlinearity.from_layer(layer)(hidden))
+    return Draws(outputs=outputs, scores=scores, inputs=limit_inputs(layer, hidden))

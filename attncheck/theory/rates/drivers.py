@@ -20,8 +20,9 @@ from scipy import linalg
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import image_kernel, input_covariance, psd_root
-from attncheck.simulators.collapsed import draw_inputs
+from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, psd_root
+from attncheck.layers.norm import with_ones
+from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.linalg import bartlett
 from attncheck.theory.limits.rows import scrambled_normals
 
@@ -44,7 +45,8 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Of the m positions that are seen.
+        Of the m positions that are seen, before they are normalised; with the vector of ones as one more where layer
+        norm needs it. Its first two moments are known, and what a norm makes of it is a function of it.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
         Numbers where every head has its own keys and values, matrices where heads share them.
     """
@@ -128,7 +130,7 @@ class Fluctuations:
         step = max(1, _HELD_ENTRIES // (layer.seq_len * layer.width))
         parts = []
         for start in range(0, size, step):
-            seen = draw_inputs(layer, min(step, size - start), rng)[:, self.positions]
+            seen = with_ones(layer.norm, draw_images(layer, min(step, size - start), rng)[:, self.positions])
             parts.append(seen @ seen.swapaxes(-1, -2) / layer.width)
         return np.concatenate(parts)
 
@@ -140,9 +142,15 @@ class Fluctuations:
         return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
-        """Return E[G] given ‖h‖²/n, (radii, m, m)."""
+        """Return E[G] given ‖h‖²/n, (radii, m, m), or (radii, m + 1, m + 1) with ones."""
         phi = nonlinearity.from_layer(self.layer)
-        return np.stack([image_kernel(phi, self._covariance(radius)).matrix for radius in radii])
+        covariances = [self._covariance(radius) for radius in radii]
+        kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
+        if self.layer.norm != "layer":
+            return kernels
+        means = image_mean(phi, np.stack([np.diagonal(each) for each in covariances]))[..., None]
+        last = np.concatenate([means.swapaxes(1, 2), np.ones((len(radii), 1, 1))], axis=2)
+        return np.concatenate([np.concatenate([kernels, means], axis=2), last], axis=1)
 
     def _covariance(self, radius: float) -> FloatArray:
         """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
@@ -174,15 +182,16 @@ class Fluctuations:
 
         The fourth moments of the inputs come from scrambled Sobol points, so that this carries their error.
         """
-        m = len(self.positions)
+        phi, limits = nonlinearity.from_layer(self.layer), self.limits
+        m = limits.gram.shape[-1]
         if self.infinite:
             return np.zeros((0, m, m))
-        phi, limits = nonlinearity.from_layer(self.layer), self.limits
         above = np.triu_indices(m)
         radii, weights, kernels = self._kernels_by_radius
         second = np.zeros((len(above[0]), len(above[0])))
         for points, weight, kernel in zip(self._hidden(radii, rng), weights, kernels, strict=True):
-            second += weight / self.layer.width * _product_covariance(phi(points), kernel)
+            images = with_ones(self.layer.norm, phi(points).T).T
+            second += weight / self.layer.width * _product_covariance(images, kernel)
             moved = (kernel - limits.gram[0])[above]
             second += weight * np.outer(moved, moved)
         root = psd_root(second, rtol=1e-10)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.norm import normalised_with_ones
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.limits.rows import score_std
@@ -114,8 +115,9 @@ class OutputEntry:
 
     def _block(self, drivers: Drivers, rows: FloatArray, scale: float) -> FloatArray:
         layer, own = self.layer, self._seen.index(self.position)
-        root = symmetric_root(drivers.gram)
-        scales = scale * np.sqrt(drivers.gram[:, own, own])
+        gram = normalised_with_ones(layer.norm, drivers.gram)
+        root = symmetric_root(gram)
+        scales = scale * np.sqrt(gram[:, own, own])
         if self._shared:
             keys = root[:, None] @ symmetric_root(drivers.keys)
             values = root[:, None] @ symmetric_root(drivers.values)
@@ -176,7 +178,7 @@ class ScoreEntry:
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return σ² G_ii G_jj χ²_ν/ν, (draws, 1)."""
-        lengths = np.diagonal(drivers.gram, axis1=-2, axis2=-1)
+        lengths = np.diagonal(normalised_with_ones(self.layer.norm, drivers.gram), axis1=-2, axis2=-1)
         scale = score_scale(self.layer, limit=limit) ** 2
         return np.asarray(scale * (lengths[:, :1] * lengths[:, -1:]) * drivers.keys[:, :, 0])
 

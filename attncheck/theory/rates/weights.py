@@ -119,6 +119,8 @@ class OtherWeights:
         remedy = 'pass a layer without it, or weights="gaussian"'
         if layer.position_std:
             refuse("position_std", layer.position_std, f"is not known with weights={self.weights!r}", remedy)
+        if layer.norm:
+            refuse("norm", layer.norm, f"is not known with weights={self.weights!r}", remedy)
         if layer.head_dim is not None:
             refuse("head_dim", layer.head_dim, f"is not known with weights={self.weights!r}", remedy)
         if layer.group_size > 1:

@@ -10,23 +10,19 @@ and the rest is of order 1/n, like the distance.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import DEFAULT_MEMORY, check_memory
 from attncheck._lib.streams import stream
-from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positions, output_covariance
-from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.draw import limit_entries
-from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normals, recur
+from attncheck.theory.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.walk import NEURONS, Walked, ratio_of
 
 FloatArray = NDArray[np.float64]
 
@@ -38,10 +34,6 @@ POINTS: FloatArray = np.concatenate(
     [np.linspace(-9.0, -4.5, 10), np.linspace(-4.0, 4.0, 81), np.linspace(4.5, 9.0, 10)]
 )
 POINTS.setflags(write=False)
-# How much of the deviations is put in, to either side: the rest is of the cube of it.
-_SHARE = 1e-3
-# Neurons that the last average of a residual stream is taken over.
-_NEURONS = 64
 _PILOT = 1024
 # Entries of a block of draws.
 _BLOCK = 2**21
@@ -130,7 +122,7 @@ def difference_parts(
     check_drawn("width", stack)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
     depths = range(stack.depth)[-1:] if last else range(stack.depth)
-    step = max(1, _BLOCK // _entries(stack))
+    step = max(1, _BLOCK // walk_entries(stack))
     means = np.zeros((4, PARTS, len(depths), len(POINTS)))
     for part in range(PARTS):
         rng = stream(seed, "stack distance", stack.key, part)
@@ -139,7 +131,7 @@ def difference_parts(
             f, c = _coupled(stack, min(step, count - start), place, points, depths, rng)
             for total, value in zip(means, (f, c, f * c, c * c), strict=True):
                 total[part] += value.sum(axis=0) / count
-    return _controlled(*means)
+    return controlled(*means)
 
 
 def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
@@ -161,7 +153,7 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
     right, wrong = (recur(stack, normals, averaged=averaged).streams for averaged in (False, True))
     parts = []
     for some in np.array_split(np.arange(size), PARTS):
-        laws = [special.ndtr(_ratio(points, each[some, 1:, place, place])).mean(axis=0) for each in (right, wrong)]
+        laws = [special.ndtr(ratio_of(points, each[some, 1:, place, place])).mean(axis=0) for each in (right, wrong)]
         parts.append(laws[0] - laws[1])
     return np.stack(parts)
 
@@ -180,14 +172,15 @@ def check_drawn(field: str, stack: AttentionStack) -> None:
     remedy = "pass a shorter sequence, or fewer layers or heads"
     check_memory("seq_len", stack.seq_len, "a draw of the recursion", limit_entries(stack, 0), remedy)
     remedy = "pass a smaller width, a shorter sequence, or fewer layers or heads"
-    check_memory(field, stack.width, "a draw of the stack", _entries(stack), remedy)
+    check_memory(field, stack.width, "a draw of the stack", walk_entries(stack), remedy)
 
 
-def _entries(stack: AttentionStack) -> int:
+def walk_entries(stack: AttentionStack) -> int:
     """Bound the entries that one draw of the difference works on."""
     recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
-    neurons = 3 * len(POINTS) * min(_NEURONS, stack.width) if stack.residual else 0
-    return recursions + neurons + 12 * stack.seq_len * stack.width
+    neurons = 3 * len(POINTS) * min(NEURONS, stack.width) if stack.residual else 0
+    vectors = 12 + 4 * stack.mlp_ratio * bool(stack.mlp)
+    return recursions + neurons + vectors * stack.seq_len * stack.width
 
 
 def check_stack(stack: Any) -> AttentionStack:
@@ -200,12 +193,15 @@ def check_stack(stack: Any) -> AttentionStack:
 def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[int, int]:
     """Return the position and the size, or raise `InputError`."""
     check_stack(stack)
+    if stack.post_norm:
+        problem = "leaves one position standard normal in the limit, whatever was before it"
+        refuse("post_norm", stack.post_norm, problem, "compare Gram matrices of attncheck.simulate, or leave it out")
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
     return check_position("position", position, stack.seq_len), size
 
 
-def _controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
+def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
     """Return f less what c says of it, c of mean 0; how much is learned from the other parts, so nothing is biased."""
     others = [each.sum(axis=0) - each for each in (fc, cc)]
     slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
@@ -233,138 +229,17 @@ def _coupled(
     stack: AttentionStack, size: int, position: int, points: FloatArray, depths: range, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """Return draws of F_n - F_∞ after some layers, and of its control variate, each of shape (size, depths, points)."""
-    normals = draw_normals(stack, size, rng)
-    limit = recur(stack, normals)
-    layers, lengths, deviations = [], np.empty(0), []
-    walk = _Walk(stack, normals, limit, position, rng)
-    for layer in walk:
-        layers.append(layer)
-        deviations.append(layer.deviations)
-    lengths = walk.lengths
-    more, less = (
-        recur(stack, normals, lengths, tuple(deviations), share).streams[:, 1:, position, position]
-        for share in (_SHARE, -_SHARE)
+    walked = Walked.draw(stack, size, position, rng)
+    more, less, total = (
+        streams[:, 1:, position, position] for streams in (walked.more, walked.less, walked.limit.streams)
     )
-    total = limit.streams[:, 1:, position, position]
-    slope = (more - less) / (2.0 * _SHARE)
+    slope = walked.slope(more, less)
     f, c = np.empty((2, size, len(depths), len(POINTS)))
     for place, k in enumerate(depths):
         t = points[k]
-        ratio = _ratio(t, total[:, k])
-        f[:, place] = layers[k].probabilities(t) - special.ndtr(ratio)
+        ratio = ratio_of(t, total[:, k])
+        f[:, place] = walked.layers[k].probabilities(t) - special.ndtr(ratio)
         bell = np.where(np.isfinite(ratio), ratio, 0.0) * np.exp(-0.5 * np.clip(ratio, -100.0, 100.0) ** 2)
         relative = np.divide(slope[:, k], total[:, k], out=np.zeros(size), where=total[:, k] > 0)
         c[:, place] = -0.5 / np.sqrt(2.0 * np.pi) * bell * relative[:, None]
     return f, c
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Layer:
-    """What a layer of finite width made, next to its limit.
-
-    Attributes
-    ----------
-    variance, limit : ndarray, shape (size,)
-        Of the layer's output given all before, at finite width and in the limit.
-    stream, limit_stream : ndarray, shape (size, m), or None
-        With a residual: what the output is added to, at some neurons; the second has the law of the limit.
-    limit_total : ndarray, shape (size,)
-        The variance of the limit's next stream.
-    deviations : Deviations
-    """
-
-    variance: FloatArray
-    limit: FloatArray
-    stream: FloatArray | None
-    limit_stream: FloatArray | None
-    limit_total: FloatArray
-    deviations: Deviations
-
-    def probabilities(self, t: FloatArray) -> FloatArray:
-        """Return P(next stream ≤ t) given all before, (size, points).
-
-        With a residual an average over neurons, less what the same average is off by for the limit: of mean 0.
-        """
-        if self.stream is None or self.limit_stream is None:
-            return np.asarray(special.ndtr(_ratio(t, self.variance)))
-        ours, theirs = (
-            special.ndtr(_ratio(t - z[..., None], v[:, None])).mean(axis=1)
-            for z, v in ((self.stream, self.variance), (self.limit_stream, self.limit))
-        )
-        return np.asarray(ours - theirs + special.ndtr(_ratio(t, self.limit_total)))
-
-
-class _Walk:
-    """Goes through the layers at finite width, on the same normals as the limit."""
-
-    def __init__(
-        self, stack: AttentionStack, normals: FloatArray, limit: Recursion, position: int, rng: np.random.Generator
-    ) -> None:
-        self._stack, self._normals, self._limit, self._position, self._rng = stack, normals, limit, position, rng
-        hidden, lengths = draw_hidden(stack.layer, len(normals), rng)
-        hidden *= stack.layer.input_std
-        positions = draw_positions(stack.layer, len(normals), rng)
-        # The stream, and one with the law of the limit's.
-        self._stream, self._twin = hidden * lengths[:, None, None] + positions, hidden + positions
-        self.lengths: FloatArray = lengths**2 - 1.0
-
-    def __iter__(self) -> Iterator[_Layer]:
-        stack, limit, place = self._stack, self._limit, self._position
-        for k, layer in enumerate(stack.layers):
-            covariance, deviations = self._attend(k, layer)
-            noise = self._rng.standard_normal(self._stream.shape)
-            some = slice(0, _NEURONS)
-            yield _Layer(
-                variance=covariance[:, place, place],
-                limit=limit.outputs[:, k, place, place],
-                stream=self._stream[:, place, some] if stack.residual else None,
-                limit_stream=self._twin[:, place, some] if stack.residual else None,
-                limit_total=limit.streams[:, k + 1, place, place],
-                deviations=deviations,
-            )
-            outputs, twins = (lower_root(each) @ noise for each in (covariance, limit.outputs[:, k]))
-            self._stream = self._stream + outputs if stack.residual else outputs
-            self._twin = self._twin + twins if stack.residual else twins
-
-    def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
-        """Return the covariance of a layer's outputs given all before, and what makes it differ from the limit."""
-        phi, s, nu = nonlinearity.from_layer(layer), layer.seq_len, layer.head_width
-        gram, twin = (x @ x.swapaxes(-1, -2) / layer.width for x in (phi(self._stream), phi(self._twin)))
-        heads = draw_heads(layer, len(gram), s, self._rng)
-        heads = dataclasses.replace(heads, scores=self._normals[:, k, ..., : heads.scores.shape[-1]])
-        scores, _, values = heads.of(layer, lower_root(gram))
-        keys, own = (_factor_deviation(each, nu) for each in (heads.keys, heads.values))
-        deviations = Deviations(_root_deviation(self._limit.roots[:, k], twin), keys, own)
-        return output_covariance(layer, scores, values), deviations
-
-
-def _ratio(t: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return t/√v with a last axis for t; infinite where v is 0, and 0 where both are."""
-    root = np.sqrt(variance)[..., None]
-    if (root > 0).all():
-        return np.asarray(t / root)
-    t, root = np.broadcast_arrays(t, root)
-    return np.divide(t, root, out=np.where(t == 0, 0.0, np.copysign(np.inf, t)), where=root > 0)
-
-
-def _factor_deviation(factors: FloatArray, nu: int) -> FloatArray:
-    """Return (T - E T)/√ν of Bartlett factors, (size, heads, s, s)."""
-    s, columns = factors.shape[-2:]
-    dof = nu - np.arange(columns)
-    mean = np.sqrt(2.0) * np.exp(special.gammaln(0.5 * (dof + 1)) - special.gammaln(0.5 * dof))
-    result = np.zeros((*factors.shape[:-1], s))
-    result[..., :columns] = factors * nu**-0.5
-    diagonal = np.arange(columns)
-    result[..., diagonal, diagonal] -= mean * nu**-0.5
-    return result
-
-
-def _root_deviation(root: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return a lower triangular Δ, linear in `gram`: F (I + Δ) is its root to first order, where F Fᵀ is its mean."""
-    size = root.shape[-1]
-    alive = np.diagonal(root, axis1=-2, axis2=-1) > 0
-    unit = np.where(alive, 0.0, 1.0)[..., None] * np.eye(size)
-    half = np.linalg.solve(root + unit, gram)
-    white = np.linalg.solve(root + unit, half.swapaxes(-1, -2)) - np.eye(size)
-    white *= alive[..., :, None] & alive[..., None, :]
-    return np.asarray(np.tril(white, -1) + 0.5 * white * np.eye(size))

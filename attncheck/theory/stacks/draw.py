@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attncheck.layers.kernel import input_covariance
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.recursion import draw_normals, recur
+
+FloatArray = NDArray[np.float64]
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
@@ -20,12 +23,20 @@ def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np
     for k in range(stack.depth):
         streams.append(stream)
         outputs = lower_root(made.outputs[:, k]) @ rng.standard_normal(shape)
-        stream = stream + outputs if stack.residual else outputs
+        stream = (stream + outputs if stack.residual else outputs) / _positive(made.scales[:, k, 0])
+        if stack.perceptron:
+            outputs = lower_root(made.perceptrons[:, k]) @ rng.standard_normal(shape)
+            stream = (stream + outputs if stack.residual else outputs) / _positive(made.scales[:, k, 1])
     kernels = made.roots @ made.roots.swapaxes(-1, -2)
     return StackDraws(outputs=stream, scores=made.scores, streams=np.stack(streams, axis=1), grams=kernels)
+
+
+def _positive(scales: FloatArray) -> FloatArray:
+    """Return scales (size, s) for all neurons, with 1 for 0: what is 0 is not divided."""
+    return np.where(scales > 0, scales, 1.0)[..., None]
 
 
 def limit_entries(stack: AttentionStack, coordinates: int) -> int:
     """Bound the float64 entries that one draw of the limit works on; 128 are those of an expansion's points."""
     s, heads = stack.seq_len, stack.num_heads
-    return stack.depth * (4 * heads * s**2 + 10 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s
+    return stack.depth * (4 * heads * s**2 + 18 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s

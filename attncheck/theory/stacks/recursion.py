@@ -7,6 +7,12 @@ Given the scores of layers 1 to l, the stream z^{(l+1)} is Gaussian with the cov
 
 with A_a the attention weights of scores p^a that are Gaussian given K^{(l)}, Cov(p^a_ij, p^b_kl) =
 δ_ab σ_Q²σ_K² K_ik K_jl, so that p^a = σ_Qσ_K F N_a Fᵀ for a root F of K^{(l)} and independent standard normals N_a.
+
+What a norm makes of vectors is a function of averages over neurons, which are expectations in the limit. A norm before
+attention replaces K^{(l)} by what it makes of it (``layers.norm``), and one after the sum does the same to C^{(l+1)}.
+
+A perceptron of a position reads the stream after attention. Given all scores its hidden neurons are N(0, σ² K̂) before
+φ, K̂ the stream's covariance as a norm makes it, and its outputs N(0, σ² E[φ(u)φ(u)ᵀ]): no further randomness.
 """
 
 from __future__ import annotations
@@ -18,8 +24,10 @@ from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import hidden_covariance, input_covariance
+from attncheck.layers.kernel import hidden_covariance, image_mean, input_covariance
+from attncheck.layers.norm import centred, normalised_gram
 from attncheck.layers.stack import AttentionStack
+from attncheck.layers.stack_program import Perceptron
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.kernels import image_kernels
@@ -37,11 +45,15 @@ class Deviations:
         The root of the Gram matrix becomes F (I + root).
     keys, values : ndarray, shape (size, kv_heads, s, s)
         T/√ν becomes I + keys, and I + values.
+    read, image : ndarray, shape (size, s, s), or None
+        The same as `root`, of what a perceptron reads and of its images.
     """
 
     root: FloatArray
     keys: FloatArray
     values: FloatArray
+    read: FloatArray | None = None
+    image: FloatArray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,19 +66,35 @@ class Recursion:
         C^{(l)}, that of the output last.
     outputs : ndarray, shape (size, depth, s, s)
         S^{(l)}.
+    kernels : ndarray, shape (size, depth, s, s)
+        E[φ_l(z) φ_l(z)ᵀ], which is K^{(l)} where nothing is normalised before attention.
+    means : ndarray, shape (size, depth, s)
+        E φ_l(z) with layer norm before attention, else 0.
     roots : ndarray, shape (size, depth, s, s)
         F, lower triangular roots of K^{(l)}.
+    scales : ndarray, shape (size, depth, 2, s)
+        What a norm after the sum divides the stream by, after attention and after the perceptron; 1 without.
     scores : ndarray, shape (size, depth, num_heads, s, s)
         p of every layer.
     error : float
         Bound on the error of the entries of a kernel, relative to its diagonal.
+    perceptrons : ndarray, shape (size, depth, s, s)
+        The covariance of the outputs of each perceptron; 0 without.
+    reads, images : ndarray, shape (size, depth, s, s)
+        Lower triangular roots of what perceptrons read, and of E[φ(u)φ(u)ᵀ]; 0 without.
     """
 
     streams: FloatArray
     outputs: FloatArray
+    kernels: FloatArray
+    means: FloatArray
     roots: FloatArray
+    scales: FloatArray
     scores: FloatArray
     error: float
+    perceptrons: FloatArray
+    reads: FloatArray
+    images: FloatArray
 
 
 def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> FloatArray:
@@ -113,23 +141,75 @@ def recur(
     stream = np.broadcast_to(input_covariance(stack.layer), (len(normals), stack.seq_len, stack.seq_len))
     if lengths is not None:
         stream = stream + (share * lengths)[:, None, None] * hidden_covariance(stack.layer)
-    found: dict[str, list[FloatArray]] = {name: [] for name in ("streams", "outputs", "roots", "scores")}
+    names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores", "perceptrons", "reads", "images")
+    found: dict[str, list[FloatArray]] = {name: [] for name in names}
     found["streams"].append(stream)
     largest = 0.0
     for k, layer in enumerate(stack.layers):
         if averaged:
             stream = np.broadcast_to(stream.mean(axis=0), stream.shape)
-        kernel, error = image_kernels(nonlinearity.from_layer(layer), stream)
-        root = lower_root(kernel)
+        kernel, means, error = _read(layer, stream)
+        root = lower_root(normalised_gram(layer.norm, kernel, means))
         draws = _limit_heads(layer, normals[:, k], deviations[k] if deviations else None, share)
-        made = root + share * (root @ deviations[k].root) if deviations else root
+        made = _moved(root, deviations[k].root if deviations else None, share)
         scores, _, values = draws.of(layer, made)
         output = output_covariance(layer, scores, values)
-        stream = output + stream if stack.residual else output
-        largest = max(largest, error)
-        for name, value in (("streams", stream), ("outputs", output), ("roots", root), ("scores", scores)):
+        stream, first = _normalised(stack, output + stream if stack.residual else output)
+        second, (perceptron, read, image) = np.ones_like(first), np.zeros((3, *stream.shape))
+        if stack.perceptron:
+            given = deviations[k] if deviations else None
+            perceptron, read, image, worse = _perceive(stack.perceptron, layer, stream, given, share)
+            stream, second = _normalised(stack, perceptron + stream if stack.residual else perceptron)
+            error = max(error, worse)
+        largest, scales = max(largest, error), np.stack([first, second], axis=1)
+        made_of = (stream, output, kernel, means, root, scales, scores, perceptron, read, image)
+        for name, value in zip(names, made_of, strict=True):
             found[name].append(value)
     return Recursion(**{name: np.stack(each, axis=1) for name, each in found.items()}, error=largest)
+
+
+def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return a covariance as a norm after the sum makes it, and what it divides by, (size, s)."""
+    if not stack.post_norm:
+        return stream, np.ones(stream.shape[:-1])
+    # Streams have no mean, which is all that tells layer norm from RMS norm.
+    scale = np.sqrt(np.diagonal(stream, axis1=-2, axis2=-1))
+    return normalised_gram(stack.post_norm, stream, np.zeros_like(scale)), scale
+
+
+def _perceive(
+    perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray, deviations: Deviations | None, share: float
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Return the covariance of a perceptron's outputs, the roots of what it reads and of its images, and a bound."""
+    read = lower_root(normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1])))
+    moved = _moved(read, None if deviations is None else deviations.read, share)
+    kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)))
+    image = lower_root(kernel)
+    moved = _moved(image, None if deviations is None else deviations.image, share)
+    return perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)), read, image, error
+
+
+def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> FloatArray:
+    """Return a root with a share of its deviation."""
+    return root if deviation is None else root + share * (root @ deviation)
+
+
+def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Return E[φ(z)φ(z)ᵀ] and what E φ(z) layer norm takes off, of streams of given covariances, and a bound.
+
+    The bound is on the error of the entries of what a layer reads, normalised or not, relative to its diagonal.
+    """
+    phi = nonlinearity.from_layer(layer)
+    kernel, error = image_kernels(phi, stream)
+    own = np.diagonal(kernel, axis1=-2, axis2=-1)
+    if layer.norm is None:
+        return kernel, np.zeros_like(own), error
+    means = np.zeros_like(own)
+    if layer.norm == "layer":
+        means = image_mean(phi, np.diagonal(stream, axis1=-2, axis2=-1))
+    kept = np.diagonal(centred(layer.norm, kernel, means), axis1=-2, axis2=-1)
+    worse = np.divide(own, kept, out=np.ones_like(own), where=kept > 0).max(initial=1.0)
+    return kernel, means, 2.0 * float(worse) * error
 
 
 def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviations | None, share: float) -> HeadDraws:

@@ -1,0 +1,81 @@
+"""False alarms and biases of pools: of many small samples of a right simulator, each of one sample a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.calibration.found import Calibration
+from attncheck.calibration.layers import small_outcomes
+from attncheck.checks.check import Check
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.pools import Pool
+from attncheck.evidence.summaries import Summary
+from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PoolCalibration(Calibration):
+    """First-look p-values of the pools of one check on right samples.
+
+    Attributes
+    ----------
+    scores : ndarray, shape (replications,)
+        The normal number whose chance, on both sides, is the p-value; positive where the effect is larger than the null
+        expects.
+    """
+
+    scores: FloatArray
+
+    @property
+    def bias(self) -> tuple[float, float]:
+        """The mean of the scores, with its standard error."""
+        return float(self.scores.mean()), float(self.scores.std() / len(self.scores) ** 0.5)
+
+
+def calibrate_pools(
+    layers: Iterable[AttentionLayer], checks: Sequence[Check], replications: int
+) -> dict[str, PoolCalibration]:
+    """Return what pools of layers come to, each of one small sample a layer; checks that say nothing are left out.
+
+    P-values of pools are rounded up where a summary is: they need not be uniform.
+
+    Parameters
+    ----------
+    layers : iterable of AttentionLayer
+    checks : sequence of Check
+    replications : int
+        Pools of each check.
+
+    Examples
+    --------
+    >>> from attncheck.checks.registry import check_named
+    >>> layers = [AttentionLayer(width=width, seq_len=2) for width in (4, 6)]
+    >>> found = calibrate_pools(layers, [check_named("exactness.output")], 30)["exactness.output"]
+    >>> found.p_values.shape, found.scores.shape
+    ((30,), (30,))
+    """
+    left: dict[str, dict[str, list[Summary | None]]] = {}
+    for layer in layers:
+        for check, _, outcomes in small_outcomes(layer, checks, replications):
+            summaries = [outcome.summary if outcome.count else None for outcome in outcomes]
+            left.setdefault(check.name, {})[layer.key] = summaries
+    return {name: _of_check(name, by_layer) for name, by_layer in left.items()}
+
+
+def _of_check(name: str, by_layer: dict[str, list[Summary | None]]) -> PoolCalibration:
+    found: list[Outcome] = []
+    for together in zip(*by_layer.values(), strict=True):
+        kept = {key: one for key, one in zip(by_layer, together, strict=True) if one is not None}
+        if kept:
+            found.append(Pool(kept).outcome())
+    p_values = np.array([outcome.p_value for outcome in found])
+    larger = np.array([outcome.effect >= outcome.null_effect for outcome in found])
+    scores = np.where(larger, -1.0, 1.0) * special.ndtri(np.clip(p_values, 1e-300, 1.0) / 2.0)
+    return PoolCalibration(name, False, p_values, scores)

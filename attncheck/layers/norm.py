@@ -1,0 +1,127 @@
+"""Normalised vectors: RMS norm and layer norm of one position, and what they make of Gram matrices and kernels.
+
+RMS norm divides a vector by ‖x‖/√n, layer norm takes the mean over neurons off before. Both are functions of inner
+products of the vectors, and of the vector of ones for layer norm: with G = X Xᵀ/n and m the means over neurons,
+
+    Ĝ_ij = C_ij/√(C_ii C_jj),   C = G for RMS norm, G - m mᵀ for layer norm,
+
+exactly, at every width. A vector that is 0, or constant for layer norm, becomes 0. There is no gain, and no bias.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.layers.attention import Norm
+
+FloatArray = NDArray[np.float64]
+
+# What is left of a constant vector without its mean is rounding, below this share of its entries.
+_ROUNDING: Final = 1e-12
+
+
+def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
+    """Return vectors as a norm makes them; as they are where there is none.
+
+    Parameters
+    ----------
+    norm : {"rms", "layer"} or None
+    vectors : ndarray, shape (..., n)
+
+    Examples
+    --------
+    >>> normalised("rms", np.array([3.0, 4.0])).round(4), normalised("layer", np.array([3.0, 4.0]))
+    (array([0.8485, 1.1314]), array([-1.,  1.]))
+    """
+    if norm is None:
+        return vectors
+    largest = np.abs(vectors).max(axis=-1, keepdims=True)
+    kept = vectors - vectors.mean(axis=-1, keepdims=True) if norm == "layer" else vectors
+    lengths = np.sqrt(np.mean(kept**2, axis=-1, keepdims=True))
+    return np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths > _ROUNDING * largest)
+
+
+def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
+    """Return C: a Gram matrix (..., s, s), less the products of the means (..., s) for layer norm."""
+    return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
+
+
+def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
+    """Return the Gram matrix of normalised vectors, its diagonal exactly 1 but for vectors that become 0.
+
+    Parameters
+    ----------
+    norm : {"rms", "layer"} or None
+    gram : ndarray, shape (..., s, s)
+        Of the vectors, or their kernel in the limit.
+    means : ndarray, shape (..., s)
+        Their means over neurons, or in the limit; without meaning but for layer norm.
+
+    Examples
+    --------
+    >>> normalised_gram("rms", np.array([[4.0, 1.0], [1.0, 1.0]]), np.zeros(2))
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+    if norm is None:
+        return gram
+    kept = centred(norm, gram, means)
+    own = np.diagonal(kept, axis1=-2, axis2=-1)
+    alive = own > _ROUNDING * np.diagonal(gram, axis1=-2, axis2=-1)
+    scale = np.divide(1.0, np.sqrt(np.where(alive, own, 1.0)), out=np.zeros_like(own), where=alive)
+    result = kept * (scale[..., :, None] * scale[..., None, :])
+    diagonal = np.arange(own.shape[-1])
+    result[..., diagonal, diagonal] = alive
+    return np.asarray(result)
+
+
+def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
+    """Return Ĝ moved as a change of the vectors' Gram matrix moves it to first order.
+
+    Parameters
+    ----------
+    norm : {"rms", "layer"} or None
+    gram, means : ndarray, shape (..., s, s) and (..., s)
+        Where it is, as for `normalised_gram`.
+    moved : ndarray, shape (..., s + 1, s + 1)
+        The changed Gram matrix of the vectors and of ones, which come last.
+
+    Examples
+    --------
+    >>> one, ones = np.array([[4.0, 1.0], [1.0, 1.0]]), np.eye(3)
+    >>> ones[:2, :2] = one + 1e-6 * np.array([[1.0, 0.5], [0.5, 0.0]])
+    >>> by_formula = normalised_change("rms", one, np.zeros(2), ones)
+    >>> bool(abs(by_formula - normalised_gram("rms", ones[:2, :2], np.zeros(2))).max() < 1e-12)
+    True
+    """
+    change = moved[..., :-1, :-1] - gram
+    if norm is None:
+        return np.asarray(gram + change)
+    if norm == "layer":
+        of_mean = (moved[..., :-1, -1] - means)[..., :, None] * means[..., None, :]
+        change = change - of_mean - of_mean.swapaxes(-1, -2)
+    kept = centred(norm, gram, means)
+    own = np.diagonal(kept, axis1=-2, axis2=-1)
+    alive = own > _ROUNDING * np.diagonal(gram, axis1=-2, axis2=-1)
+    scale = np.divide(1.0, np.sqrt(np.where(alive, own, 1.0)), out=np.zeros_like(own), where=alive)
+    white = change * (scale[..., :, None] * scale[..., None, :])
+    result = normalised_gram(norm, gram, means)
+    longer = 0.5 * np.diagonal(white, axis1=-2, axis2=-1)
+    return np.asarray(result + white - result * (longer[..., :, None] + longer[..., None, :]))
+
+
+def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
+    """Return vectors (..., s, n), with the vector of ones as one more where layer norm needs it."""
+    if norm != "layer":
+        return vectors
+    return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)
+
+
+def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
+    """Return what a norm makes of a Gram matrix of `with_ones`, (..., s, s)."""
+    if norm != "layer":
+        return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
+    return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

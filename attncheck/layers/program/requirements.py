@@ -1,0 +1,99 @@
+"""What checks and faults require of programs, each thing said once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attncheck.layers.nonlinearity import tanh
+from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.layers.requirement import Requirement
+
+#: A requirement of a program.
+OfProgram = Requirement[Program]
+
+
+def uses_of(program: Program) -> list[MatMul]:
+    """Return the lines in which a matrix that is not 0 multiplies."""
+    return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
+
+
+def replaceable(node: Node) -> bool:
+    """Return whether a line is a nonlinearity of one vector other than tanh."""
+    if not isinstance(node, Nonlin) or isinstance(node.function, LinearCombination):
+        return False
+    return len(node.parents) == 1 and node.function not in (tanh(), np.tanh)
+
+
+def _correlated(program: Program) -> bool:
+    covariances = [np.array(node.covariance) for node in program.nodes if isinstance(node, Initial)]
+    return any((cov != np.diag(np.diagonal(cov))).any() for cov in covariances)
+
+
+def _reused(program: Program) -> bool:
+    pairs = {(node.weight, node.parents[0]) for node in uses_of(program)}
+    return len(pairs) > len({weight for weight, _ in pairs})
+
+
+def _side_by_side(program: Program) -> bool:
+    """Return whether matrices of one shape are applied to one vector: images of different ones differ anyway."""
+    sides = {(node.parents[0], node.weight) for node in uses_of(program)}
+    shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
+    return len(shapes) < len(sides)
+
+
+def _is_sum(node: Node) -> bool:
+    return isinstance(node, Nonlin) and isinstance(node.function, LinearCombination) and len(node.parents) > 1
+
+
+RANDOM_START = OfProgram(
+    "a random initial vector",
+    lambda program: any(isinstance(node, Initial) and any(node.root) for node in program.nodes),
+    "no initial vector is random",
+)
+CORRELATED_START = OfProgram("correlated initial vectors", _correlated, "initial vectors are independent")
+SOME_MATRIX = OfProgram("a matrix", lambda program: bool(uses_of(program)), "the program has no matrix")
+SEVERAL_USES = SOME_MATRIX & OfProgram(
+    "two vectors that matrices make",
+    lambda program: len(uses_of(program)) > 1,
+    "one vector is made by a matrix",
+)
+REUSED_MATRIX = OfProgram("a matrix of several vectors", _reused, "every matrix makes one vector only")
+SIDE_BY_SIDE = OfProgram(
+    "two matrices of one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
+)
+SOME_FUNCTION = OfProgram(
+    "a function",
+    lambda program: any(isinstance(node, Nonlin | Output) for node in program.nodes),
+    "the program has no functions",
+)
+SOME_NONLINEARITY = OfProgram(
+    "a nonlinearity",
+    lambda program: any(isinstance(node, Nonlin) for node in program.nodes),
+    "the program has no nonlinearity",
+)
+NOT_TANH = OfProgram(
+    "a nonlinearity other than tanh",
+    lambda program: any(map(replaceable, program.nodes)),
+    "the program has no nonlinearity but tanh",
+)
+SOME_SUM = OfProgram(
+    "a sum of vectors", lambda program: any(map(_is_sum, program.nodes)), "no line is a sum of vectors"
+)
+SOME_SCORE = OfProgram(
+    "a score",
+    lambda program: any(isinstance(node, Score) and bool(node.factor) for node in program.nodes),
+    "the program has no scores",
+)
+SEVERAL_SCORES = OfProgram(
+    "several scores",
+    lambda program: sum(isinstance(node, Score) for node in program.nodes) > 1,
+    "the program has one score at most",
+)
+LIMIT_OF_SCORES = SOME_SCORE & OfProgram(
+    "a limit", lambda program: program.coverage().has_limit, "the program has no limit to draw from"
+)
+MIXED_OUTPUT = OfProgram(
+    "an output of scores",
+    lambda program: any(isinstance(node, Output) and bool(node.scores) for node in program.nodes),
+    "no output takes scores",
+)

@@ -1,0 +1,61 @@
+"""A requirement: what a check asks of a case to say something of it, or in which cases a fault shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_Case = TypeVar("_Case", contravariant=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Requirement(Generic[_Case]):
+    """A condition on cases, in words that checks, faults and explanations share.
+
+    Requirements are joined by ``&``; the first one that does not hold says why.
+
+    Attributes
+    ----------
+    name : str
+        What is required.
+    holds : callable case -> bool
+    otherwise : str
+        What is said of a case in which it does not hold.
+    others : tuple of Requirement
+        What is required beside it.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> from attncheck.layers.requirements import SEVERAL_HEADS, SEVERAL_POSITIONS
+    >>> (SEVERAL_POSITIONS & SEVERAL_HEADS).reason(AttentionLayer(width=8, num_heads=1))
+    'there is one head only'
+    >>> str(SEVERAL_POSITIONS & SEVERAL_HEADS)
+    'several positions, several heads'
+    """
+
+    name: str
+    holds: Callable[[_Case], bool]
+    otherwise: str
+    others: tuple[Requirement[_Case], ...] = ()
+
+    def __and__(self, other: Requirement[_Case]) -> Requirement[_Case]:
+        return dataclasses.replace(self, others=(*self.others, other))
+
+    def __str__(self) -> str:
+        return ", ".join(name for each in (self.name, *map(str, self.others)) if (name := each))
+
+    def reason(self, case: _Case) -> str:
+        """Return why a case does not do; empty if it does."""
+        if not self.holds(case):
+            return self.otherwise
+        return next((reason for each in self.others if (reason := each.reason(case))), "")
+
+
+def _always(case: object) -> bool:
+    return True
+
+
+#: Every case will do.
+ANY: Requirement[object] = Requirement("", _always, "")

@@ -1,0 +1,129 @@
+"""What checks and faults require of attention layers, each thing said once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.kernel import input_covariance, input_kernel
+from attncheck.layers.requirement import Requirement
+
+#: Widths at which finite-width effects are large.
+SMALL_WIDTH = 16
+#: Widths at which two projections of one matrix have much of it in common.
+NARROW_WIDTH = 8
+# Eigenvalues of the inputs' covariance, over the largest one, below which scores lose their digits.
+_ALIKE = 1e-5
+# Below this a clip leaves h as it is in all draws that anyone will see, at any width.
+_NEVER_CLIPPED = 40.0
+
+#: A requirement of a layer.
+OfLayer = Requirement[AttentionLayer]
+
+
+def linear(layer: AttentionLayer) -> bool:
+    """Return whether x = h + e for all that can be seen."""
+    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.hidden_std
+    return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
+
+
+def _told_apart(layer: AttentionLayer) -> bool:
+    """Return whether single precision tells how positions differ."""
+    spectrum = np.linalg.eigvalsh(input_covariance(layer))
+    return bool(spectrum[0] >= _ALIKE * spectrum[-1])
+
+
+def _overlapping(layer: AttentionLayer) -> bool:
+    kernel = input_kernel(layer).matrix
+    return bool((kernel != np.diag(np.diagonal(kernel))).any()) or layer.width <= SMALL_WIDTH
+
+
+def _regular(layer: AttentionLayer) -> bool:
+    """Return whether score matrices have an inverse, where φ is linear."""
+    if min(layer.width, layer.head_width) <= layer.seq_len or layer.equal_inputs:
+        # Where a width is seq_len, rounding tells in one draw of a hundred.
+        return layer.seq_len == 1
+    return _told_apart(layer)
+
+
+SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
+THREE_POSITIONS = OfLayer("three positions", lambda layer: layer.seq_len > 2, "there are fewer than three positions")
+MANY_POSITIONS = OfLayer(  # there one matrix shows through two sets of keys
+    "positions that span a tenth of a head",
+    lambda layer: layer.head_width <= 10 * layer.seq_len,
+    "heads are wider than ten times the positions",
+)
+ONE_POSITION = OfLayer("one position", lambda layer: layer.seq_len == 1, "there is more than one position")
+UNEQUAL_INPUTS = OfLayer(
+    "positions with inputs of their own", lambda layer: not layer.equal_inputs, "all positions are equal"
+)
+UNEQUAL_POSITIONS = UNEQUAL_INPUTS & SEVERAL_POSITIONS
+POSITIONS_TOLD_APART = UNEQUAL_POSITIONS & OfLayer(
+    "positions that differ by more than rounding", _told_apart, "positions are alike but for rounding"
+)
+CORRELATED_POSITIONS = (  # by chance at small widths, else by declaration
+    OfLayer(
+        "correlated positions",
+        _overlapping,
+        f"positions are uncorrelated, but for less than 1/√{SMALL_WIDTH} by chance",
+    )
+    & SEVERAL_POSITIONS
+)
+POSITION_VECTORS = OfLayer(
+    "position vectors", lambda layer: layer.position_std > 0.0, "the layer declares no positions"
+)
+
+SEVERAL_HEADS = OfLayer("several heads", lambda layer: layer.num_heads > 1, "there is one head only")
+SEVERAL_GROUPS = OfLayer(
+    "several groups of heads", lambda layer: layer.kv_heads > 1, "there is one group of heads only"
+)
+SHARED_GROUPS = OfLayer(
+    "heads that share keys and values",
+    lambda layer: layer.group_size > 1,
+    "no heads share their keys and values",
+)
+LOW_RANK = OfLayer(
+    "heads narrower than the layer", lambda layer: layer.head_width != layer.width, "heads are as wide as the layer"
+)
+SMALL_HEADS = OfLayer(
+    "small heads", lambda layer: layer.head_width <= SMALL_WIDTH, f"heads are wider than {SMALL_WIDTH}"
+)
+# Sizes of two projections of one matrix go together in thousands of draws there.
+NARROW_HEADS = OfLayer(
+    "narrow heads", lambda layer: layer.head_width <= NARROW_WIDTH, f"heads are wider than {NARROW_WIDTH}"
+)
+HEAD_SCALING = OfLayer(
+    "the factor H^{-1/2}", lambda layer: layer.head_scaling, "the layer declares a plain sum over heads"
+)
+
+UNTIED = OfLayer(
+    "W_Q other than W_K",
+    lambda layer: not layer.tied_query_key,
+    "W_Q is W_K in this layer, which Assumption 1 excludes",
+)
+TIED = OfLayer("W_Q that is W_K", lambda layer: layer.tied_query_key, "the layer declares matrices of their own")
+OVER_N = OfLayer("1/n scores", lambda layer: layer.score_scaling == "1/n", "the layer declares 1/√n")
+OVER_ROOT_N = OfLayer("1/√n scores", lambda layer: layer.score_scaling != "1/n", "the layer declares 1/n")
+TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_width > 1, "1/n is 1/√n at this width")
+
+CAUSAL = OfLayer(
+    "a mask that hides positions",
+    lambda layer: layer.mask == "causal" and layer.seq_len > 1,
+    "nothing is masked",
+)
+SOFTMAX = OfLayer("softmax", lambda layer: layer.attention_map == "softmax", "the attention map has no softmax")
+PROBABILITIES = SOFTMAX & UNEQUAL_POSITIONS
+LINEAR_ATTENTION = OfLayer(
+    "linear attention", lambda layer: layer.attention_map == "linear", "the layer declares no linear attention"
+)
+
+PLAIN_INPUTS = OfLayer("inputs that are not normalised", lambda layer: layer.norm is None, "the inputs are normalised")
+LINEAR_INPUTS = OfLayer("inputs that do not saturate", linear, "inputs that saturate may come again")
+RELU_INPUTS = OfLayer("relu inputs", lambda layer: layer.activation == "relu", "the inputs of this layer are no relu")
+REGULAR_SCORES = OfLayer(
+    "score matrices with an inverse", _regular, "score matrices are singular, or nearly so"
+) & OfLayer(
+    "inputs that do not saturate",
+    lambda layer: linear(layer) or min(layer.width, layer.head_width) <= layer.seq_len,
+    "score matrices may be singular",
+)

@@ -1,0 +1,96 @@
+"""A look: draws of a subject, chunk after chunk, and what each check makes of them. Whoever looks, looks so."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import InputError
+from attncheck.checks.check import AnyCheck, Setting
+from attncheck.checks.literal import LiteralReference
+from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.reference import Reference
+from attncheck.checks.sample import Sample
+from attncheck.evidence.family import Outcome
+from attncheck.looks.held import Held
+from attncheck.looks.plan import Plan
+from attncheck.subject import Subject
+
+
+def observe(
+    planned: Plan,
+    checks: Sequence[AnyCheck],
+    factor: int,
+    subject: Subject,
+    rng: np.random.Generator,
+    seed: np.random.SeedSequence,
+) -> dict[str, Outcome]:
+    """Take one look: draw chunk after chunk, gather what each check measures, and test it.
+
+    Parameters
+    ----------
+    planned : Plan
+    checks : sequence of Check
+        Those that are still undecided.
+    factor : int
+        How many times the planned size.
+    subject : Subject
+    rng : numpy.random.Generator
+        The subject's stream of this look.
+    seed : numpy.random.SeedSequence
+        The reference's stream of this look.
+    """
+    setting = planned.setting
+    size = {check: planned.sizes[check] * factor for check in checks}
+    total = max(size.values())
+    data = {check: Held(check, setting) for check in checks}
+    pictures: dict[AnyCheck, dict[str, Any]] = {}
+    for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
+        count = min(planned.chunk, total - start)
+        active = [check for check in checks if start < size[check]]
+        sample = subject.draw_as(setting, count, rng)
+        reference = _reference(planned, sample, child, frozenset(check.compares for check in active))
+        for check in active:
+            with _named(check, subject, setting):
+                data[check].add(check.measure(sample, reference))
+                if start == 0 and check.picture is not None:  # a chunk is enough to look at
+                    pictures[check] = check.picture(sample)
+    outcomes = {check: _tested(check, subject, setting, held) for check, held in data.items()}
+    return {
+        check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
+        for check, outcome in outcomes.items()
+    }
+
+
+def _reference(
+    planned: Plan, sample: Sample | ProgramSample, seed: np.random.SeedSequence, wanted: frozenset[str]
+) -> Reference | ProgramReference:
+    """Return what draws of the subject are compared with."""
+    setting, size = planned.setting, len(sample)
+    if isinstance(setting, ProgramSetting):
+        return ProgramReference(setting.case, size, setting.coordinates, seed, wanted)
+    if setting.weights.gaussian or not isinstance(sample, Sample):
+        return Reference(setting.layer, size, setting.coordinates, seed, wanted)
+    known = (setting.layer, size, setting.coordinates, seed, wanted)
+    return LiteralReference(*known, laws=setting.weights, like=sample, block=planned.block)
+
+
+def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: Held) -> Outcome:
+    with _named(check, subject, setting):
+        return held.outcome()
+
+
+@contextlib.contextmanager
+def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
+    """Say whose numbers, on which layer, no statistic can be made of."""
+    try:
+        yield
+    except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
+        problem = f"cannot use what {subject.name} returned on {setting.case.describe()}: {error}"
+        remedy = "" if isinstance(error, InputError) else "; mend the simulator"
+        raise InputError(f"check={check.name}: {problem}{remedy}") from error

@@ -1,0 +1,119 @@
+"""What a look will take, decided before any: draws for each check, and why others are not examined."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from attncheck.checks.check import AnyCheck, Setting
+from attncheck.checks.claims import LARGER
+from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.evidence.blocks import block_of
+from attncheck.evidence.looks import per_look_power
+from attncheck.layers.case import Case
+
+# Entries of the arrays of a chunk: 16 MiB each.
+_CHUNK_ENTRIES = 2**21
+_FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
+_CALL_DRAWS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What the looks of one unit may take, and what they must give.
+
+    Attributes
+    ----------
+    affordable : int
+        Draws that one look may take.
+    level : float
+        Level of one look.
+    power : float
+        Chance of a violated verdict, at the departure that a check states, that sizes are planned for.
+    """
+
+    affordable: int
+    level: float
+    power: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one unit will do, decided before any look.
+
+    Attributes
+    ----------
+    setting : Setting or ProgramSetting
+    chunk : int
+        Draws that are asked for and worked on at a time, so that memory is bounded.
+    level : float
+        Level of one look.
+    power : float
+        Power of one look that sizes are planned for.
+    sizes : dict of Check to int
+        Draws that each check takes in a look, in whole chunks; enough to catch its departure.
+    excused : dict of str to str
+        Check names that are not examined, and why.
+    """
+
+    setting: Setting | ProgramSetting
+    chunk: int
+    level: float
+    power: float
+    sizes: Mapping[AnyCheck, int]
+    excused: Mapping[str, str]
+
+    @property
+    def block(self) -> int:
+        """Draws that make one number where weights of other laws are held to literal draws."""
+        return min(self.chunk, block_of(max(self.sizes.values(), default=0)))
+
+
+def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Cost) -> Plan:
+    """Return which checks are examined, and on how many draws.
+
+    Parameters
+    ----------
+    checks : iterable of Check
+        Of one property.
+    setting : Setting
+        From `Subject.probe`.
+    cost : Cost
+    """
+    per_look = per_look_power(cost.power)
+    sizes: dict[AnyCheck, int] = {}
+    excused: dict[str, str] = {}
+    for check in checks:
+        if cost.affordable < check.fewest_draws:
+            excused[check.name] = _too_expensive("any law of one number per draw", cost.affordable, setting)
+            continue
+        reason = check.reason_not_examined(setting)
+        if reason:
+            excused[check.name] = reason
+            continue
+        size = check.look_size(setting, cost.level, per_look, cost.affordable)
+        if size is None:
+            excused[check.name] = _too_expensive(check.departure.text, cost.affordable, setting)
+        else:
+            sizes[check] = size
+    most = max(sizes.values(), default=0)
+    calls = max((check.calls for check in sizes), default=1)
+    # Calls long enough to hold what repeats within one.
+    chunk = min(chunk_of(setting.case, most), max(most // calls, min(most, _CALL_DRAWS)))
+    # What others of the unit draw anyway is taken too, as long as the data stay small.
+    taken = {check: min(most, max(size, chunk)) for check, size in sizes.items()}
+    whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
+    return Plan(setting, chunk, cost.level, per_look, whole, excused)
+
+
+def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:
+    draws = "one draw" if affordable == 1 else f"{affordable} draws"
+    of_program = isinstance(setting, ProgramSetting)
+    this, smaller = ("program", "") if of_program else ("layer", "a smaller width or seq_len, or ")
+    where = f"the {draws} that a look on this {this} may take"
+    return f"{what} takes more than {where}: {smaller}{LARGER}"
+
+
+def chunk_of(case: Case, most: int) -> int:
+    """Return how many of `most` draws are worked on at a time."""
+    return min(most, _MOST_DRAWS, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // case.stored_entries))

@@ -1,0 +1,114 @@
+"""What is written down of a check on a unit, and which violated result says most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attncheck.checks.check import AnyCheck
+from attncheck.checks.claims import CLAIMS
+from attncheck.evidence.summaries import to_record
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.looks.plan import Cost, Plan
+from attncheck.looks.unit import Unit
+from attncheck.records.schema import Result
+
+# Departures that an effect must amount to for it to be more than the trace of another one.
+_CLEAR = 1.0
+
+
+def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
+    """Return the record of a check that was examined."""
+    first, last, size = trail.outcomes[0], trail.last, planned.sizes[check]
+    empty = last.count == 0
+    gap = check.gap(planned.setting, size, planned.level, planned.power)
+    stated = check.departure.effect(planned.setting)
+    return Result(
+        id=unit.result_id(check),
+        key=unit.result_key(check),
+        unit=unit.id,
+        property=unit.property_name,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        case=unit.case.to_dict(),
+        verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
+        reason="the draws held too little that the check could use" if empty else "",
+        size=size,
+        affordable=cost.affordable,
+        level=cost.level,
+        power=cost.power,
+        p_values=[] if empty else list(trail.p_values),
+        effects=[outcome.effect for outcome in trail.outcomes],
+        effect=last.effect,
+        low=last.low,
+        high=last.high,
+        null_effect=last.null_effect,
+        at_most=last.at_most,
+        gap=gap,
+        # A look may have settled for less than the check states: then it promises what it could see, and no more.
+        departure=stated if check.meets(planned.setting, size, planned.level, planned.power) else gap,
+        combined=trail.combined,
+        continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
+        text=check.describe(last),
+        hint=check.hint_on(planned.setting),
+        seconds=seconds,
+        picture=None if last.picture is None else dict(last.picture),
+        summary=None if empty or first.summary is None else to_record(first.summary),
+    )
+
+
+def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Result:
+    """Return the record of a check that was not examined, and why."""
+    return Result(
+        id=unit.result_id(check),
+        key=unit.result_key(check),
+        unit=unit.id,
+        property=unit.property_name,
+        check=check.name,
+        claim=check.claim,
+        kind=check.kind,
+        case=unit.case.to_dict(),
+        verdict=str(Verdict.NOT_EXAMINED),
+        reason=reason,
+        size=0,
+        affordable=cost.affordable,
+        level=cost.level,
+        power=cost.power,
+        p_values=[],
+        effects=[],
+        effect=None,
+        low=None,
+        high=None,
+        null_effect=None,
+        gap=None,
+        departure=None,
+        combined=1.0,
+        continuous=False,
+        text="",
+        hint="",
+        seconds=0.0,
+    )
+
+
+def violated(results: Sequence[Result]) -> list[Result]:
+    """Return the violated results, the most telling first.
+
+    A fault shows in everything that is computed after it, so the earliest claim that is clearly violated says
+    most about it. Among the checks of a claim, and where none is clear, the one with the smallest p-value does.
+    """
+    return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
+
+
+def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
+    strength = _strength(result)
+    unclear = strength < _CLEAR
+    claim = 0 if unclear else list(CLAIMS).index(result.claim)
+    # p-values of 0 are too small to be written down: effects tell them apart.
+    return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
+
+
+def _strength(result: Result) -> float:
+    """Return the effect in units of the departure that the check must catch."""
+    if result.effect is None or result.departure is None or result.null_effect is None:
+        return 0.0
+    return abs(result.effect - result.null_effect) / max(abs(result.departure - result.null_effect), 1e-300)

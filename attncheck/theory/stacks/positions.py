@@ -1,0 +1,265 @@
+"""Positions by depth: how long their vectors get, how alike, and how fast finite width approaches that.
+
+The variance of a stream tells whether it explodes, the correlation of two positions whether they become one (rank
+collapse). Both are functions of the stream's covariance, which the conjectured limit has exactly. At finite width the
+mean correlation differs from that by order 1/n, with a norm anywhere or none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from attncheck._lib.errors import check_draws, check_whole, check_wholes, refuse
+from attncheck._lib.least_squares import least_squares
+from attncheck._lib.streams import stream
+from attncheck.layers.norm import normalised_change, normalised_gram
+from attncheck.layers.stack import AttentionStack
+from attncheck.theory.stacks.distance import PARTS, check_drawn, check_stack, controlled, walk_entries
+from attncheck.theory.stacks.draw import limit_entries
+from attncheck.theory.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.walk import Walked
+
+FloatArray = NDArray[np.float64]
+
+# Entries of a block of draws.
+_BLOCK = 2**21
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PositionsByDepth:
+    """Means over draws of the conjectured limit, of each stream from the first to the output.
+
+    Attributes
+    ----------
+    variance, variance_error : ndarray, shape (depth + 1,)
+        Of a neuron, the mean over positions, and its standard error.
+    correlation, correlation_error : ndarray, shape (depth + 1,)
+        Of two different positions, the mean over pairs.
+    """
+
+    variance: FloatArray
+    variance_error: FloatArray
+    correlation: FloatArray
+    correlation_error: FloatArray
+
+
+def positions_by_depth(stack: AttentionStack, size: int = 1000, seed: int = 0) -> PositionsByDepth:
+    """Return how variance and correlation of positions go with depth in the conjectured limit.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        Of two positions or more; its width plays no part.
+    size : int
+        Draws of the recursion, at least 2.
+    seed : int
+        The same seed gives the same digits.
+
+    Returns
+    -------
+    PositionsByDepth
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> layer = AttentionLayer(width=64, activation="identity")
+    >>> plain = positions_by_depth(AttentionStack(layer=layer, depth=6), 200)
+    >>> before = positions_by_depth(AttentionStack(layer=layer.replace(norm="rms"), depth=6, residual=True), 200)
+    >>> bool(plain.correlation[-1] > 0.99), bool(before.correlation[-1] < 0.9)
+    (True, True)
+    """
+    _check(stack, seed)
+    size = check_draws("size", size, 2, "pass the number of draws, e.g. size=1000")
+    check_drawn("width", stack.at_width(2))
+    rng = stream(seed, "stack positions", stack.key)
+    step = max(1, _BLOCK // limit_entries(stack, 0))
+    parts: list[FloatArray] = []
+    for start in range(0, size, step):
+        streams = recur(stack, draw_normals(stack, min(step, size - start), rng)).streams
+        own = np.diagonal(streams, axis1=-2, axis2=-1).mean(axis=-1)
+        parts.append(np.stack([own, _correlations(streams)]))
+    found = np.concatenate(parts, axis=1)
+    mean, error = found.mean(axis=1), found.std(axis=1, ddof=1) / size**0.5
+    return PositionsByDepth(mean[0], error[0], mean[1], error[1])
+
+
+def _correlations(gram: FloatArray) -> FloatArray:
+    """Return the mean correlation of two different positions, of (..., s, s) Gram matrices or covariances."""
+    s = gram.shape[-1]
+    white = normalised_gram("rms", gram, np.zeros(gram.shape[:-1]))
+    return np.asarray((white.sum(axis=(-2, -1)) - np.trace(white, axis1=-2, axis2=-1)) / (s * (s - 1)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorrelationGap:
+    """How far the mean correlation of positions is from its conjectured limit, after every layer.
+
+    Attributes
+    ----------
+    width : int
+    values, errors : ndarray, shape (depth,)
+        At finite width less in the limit, and standard errors.
+    """
+
+    width: int
+    values: FloatArray
+    errors: FloatArray
+
+
+def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> CorrelationGap:
+    """Return E c_n - E c_∞ after every layer, c the mean correlation of two positions of the stream.
+
+    Both are made of the same normals, and what is of order n^{-1/2} is linear in deviations of mean 0: it is taken
+    off, as in `attncheck.theory.stacks.distance`. What remains is of order 1/n.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        Of finite width and two positions or more.
+    size : int
+        Draws, at least 64.
+    seed : int
+
+    Returns
+    -------
+    CorrelationGap
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> layer = AttentionLayer(width=64, activation="identity")
+    >>> gap = correlation_gap(AttentionStack(layer=layer, depth=2, residual=True, post_norm="layer", mlp="gelu"), 500)
+    >>> bool((gap.values < 0).all()), bool((64 * gap.errors).max() < 0.2)
+    (True, True)
+    """
+    _check(stack, seed)
+    size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
+    check_drawn("width", stack)
+    step = max(1, _BLOCK // walk_entries(stack))
+    means = np.zeros((4, PARTS, stack.depth))
+    for part in range(PARTS):
+        rng = stream(seed, "correlation gap", stack.key, part)
+        count = size // PARTS + (part < size % PARTS)
+        for start in range(0, count, step):
+            f, c = _coupled(stack, min(step, count - start), rng)
+            for total, value in zip(means, (f, c, f * c, c * c), strict=True):
+                total[part] += value.sum(axis=0) / count
+    parts = controlled(*means)
+    return CorrelationGap(stack.width, parts.mean(axis=0), parts.std(axis=0, ddof=1) / PARTS**0.5)
+
+
+def _coupled(stack: AttentionStack, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Return draws of c_n - c_∞ after each layer, and of a control variate of mean 0, each (size, depth)."""
+    walked = Walked.draw(stack, size, 0, rng, with_grams=True)
+    ours, twins = (np.stack(each, axis=1) for each in zip(*walked.grams, strict=True))
+    limit, more, less = (each[:, 1:] for each in (walked.limit.streams, walked.more, walked.less))
+    at_limit = _correlations(limit)
+    moved = np.zeros((*limit.shape[:-2], limit.shape[-1] + 1, limit.shape[-1] + 1))
+    moved[..., :-1, :-1] = twins
+    white = normalised_change("rms", limit, np.zeros(limit.shape[:-1]), moved)
+    s = limit.shape[-1]
+    own = (white.sum(axis=(-2, -1)) - np.trace(white, axis1=-2, axis2=-1)) / (s * (s - 1)) - at_limit
+    return _correlations(ours) - at_limit, own + walked.slope(_correlations(more), _correlations(less))
+
+
+@dataclasses.dataclass(frozen=True)
+class CorrelationRate:
+    """How the gap of `correlation_gap` falls with the width, after one layer.
+
+    Attributes
+    ----------
+    depth : int
+        The layer, from 1.
+    order, order_error : float
+        Of log ``|gap|`` = a + order · log n + e/n, with its standard error. NaN where gaps have no one sign, as where
+        they are all noise.
+    constant, constant_error : float
+        c of gap = c/n + d/n².
+    p_value : float
+        Of the squared deviations from c/n + d/n²: small where that is not how it falls.
+    """
+
+    depth: int
+    order: float
+    order_error: float
+    constant: float
+    constant_error: float
+    p_value: float
+
+
+def correlation_rates(
+    stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0
+) -> tuple[CorrelationRate, ...]:
+    """Return how fast the mean correlation of positions approaches its conjectured limit, after every layer.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+        Its own width plays no part.
+    widths : sequence of int
+        At least four different ones.
+    size : int
+        Draws at each.
+    seed : int
+
+    Returns
+    -------
+    tuple of CorrelationRate, length depth
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> layer = AttentionLayer(width=16, seq_len=2, activation="identity", norm="rms")
+    >>> stack = AttentionStack(layer=layer, depth=2, residual=True, mlp="relu")
+    >>> for rate in correlation_rates(stack, (16, 32, 64, 128), 1000):
+    ...     print(rate.depth, abs(rate.order + 1.0) < 5 * rate.order_error)
+    1 True
+    2 True
+    """
+    remedy = "pass numbers of neurons, e.g. (32, 64, 128, 256)"
+    _check(stack, seed)
+    distinct = check_wholes("widths", widths, 1, remedy)
+    if len(distinct) < 4:
+        refuse("widths", distinct, "are fewer than four different ones", remedy)
+    found = [correlation_gap(stack.at_width(n), size, seed) for n in distinct]
+    values, errors = (np.stack([getattr(each, name) for each in found]) for name in ("values", "errors"))
+    return tuple(rate_of(k + 1, np.array(distinct, float), values[:, k], errors[:, k]) for k in range(stack.depth))
+
+
+def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -> CorrelationRate:
+    """Fit both forms to gaps at several widths, weighted by their errors."""
+    order, order_error = np.nan, np.nan
+    if np.all(values * values[0] > 0):
+        columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
+        (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(np.abs(values)), errors / np.abs(values))
+    powers = np.stack([1 / n, n**-2.0], axis=1)
+    (constant, _), (constant_error, _), squares = least_squares(powers, values, errors)
+    p_value = float(stats.chi2.sf(squares, len(n) - 2))
+    return CorrelationRate(depth, float(order), float(order_error), float(constant), float(constant_error), p_value)
+
+
+def _check(stack: AttentionStack, seed: int) -> None:
+    check_stack(stack)
+    if stack.seq_len < 2:
+        refuse("layer.seq_len", stack.seq_len, "has no two positions", "use seq_len=2 or more")
+    check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")

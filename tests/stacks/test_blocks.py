@@ -1,0 +1,218 @@
+"""Blocks of an encoder: readings of one law, their limit, distances, and positions by depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, StackLaw, simulate
+from attncheck.layers.norm import normalised_gram
+from attncheck.simulators.stacks import draw_perceptron
+from attncheck.theory.stacks.distance import PARTS, POINTS, difference_parts, limit_scales
+from attncheck.theory.stacks.positions import correlation_gap, correlation_rates, positions_by_depth, rate_of
+from attncheck.theory.stacks.recursion import draw_normals, recur
+
+FloatArray = NDArray[np.float64]
+
+_LAYER = AttentionLayer(width=5, seq_len=3, num_heads=2, query_std=1.5, activation="identity")
+PRE = AttentionStack(layer=_LAYER.replace(norm="rms"), depth=2, residual=True, mlp="gelu", mlp_ratio=2, mlp_std=1.3)
+POST = AttentionStack(layer=_LAYER, depth=2, residual=True, post_norm="layer", mlp="relu")
+PLAIN = AttentionStack(layer=_LAYER.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
+BLOCKS = (PRE, POST, PLAIN)
+SIZE = 20_000
+MOST = float(np.sqrt(np.log(2.0 * 100 / 1e-9) / SIZE))
+
+
+def numbers(draws: StackDraws) -> FloatArray:
+    """Return numbers of each draw that see outputs, scores and Gram matrices of both layers, (6, size)."""
+    y, p, grams = draws.outputs, draws.scores, draws.grams
+    return np.stack(
+        [
+            y[:, -1, 0],
+            y[:, 0, 0] * y[:, -1, 0],
+            (y**2).sum(axis=(1, 2)),
+            p[:, 0, 0, -1, 0] ** 2 * p[:, -1, 0, -1, 0] ** 2,
+            grams[:, -1, 0, -1],
+            draws.streams[:, 0, 0, 0] * y[:, 0, 0],
+        ]
+    )
+
+
+def apart(one: FloatArray, other: FloatArray) -> float:
+    return max(float(stats.ks_2samp(a, b, method="asymp").statistic) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("stack", BLOCKS, ids=AttentionStack.describe)
+def test_readings_are_of_one_law(stack: AttentionStack) -> None:
+    ours = numbers(simulate(stack, SIZE, 1, coordinates=2))
+    for seed, reading in ((2, "direct"), (3, "matrix-free")):
+        theirs: StackDraws = simulate(stack, SIZE, seed, reading, coordinates=2)  # type: ignore[call-overload]
+        assert apart(ours, numbers(theirs)) < MOST
+    without = stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0)
+    assert apart(ours, numbers(simulate(without, SIZE, 4, coordinates=2))) > MOST
+
+
+def test_relu_and_gelu_are_told_apart() -> None:
+    """Of relu the second moment is 1/2, of gelu 0.43."""
+    one, other = (simulate(PLAIN.replace(mlp=mlp), SIZE, 5).outputs[:, 0, 0] ** 2 for mlp in ("relu", "gelu"))
+    assert abs(one.mean() - other.mean()) > 2.0 * 6.1 * np.sqrt((one.var() + other.var()) / SIZE)
+
+
+def test_before_and_after_are_told_apart() -> None:
+    before = AttentionStack(layer=_LAYER.replace(norm="rms"), depth=2, residual=True, mlp="gelu")
+    after = AttentionStack(layer=_LAYER, depth=2, residual=True, post_norm="rms", mlp="gelu")
+    one, other = (numbers(simulate(stack, SIZE, seed, coordinates=2)) for seed, stack in enumerate((before, after)))
+    assert apart(one, other) > 2.0 * MOST
+
+
+def test_a_perceptron_given_its_inputs_is_that_of_literal_matrices() -> None:
+    rng = np.random.default_rng(0)
+    perceptron = PRE.perceptron
+    assert perceptron is not None
+    inputs = np.broadcast_to(rng.standard_normal((3, 5)), (SIZE, 3, 5))
+    ours = draw_perceptron(perceptron, inputs, rng)
+    into, out = rng.standard_normal((SIZE, 5, 10)), rng.standard_normal((SIZE, 10, 5))
+    literal = 1.3 * 10**-0.5 * perceptron.phi(1.3 * 5**-0.5 * inputs @ into) @ out
+    one, other = (
+        np.stack([y[:, 0, 0], y[:, 0, 1] * y[:, 2, 1], (y[:, 0, 0] * y[:, 1, 1]) ** 2]) for y in (ours, literal)
+    )
+    assert apart(one, other) < MOST
+
+
+@pytest.mark.parametrize("stack", BLOCKS, ids=AttentionStack.describe)
+def test_wide_blocks_are_near_the_limit(stack: AttentionStack) -> None:
+    limit = simulate(stack, SIZE, 1, "limit", coordinates=1)
+    wide = simulate(stack.at_width(512), 2_000, 2, coordinates=8)
+    for name in ("grams", "outputs"):
+        one, other = (getattr(draws, name) for draws in (limit, wide))
+        if name == "outputs":
+            one, other = (each @ each.swapaxes(-1, -2) / each.shape[-1] for each in (one, other))
+        error = np.sqrt(one.var(axis=0) / len(one) + other.var(axis=0) / len(other))
+        assert (np.abs(one.mean(axis=0) - other.mean(axis=0)) < 6.0 * error + 0.01 * one.mean(axis=0).max()).all()
+
+
+def test_the_recursion_of_a_block() -> None:
+    """Of one position, with relu: half the variance, and σ⁴ of it."""
+    layer = AttentionLayer(width=8, seq_len=1, num_heads=1, activation="identity")
+    normals = np.zeros((1, 3, 1, 1, 1))
+    critical = AttentionStack(layer=layer, depth=3, mlp="relu", mlp_std=2**0.25)
+    assert recur(critical, normals).streams[0, :, 0, 0] == pytest.approx([1.0, 1.0, 1.0, 1.0])
+    exploding = critical.replace(residual=True)
+    assert recur(exploding, normals).streams[0, :, 0, 0] == pytest.approx([1.0, 4.0, 16.0, 64.0])
+    before = AttentionStack(layer=layer.replace(norm="rms"), depth=3, residual=True, mlp="relu", mlp_std=2**0.25)
+    assert recur(before, normals).streams[0, :, 0, 0] == pytest.approx([1.0, 3.0, 5.0, 7.0])
+    after = AttentionStack(layer=layer, depth=3, residual=True, post_norm="rms", mlp="relu")
+    assert recur(after, normals).streams[0, :, 0, 0] == pytest.approx([1.0] * 4)
+    assert recur(after, normals).scales[0, :, :, 0] == pytest.approx(np.tile([2**0.5, 1.5**0.5], (3, 1)))
+
+
+@pytest.mark.parametrize("stack", [PRE, PLAIN], ids=AttentionStack.describe)
+def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
+    stack = stack.at_width(8)
+    found = difference_parts(stack, 8_000)[:, -1]
+    points = limit_scales(stack, 0, 0)[-1] * POINTS
+    size = 100_000
+    y = np.sort(simulate(stack, size, 11).outputs[:, 0, 0])
+    # The relu perceptron of 8 hidden neurons is exactly 0 now and then: at 0 half of these count.
+    counted = 0.5 * sum(np.searchsorted(y, points, side=side) for side in ("left", "right")) / size
+    law = StackLaw(stack, draws=2**15)
+    noise = counted * (1 - counted) / size + (law.cdf_error(points) / 4) ** 2
+    error = np.sqrt(found.var(axis=0, ddof=1) / PARTS + noise)
+    off = np.abs(counted - law.cdf(points) - found.mean(axis=0))
+    assert (off < 6.1 * error + 1e-5).all()
+
+
+@pytest.mark.parametrize("stack", [PRE, POST], ids=AttentionStack.describe)
+def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
+    """Without common random numbers or controls, from all neurons of the last stream."""
+    stack = stack.at_width(8)
+    gap, limit = correlation_gap(stack, 4_000), positions_by_depth(stack, 20_000)
+    y = simulate(stack, 40_000, 3, coordinates=8).outputs
+    gram = normalised_gram("rms", y @ y.swapaxes(-1, -2) / 8, np.zeros(y.shape[:-1]))
+    seen = gram[:, ~np.eye(3, dtype=bool)].mean(axis=1)
+    error = np.sqrt(seen.var() / len(seen) + limit.correlation_error[-1] ** 2 + gap.errors[-1] ** 2)
+    assert abs(seen.mean() - limit.correlation[-1] - gap.values[-1]) < 6.1 * error
+    assert abs(gap.values[-1]) > 6.1 * gap.errors[-1]
+
+
+def test_controls_of_gaps_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stack in (PRE, POST):
+        wide = stack.at_width(256)
+        with_controls = correlation_gap(wide, 1_000)
+        with monkeypatch.context() as patch:
+            patch.setattr("attncheck.theory.stacks.positions.controlled", lambda f, c, fc, cc: f)
+            without = correlation_gap(wide, 1_000)
+            patch.setattr("attncheck.theory.stacks.positions.controlled", lambda f, c, fc, cc: c)
+            control = correlation_gap(wide, 1_000)
+        assert (np.abs(control.values) < 6.1 * control.errors).all()
+        assert (without.errors > 2.0 * with_controls.errors).all()
+
+
+def test_positions_are_those_of_the_recursion() -> None:
+    found = positions_by_depth(PRE, 4_000)
+    streams = recur(PRE, draw_normals(PRE, 4_000, np.random.default_rng(5))).streams
+    own = np.diagonal(streams, axis1=-2, axis2=-1).mean(axis=(0, 2))
+    assert (np.abs(found.variance - own) < 6.1 * 2**0.5 * found.variance_error + 1e-12).all()
+    scale = np.sqrt(np.diagonal(streams, axis1=-2, axis2=-1))
+    white = streams / (scale[..., :, None] * scale[..., None, :])
+    pairs = white[..., ~np.eye(3, dtype=bool)].mean(axis=(0, 2))
+    assert (np.abs(found.correlation - pairs) < 6.1 * 2**0.5 * found.correlation_error + 1e-12).all()
+
+
+def test_correlations_of_positions_approach_the_limit_as_one_over_n() -> None:
+    layer = AttentionLayer(width=16, seq_len=3, num_heads=2, activation="identity")
+    stack = AttentionStack(layer=layer, depth=4, residual=True, post_norm="rms", mlp="relu", mlp_ratio=1)
+    found = correlation_rates(stack, (16, 32, 64, 128), 4_000)
+    assert [rate.depth for rate in found] == [1, 2, 3, 4]
+    # After the first layer the gap is small: its order is not told.
+    assert all(abs(rate.order + 1.0) < 5.0 * rate.order_error < 0.5 for rate in found[1:])
+
+
+def test_what_is_all_noise_has_no_order() -> None:
+    widths, errors = np.array([8.0, 16.0, 32.0, 64.0]), np.full(4, 0.1)
+    assert np.isnan(rate_of(1, widths, np.array([0.1, -0.1, 0.05, 0.0]), errors).order)
+    assert rate_of(1, widths, -0.5 / widths, errors).order == pytest.approx(-1.0)
+
+
+def test_descriptions_say_what_a_block_is() -> None:
+    for stack in BLOCKS:
+        assert AttentionStack.from_dict(stack.to_dict()) == stack
+        assert AttentionStack.from_toml(stack.to_toml()) == stack
+    assert len({stack.key for stack in BLOCKS}) == len(BLOCKS)
+    assert "residual mlp=gelu mlp_ratio=2 mlp_std=1.3 (conjecture)" in PRE.describe()
+    matrices = {node.weight: None for node in PRE.expand().program.lines() if hasattr(node, "weight")}
+    assert PRE.weight_entries == sum(np.prod(weight.shape(5)) for weight in matrices)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mlp": "tanh"},
+        {"mlp_ratio": 2},
+        {"mlp_std": 2.0},
+        {"mlp": "relu", "mlp_ratio": 0},
+        {"mlp": "relu", "mlp_std": 0},
+    ],
+)
+def test_what_is_no_block_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"^mlp"):
+        AttentionStack(layer=_LAYER, depth=2, **fields)
+
+
+def test_what_has_no_positions_to_compare_is_refused() -> None:
+    alone = AttentionStack(layer=_LAYER.replace(seq_len=1), depth=2)
+    for call in (
+        lambda: positions_by_depth(alone),
+        lambda: correlation_gap(alone, 100),
+        lambda: correlation_rates(alone, (8, 16, 32, 64), 100),
+    ):
+        with pytest.raises(InputError, match=r"layer\.seq_len=1: has no two positions"):
+            call()
+    with pytest.raises(InputError, match="widths"):
+        correlation_rates(PRE, (8, 16), 100)
+    with pytest.raises(InputError, match="size"):
+        positions_by_depth(PRE, 1)
