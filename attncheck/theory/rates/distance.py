@@ -194,6 +194,8 @@ def of_other_weights(output: OtherWeights, metric: str, size: int | None, seed: 
     if metric == "kl":
         gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, None, seed, False)
         found = gap.divergence(gaussian.divergence_beyond)
+        if math.isnan(found[0]):
+            refuse("size", gap.draws, "is too few: the density is known nowhere", "pass a larger size")
         return Distance(metric, *found, *first.square(), width, gap.draws)
     return Distance(metric, *gap.distance(metric), *first.distance(metric), width, gap.draws)
 

@@ -1,7 +1,7 @@
 """Fourth moments of a layer of one position with weights of any laws: exact at every width, by recursion.
 
 With one position softmax is 1, and an output is W^O W^V W^1 h. Of an image z = M u/√m of a vector u by a matrix of
-entries with the fourth cumulant κ, two numbers S = E(|u|²/m)² and T = E mean u⁴ make those of z, of length m':
+entries with the fourth cumulant κ, two numbers S = E(‖u‖²/m)² and T = E mean u⁴ make those of z, of length m':
 
     T' = 3 S + κ T/m,    S' = S + (T' - S)/m'.
 
@@ -96,7 +96,7 @@ def _fourth(weights: str | Mapping[str, str] | WeightLaws) -> dict[str, float]:
 
 
 def _image(second: float, fourth: float, cumulant: float, columns: float, rows: float) -> tuple[float, float]:
-    """Return E(|z|²/m')² and E mean z⁴; numbers of columns and rows are given by their inverses."""
+    """Return E(‖z‖²/m')² and E mean z⁴; numbers of columns and rows are given by their inverses."""
     moment = 3.0 * second + cumulant * fourth * columns
     return second + (moment - second) * rows, moment
 

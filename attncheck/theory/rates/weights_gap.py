@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.gap import standard_error
-from attncheck.theory.rates.inversion import SPACING, CharacteristicGap
+from attncheck.theory.rates.inversion import SPACING, CharacteristicGap, frequencies
 
 FloatArray = NDArray[np.float64]
 
@@ -85,8 +85,9 @@ class WeightsGap(CharacteristicGap):
     def _known(self, density: FloatArray, base: FloatArray) -> float:
         """Return within how many standard deviations the density is known everywhere."""
         noise, out = density.std(axis=0, ddof=1) / np.sqrt(len(density)), np.abs(self.points) / self.std
-        # What a sharp end of the frequencies leaves, sin(τt)/(πt) times what is cut off.
-        ripple = self.cut / (np.pi * self.std * np.maximum(out, SPACING))
+        # What a sharp end T of the frequencies leaves: at most min(1/|t|, T)/π times what is cut off.
+        highest = self.std * frequencies(self.std)[np.any(self.difference != 0, axis=0)].max(initial=0.0)
+        ripple = self.cut / (np.pi * self.std) * np.minimum(1.0 / np.maximum(out, SPACING), highest)
         unknown = ~(noise + ripple < _KNOWN * base)
         return float(out[unknown].min()) - 0.5 * SPACING if unknown.any() else float(out.max())
 
