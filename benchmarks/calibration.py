@@ -250,7 +250,7 @@ def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
     for each in found.values():
         check, count, *rates, _, least = row(each)
         mean, error = each.bias
-        rows.append((check, count, *rates, f"{mean:+.3f} ± {error:.3f}", least))
+        rows.append((check, count, *rates, f"{mean:+.3f} ± {error:.3f}" if each.signed else "one-sided", least))
     return [table(header, rows), smallest(found.values())]
 
 
@@ -288,7 +288,8 @@ def report(scale: Scale, hands: Hands | None = None) -> str:
         table(columns, large),
         "## Pools",
         f"{scale.main:,} pools of each check, of one small sample on each of the first {len(MAIN)} layers. The bias is "
-        "the mean of the scores, signed by whether the effect is larger than the null expects.",
+        "the mean of the scores, signed by whether the effect is larger than the null expects; counts, and effects "
+        "that are large or not, have none.",
         *pooled_rows,
         "## Programs",
         program_setting(scale),

@@ -14,7 +14,7 @@ from attncheck.calibration.layers import small_outcomes
 from attncheck.checks.check import Check
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pools import Pool
-from attncheck.evidence.summaries import Summary
+from attncheck.evidence.summaries import Score, Summary
 from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
@@ -29,9 +29,12 @@ class PoolCalibration(Calibration):
     scores : ndarray, shape (replications,)
         The normal number whose chance, on both sides, is the p-value; positive where the effect is larger than the null
         expects.
+    signed : bool
+        Whether effects lie on both sides of what the null expects, so that scores have the mean 0.
     """
 
     scores: FloatArray
+    signed: bool
 
     @property
     def bias(self) -> tuple[float, float]:
@@ -71,11 +74,13 @@ def calibrate_pools(
 
 def _of_check(name: str, by_layer: dict[str, list[Summary | None]]) -> PoolCalibration:
     found: list[Outcome] = []
+    signed = True
     for together in zip(*by_layer.values(), strict=True):
         kept = {key: one for key, one in zip(by_layer, together, strict=True) if one is not None}
         if kept:
             found.append(Pool(kept).outcome())
+            signed = all(isinstance(one, Score) and not one.one_sided for one in kept.values())
     p_values = np.array([outcome.p_value for outcome in found])
     larger = np.array([outcome.effect >= outcome.null_effect for outcome in found])
     scores = np.where(larger, -1.0, 1.0) * special.ndtri(np.clip(p_values, 1e-300, 1.0) / 2.0)
-    return PoolCalibration(name, False, p_values, scores)
+    return PoolCalibration(name, False, p_values, scores, signed)
