@@ -1,0 +1,114 @@
+"""Norms and blocks of torch itself: what its modules draw is the declared law, before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import attncheck as ac
+from attncheck.simulators.collapsed import draw_stream
+
+pytest.importorskip("torch")
+
+import torch
+
+FloatArray = NDArray[np.float64]
+
+LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, activation="identity", query_std=1.5)
+NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
+
+
+def attention_behind(norm: str, eps: float = 1e-5) -> Any:
+    """Return a simulator that is handed inputs, and normalises them by torch's module."""
+
+    def subject(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
+        n, heads = layer.width, layer.num_heads
+        module = NORMS[norm](n, elementwise_affine=False, eps=eps, dtype=torch.float64)
+        x = module(torch.tensor(inputs))[:, None]
+        shapes = {"query_std": n, "key_std": n, "value_std": n, "output_std": 2}
+        q, k, v, o = (
+            torch.tensor(getattr(layer, name) * n**-0.5 * rng.standard_normal((len(inputs), heads, n, size)))
+            for name, size in shapes.items()
+        )
+        mixed = torch.nn.functional.scaled_dot_product_attention(x @ q, x @ k, x @ v)
+        return {"outputs": (mixed @ o).sum(dim=1).numpy() * heads**-0.5}
+
+    return subject
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_norms_of_torch_are_the_declared_ones(norm: Any) -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm=norm)
+    assert ac.check(attention_behind(norm), layer, profile="smoke", seed=0).verdict == "consistent"
+    other = "rms" if norm == "layer" else "layer"
+    assert ac.check(attention_behind(other), layer, profile="smoke", seed=0).verdict == "violated"
+
+
+def test_an_epsilon_that_is_too_large_shows() -> None:
+    layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm="layer")
+    assert ac.check(attention_behind("layer", eps=0.1), layer, profile="smoke", seed=0).verdict == "violated"
+
+
+def encoder(stack: ac.AttentionStack, first: bool) -> list[Any]:
+    """Return torch's blocks of the sizes of a stack, without biases."""
+    blocks = [
+        torch.nn.TransformerEncoderLayer(
+            stack.width,
+            stack.num_heads,
+            stack.mlp_ratio * stack.width,
+            dropout=0.0,
+            activation=stack.mlp or "relu",
+            norm_first=first,
+            batch_first=True,
+            bias=False,
+            dtype=torch.float64,
+        )
+        for _ in range(stack.depth)
+    ]
+    return [block.eval() for block in blocks]
+
+
+def redraw(block: Any, stack: ac.AttentionStack, rng: np.random.Generator) -> None:
+    """Draw the weights of a block anew, by the law of a stack."""
+    layer = stack.layer
+    packed = np.repeat([layer.query_std, layer.key_std, layer.value_std], stack.width)[:, None]
+    weights: list[tuple[Any, Any]] = [
+        (block.self_attn.in_proj_weight, packed),
+        (block.self_attn.out_proj.weight, layer.output_std),
+        (block.linear1.weight, stack.mlp_std),
+        (block.linear2.weight, stack.mlp_std),
+    ]
+    for weight, std in weights:
+        weight.copy_(torch.tensor(std * weight.shape[1] ** -0.5 * rng.standard_normal(tuple(weight.shape))))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_blocks_of_torch_have_the_law_of_the_stack(first: bool) -> None:
+    before = ac.AttentionStack(layer=LAYER.replace(norm="layer"), depth=2, residual=True, mlp="gelu", mlp_ratio=2)
+    after = ac.AttentionStack(layer=LAYER, depth=2, residual=True, post_norm="layer", mlp="gelu", mlp_ratio=2)
+    stack, other = (before, after) if first else (after, before)
+    size, rng = 1_500, np.random.default_rng(0)
+    streams = draw_stream(LAYER, size, rng)
+    outputs, blocks = [], encoder(stack, first)
+    with torch.no_grad():
+        for stream in streams:
+            z = torch.tensor(stream)[None]
+            for block in blocks:
+                redraw(block, stack, rng)
+                z = block(z)
+            outputs.append(z[0].numpy())
+    y = np.stack(outputs)
+
+    def numbers(made: FloatArray) -> FloatArray:
+        squares = (made[:, 0] * made[:, 1]).sum(axis=-1)
+        return np.stack([made[:, -1, 0], made[:, 0, 0] * made[:, -1, 0], squares, (made[:, :, 0] ** 2).sum(axis=1)])
+
+    drawn, wrong = (ac.simulate(each, 20_000, seed, coordinates=8).outputs for seed, each in enumerate((stack, other)))
+    pairs = zip(numbers(y), numbers(drawn), strict=True)
+    assert min(float(stats.ks_2samp(one, two, method="asymp").pvalue) for one, two in pairs) > 1e-7
+    pairs = zip(numbers(y), numbers(wrong), strict=True)
+    assert min(float(stats.ks_2samp(one, two, method="asymp").pvalue) for one, two in pairs) < 1e-12
