@@ -120,6 +120,7 @@ def test_moments_refuse_what_they_do_not_know() -> None:
     for layer, field in [
         (ONE.replace(seq_len=2), "seq_len"),
         (ONE.replace(activation="relu"), "activation"),
+        (ONE.replace(norm="rms"), "norm"),
         (ONE.replace(attention_map="sigmoid"), "attention_map"),
         (ONE.replace(num_heads=2, num_kv_heads=1), "num_kv_heads"),
     ]:

@@ -19,7 +19,7 @@ _DRAWS = 20_000
 _QUANTILE = 4.9
 
 
-@pytest.mark.parametrize("layer", [LINEAR, RELU], ids=lambda layer: layer.describe())
+@pytest.mark.parametrize("layer", [LINEAR, RELU, LINEAR.replace(norm="layer")], ids=lambda layer: layer.describe())
 def test_every_draw_is_the_theorems_times_a_factor(layer: ac.AttentionLayer) -> None:
     own, other = (draw_direct(each, 50, 2, np.random.default_rng(3)) for each in (layer, restored(layer)))
     assert layer.score_factor == layer.head_width**-0.5

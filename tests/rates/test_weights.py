@@ -159,6 +159,7 @@ def test_bad_arguments_are_named() -> None:
         (layer, {"weights": "uniform", "of": "scores"}, "of"),
         (layer, {"weights": "uniform", "width": 4}, "width"),
         (layer.replace(head_dim=2), {"weights": "uniform"}, "head_dim"),
+        (layer.replace(norm="rms"), {"weights": "uniform"}, "norm"),
         (layer.replace(num_kv_heads=1), {"weights": "uniform"}, "num_kv_heads"),
         (layer.replace(attention_map="relu"), {"weights": "uniform"}, "attention_map"),
     ]:

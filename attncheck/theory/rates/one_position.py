@@ -103,7 +103,7 @@ def _image(second: float, fourth: float, cumulant: float, columns: float, rows: 
 
 def _check(layer: AttentionLayer) -> AttentionLayer:
     wanted: dict[str, Any] = {"seq_len": 1, "attention_map": "softmax", "activation": "identity", "position_std": 0.0}
-    wanted |= {"tied_query_key": False, "rotary_base": None}
+    wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None}
     for field, value in wanted.items():
         if getattr(layer, field) != value:
             refuse(field, getattr(layer, field), "makes moments that are not known exactly", f"pass {field}={value!r}")
