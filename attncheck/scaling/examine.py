@@ -19,7 +19,7 @@ from attncheck.evidence.pictures import rate
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.scaling.exponents import TERMS, Exponents, exponents, seeds_needed
 from attncheck.scaling.orders import NEXT, Shares, shares
-from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, Place, Prediction
+from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, Place, Prediction, check_all_fit
 from attncheck.scaling.result import Row, Widths
 from attncheck.scaling.taps import Model, Models, Tap
 
@@ -93,6 +93,7 @@ def examine(
     steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
     sample = _Sample(models, widths, seeds, steps, check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+    check_all_fit(expected, (each.place for each in sample.measured))
     predicted = {each: expected(each.place, each.moment) for each in sample.measured}
     planned = {each.name: each for each, prediction in predicted.items() if prediction is not None}
     if not planned:

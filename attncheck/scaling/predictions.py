@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -131,21 +132,42 @@ def expectation(expect: Any) -> Expectation:
         return PREDICTIONS[expect]
     if not isinstance(expect, Mapping) or not expect or not all(isinstance(key, str) for key in expect):
         refuse("expect", expect, "is no prediction", _REMEDY)
-    table = {pattern: _entry(pattern, value) for pattern, value in expect.items()}
+    return _Table({pattern: _entry(pattern, value) for pattern, value in expect.items()})
 
-    def expected(place: Place, moment: str) -> Prediction | None:
-        fitting = (entry for pattern, entry in table.items() if _fits(pattern, place))
-        return next(fitting, _nothing)(place, moment)
 
-    return expected
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """What is expected by name, pattern or kind: the first line that fits counts."""
+
+    entries: Mapping[str, Expectation]
+
+    def __call__(self, place: Place, moment: str) -> Prediction | None:
+        fitting = (entry for pattern, entry in self.entries.items() if _fits(pattern, place))
+        found = next(fitting, None)
+        return None if found is None else found(place, moment)
+
+
+def check_all_fit(expected: Expectation, places: Iterable[Place]) -> None:
+    """Refuse a table with a line that is of no tap: a name that is mistyped predicts nothing.
+
+    Raises
+    ------
+    InputError
+        With the first such line, and taps that there are.
+    """
+    if not isinstance(expected, _Table):
+        return
+    known = list(dict.fromkeys(places))
+    for pattern in expected.entries:
+        # What a line of kinds is of depends on the model: a table may serve several.
+        if pattern not in KINDS and not any(_fits(pattern, place) for place in known):
+            names = [place.name for place in known]
+            close = get_close_matches(pattern.strip("*."), names, n=3, cutoff=0.4) or names[:3]
+            refuse("expect", pattern, "is the name of no tap", f"name one that there is, such as {', '.join(close)}")
 
 
 def _fits(pattern: str, place: Place) -> bool:
     return pattern == place.kind if pattern in KINDS else fnmatchcase(place.name, pattern)
-
-
-def _nothing(place: Place, moment: str) -> None:
-    return None
 
 
 def _entry(pattern: str, value: Any) -> Expectation:

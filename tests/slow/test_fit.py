@@ -37,7 +37,9 @@ SIZE, FEW = 2_500, 1_000
 FloatArray = NDArray[np.float64]
 
 
-ROOT = seed_sequence(1, "tests", role="fit")
+def root() -> np.random.SeedSequence:
+    """Return the stream of a fit, the same whatever was fitted before: a sequence knows how often it was spawned."""
+    return seed_sequence(1, "tests", role="fit")
 
 
 def samples(
@@ -51,7 +53,7 @@ def samples(
 
 @functools.cache
 def causes(name: str, exposure: str) -> tuple[str, ...]:
-    return tuple(words(fitted(samples(FAULTS[name].subject, exposure), ROOT)[0]))
+    return tuple(words(fitted(samples(FAULTS[name].subject, exposure), root())[0]))
 
 
 def words(fits: Sequence[Cause]) -> list[str]:
@@ -63,7 +65,7 @@ def test_rotary_positions_are_named(mistake: Fault) -> None:
     """Also where the layer declares none."""
     declared = {} if mistake.name == "undeclared_rotary" else {"rotary_base": 10_000.0}
     layers = [layer.replace(input_correlation=0.5, head_dim=layer.width, **declared) for layer in LAYERS]
-    assert words(fitted(samples(mistake.subject, "scores", layers), ROOT)[0])[0] == mistake.what
+    assert words(fitted(samples(mistake.subject, "scores", layers), root())[0])[0] == mistake.what
 
 
 @pytest.mark.parametrize(
@@ -91,14 +93,15 @@ def test_a_scale_is_named_by_its_number_and_its_matrix(name: str, exposure: str,
     first = causes(name, exposure)[0]
     assert said.rstrip("1") in first
     if said.endswith("1"):
-        assert float(first.partition(": ")[2].split()[0]) == pytest.approx(1.1, rel=0.015)
+        # Over eight streams of candidates the factor of W_O has a standard deviation of 0.009, that of W_K of 0.001.
+        assert float(first.partition(": ")[2].split()[0]) == pytest.approx(1.1, abs=0.03)
 
 
 def test_a_missing_root_of_n_is_asked_for() -> None:
     def unscaled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> object:
         return right(change=lambda each: {"query_std": each.query_std * each.width**0.5})(layer, size, rng)
 
-    first = words(fitted(samples(unscaled, "scores"), ROOT)[0])[0]
+    first = words(fitted(samples(unscaled, "scores"), root())[0])[0]
     assert first.startswith("W_Q, W_K or the scaling of the scores: √n")
     assert first.endswith("is the division by √n missing?")
 
@@ -111,7 +114,7 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
             * np.where(np.abs(drawn["scores"][:, :1, -1]) > 0.7, 1.5, 1.0).mean(axis=-1, keepdims=True)
         }
 
-    fits, others = fitted(samples(odd, "scores"), ROOT)
+    fits, others = fitted(samples(odd, "scores"), root())
     assert not fits
     assert others
     report = check(odd, LAYERS[1], properties=["conditional", "exactness"], profile="smoke")
@@ -130,51 +133,51 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
 )
 def test_what_a_regime_was_read_as_is_said(regime: str, said: str) -> None:
     chosen = REGIMES[regime]
-    first, *_ = words(fitted(samples(FAULTS[chosen.fault].subject, "grams", [chosen.layer]), ROOT)[0])
+    first, *_ = words(fitted(samples(FAULTS[chosen.fault].subject, "grams", [chosen.layer]), root())[0])
     assert said in first or first == FAULTS[chosen.fault].what
 
 
 def test_what_does_not_show_has_no_cause() -> None:
     """Rotary positions that are left out change no law of the scores: the violated checks say what it is."""
     layer = AttentionLayer(width=16, head_dim=8, rotary_base=100.0)
-    assert fitted(samples(right(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), ROOT) == ([], [])
+    assert fitted(samples(right(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), root()) == ([], [])
 
 
 def test_a_reach_that_is_twice_the_declared_one_is_said() -> None:
     layer = AttentionLayer(width=16, position_std=0.7, position_reach=1.2)
-    fits, _ = fitted(samples(right(change=lambda _: {"position_reach": 2.4}), "grams", [layer], FEW), ROOT)
+    fits, _ = fitted(samples(right(change=lambda _: {"position_reach": 2.4}), "grams", [layer], FEW), root())
     assert words(fits)[0] == "all of it fits a layer with a position_reach twice the declared one"
 
 
 @pytest.mark.parametrize("law", ["uniform", "rademacher"])
 def test_a_law_that_is_not_declared_is_named(law: str) -> None:
-    assert words(fitted([of_law(law)], ROOT)[0])[0] == f"all of it fits weights={law!r}"
+    assert words(fitted([of_law(law)], root())[0])[0] == f"all of it fits weights={law!r}"
 
 
 def test_a_law_that_is_declared_and_not_drawn_is_named() -> None:
-    told = words(fitted([of_law("gaussian")], ROOT, WeightLaws.of("rademacher"))[0])
+    told = words(fitted([of_law("gaussian")], root(), WeightLaws.of("rademacher"))[0])
     assert "all of it fits weights='gaussian'" in told
 
 
 def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
     laws = {name: "rademacher" for name in ("query", "key", "value", "output")}
-    assert words(fitted([of_law(laws)], ROOT, handed=True)[0])[0] == "all of it fits weights='rademacher'"
+    assert words(fitted([of_law(laws)], root(), handed=True)[0])[0] == "all of it fits weights='rademacher'"
     of_inputs = "all of it fits weights='rademacher', of the inputs 'gaussian'"
-    assert words(fitted([of_law(laws)], ROOT)[0])[0] == of_inputs
+    assert words(fitted([of_law(laws)], root())[0])[0] == of_inputs
 
 
 @pytest.mark.parametrize("matrix", ["query", "key", "value", "output"])
 def test_a_bias_that_is_declared_and_not_drawn_is_named(matrix: str) -> None:
     declared = {f"{name}_bias": ("uniform", 2.0) for name in ("query", "key", "value", "output")}
     drawn = {name: law for name, law in declared.items() if name != f"{matrix}_bias"}
-    fits = fitted([of_law(drawn)], ROOT, WeightLaws.of(declared))[0]
+    fits = fitted([of_law(drawn)], root(), WeightLaws.of(declared))[0]
     assert f"all of it fits a bias of 0 for {matrix}" in words(fits)
 
 
 def test_biases_that_nobody_declared_are_named() -> None:
     drawn = {f"{name}_bias": ("uniform", 3**-0.5) for name in ("query", "key", "value", "output")}
     said = "all of it fits a bias for query, key, value and output that is not declared"
-    assert any(each.startswith(said) for each in words(fitted([of_law(drawn)], ROOT)[0]))
+    assert any(each.startswith(said) for each in words(fitted([of_law(drawn)], root())[0]))
 
 
 @pytest.mark.parametrize("biased", [(), ("query", "key", "value", "output")])
@@ -185,7 +188,7 @@ def test_weights_as_a_linear_layer_draws_them_are_named(biased: tuple[str, ...])
     drawn = laws | {f"{name}_bias": ("uniform", 3**-0.5) for name in biased}
     declared = AttentionLayer(width=4, seq_len=4, num_heads=2)
     sample = dataclasses.replace(of_law(drawn, declared.replace(**stds)), layer=declared)
-    told = words(fitted([sample], ROOT)[0])[0]
+    told = words(fitted([sample], root())[0])[0]
     said = "and a bias for query, key, value and output" if biased else "without biases"
     assert told == f"all of it fits nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
 
@@ -203,7 +206,7 @@ def test_scores_of_one_matrix_have_a_scale_of_their_own() -> None:
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         return np.asarray(layer.width**0.5 * dot_products(layer, made, rng))
 
-    first, *_ = words(fitted(samples(Literal(score=score), "grams", [layer], FEW), ROOT)[0])
+    first, *_ = words(fitted(samples(Literal(score=score), "grams", [layer], FEW), root())[0])
     assert first.startswith("W_Q or the scaling of the scores: √n")
 
 

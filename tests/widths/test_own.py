@@ -93,3 +93,13 @@ def test_a_layer_that_is_predicted_wrong_is_violated() -> None:
 def test_it_takes_no_functions() -> None:
     with pytest.raises(InputError, match=r"loss=.*: says nothing of what attncheck describes itself; leave it out"):
         ac.widths(LAYER, WIDTHS, loss=print)
+
+
+@pytest.mark.parametrize("pattern", ["score", "output", "*.scores", "heads*"])
+def test_a_line_of_a_table_that_is_of_no_tap_is_refused(pattern: str) -> None:
+    """What is mistyped would predict nothing."""
+    if pattern == "output":  # a kind: a table may serve several models
+        assert ac.widths(LAYER, WIDTHS, {"output": 0, "embedding": 0}, seeds=4).rows
+        return
+    with pytest.raises(InputError, match=r"is the name of no tap; name one that there is, such as (scores|inputs)"):
+        ac.widths(LAYER, WIDTHS, {pattern: 0, "*": 0}, seeds=4)
