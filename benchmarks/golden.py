@@ -91,8 +91,8 @@ def _stacks() -> dict[str, float]:
 def _paper() -> dict[str, float]:
     """Return what the first sampled and the first computed unit of each experiment come to at a small size."""
     found: dict[str, float] = {}
-    for name, experiment in EXPERIMENTS.items():
-        for kind, unit in _first_units(units_of(experiment)).items():
+    for name in EXPERIMENTS:
+        for kind, unit in _first_units(units_of(name)).items():
             arrays = {key: value for key, value in perform(unit, 0, 1e-4).items() if value.dtype.kind == "f"}
             sums = {key: float(np.sum(value)) for key, value in arrays.items() if key != "seconds"}
             found |= {f"paper {name}, {kind}: {key}": value for key, value in sums.items() if math.isfinite(value)}

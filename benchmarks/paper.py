@@ -24,7 +24,7 @@ from attncheck._lib.measured import installed, table
 from attncheck.paper import draw, units
 from attncheck.paper.experiments import EXPERIMENTS, Configuration
 from attncheck.paper.publish import publish
-from attncheck.paper.run import PaperRun, manifest_of, settle_all
+from attncheck.paper.run import NAMES, PaperRun, manifest_of, settle_all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Scale:
     workers: int
 
 
-FULL = Scale(names=tuple(EXPERIMENTS), share=1.0, seconds=0.5, repeats=5, workers=2)
+FULL = Scale(names=NAMES, share=1.0, seconds=0.5, repeats=5, workers=2)
 QUICK = Scale(names=("fig2",), share=1e-3, seconds=1e-3, repeats=3, workers=1)
 
 
@@ -109,6 +109,7 @@ def measure(scale: Scale, out: Path) -> tuple[list[Cost], Whole]:
         costs = [
             cost_of(name, configuration, scale)
             for name in scale.names
+            if name in EXPERIMENTS
             for configuration in EXPERIMENTS[name].configurations
             if not configuration.limit
         ]
@@ -123,7 +124,7 @@ def whole_run(scale: Scale, out: Path) -> Whole:
     data = settle_all(scale.names, out, manifest, processes(scale.workers))
     publish(scale.names, out, data, manifest)
     wall = 0.0 if before else time.perf_counter() - started
-    every = [unit for name in scale.names for unit in units.units_of(EXPERIMENTS[name])]
+    every = [unit for name in scale.names for unit in units.units_of(name)]
     sampling, computing = (
         sum(seconds_of(unit, data, manifest) for unit in every if bool(unit.trial) == sampled)
         for sampled in (True, False)

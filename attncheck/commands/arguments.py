@@ -11,7 +11,7 @@ from attncheck._lib.errors import check_whole, refuse
 
 ProfileName = Literal["smoke", "default", "thorough"]
 Beginning = Literal["numpy", "torch"]
-PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
+PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5", "tangent", "norms", "weights", "long", "boundaries"]
 #: An option that ``-o`` stands for too.
 Out = Parameter(name=["--out", "-o"])
 #: A switch that ``-v`` stands for too.

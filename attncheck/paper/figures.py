@@ -11,8 +11,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from numpy.typing import NDArray
 
 from attncheck._lib.words import number
+from attncheck.paper.charts import Chart, Charted, told
 from attncheck.paper.exact import gaussian
-from attncheck.paper.results import Figure, PanelText, Sampled
+from attncheck.paper.results import Figure, Sampled, Shown
+from attncheck.paper.statement import PanelText
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 FloatArray = NDArray[np.float64]
@@ -33,13 +35,52 @@ class Panel:
     paint: Callable[[Axes], None]
 
 
-def panels_of(figure: Figure) -> list[Panel]:
+def panels_of(figure: Shown) -> list[Panel]:
     """Return the panels in reading order: each published one is followed by what it could not show."""
+    if isinstance(figure, Charted):
+        return [_chart(chart) for chart in figure.charts]
     if figure.kind == "histogram":
         return [_score_histograms(figure), _score_difference(figure), _output_histograms(figure), _tails(figure)]
     if figure.kind == "low rank":
         return [_densities(figure), _differences(figure, scaled=False), _estimates(figure), _gaps(figure)]
     return [_densities(figure), _differences(figure, scaled=True), _estimates(figure), _divergences(figure)]
+
+
+# Charts -------------------------------------------------------------------------------------------
+
+
+def _chart(chart: Chart) -> Panel:
+    drawn = [each for each in chart.series if not each.law]
+    colors = dict(zip([each.label for each in drawn], SERIES, strict=False))
+
+    def paint(axes: Axes) -> None:
+        laws = 0
+        for each in chart.series:
+            if each.law:
+                color = INK if drawn else SERIES[laws % len(SERIES)]
+                axes.plot(each.x, each.value, color=color, linestyle=_STYLES[laws % 4], linewidth=1.4, label=each.label)
+                laws += 1
+            else:
+                place = drawn.index(each)
+                axes.errorbar(
+                    each.x, each.value, each.error, fmt=f"{_MARKERS[place % 4]}-", color=colors[each.label],
+                    markersize=5, linewidth=1.0, capsize=3, label=each.label,
+                )  # fmt: skip
+        axes.set(xscale=chart.xscale, yscale=chart.yscale, xlabel=chart.xlabel, ylabel=chart.ylabel)
+        if chart.yscale == "log":
+            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        if chart.xscale == "log":
+            places = sorted({x for each in chart.series for x in each.x})
+            axes.xaxis.set_major_locator(FixedLocator(places[:: 1 + len(places) // 6]))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axes.xaxis.set_minor_locator(NullLocator())
+        axes.grid(True, axis="y")
+        axes.legend(loc="best", fontsize=_SMALL, frameon=False, handlelength=2.4)
+
+    read = "; ".join(f"{each.label}: {told(each, 0)}, {told(each, -1)}" for each in chart.series)
+    alt = f"{chart.ylabel} against {chart.xlabel}, its first and its last value for each series. {read}."
+    return Panel(PanelText(f"Computed: {chart.title}", chart.caption, alt), paint)
 
 
 # Densities and their differences ------------------------------------------------------------------
@@ -341,6 +382,11 @@ def _power(value: float, _: object = None) -> str:
     """Return a power of ten with superscripts; empty between them."""
     exponent = np.log10(value)
     return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
+
+
+def _plain(value: float, _: object = None) -> str:
+    """Return a number of a logarithmic axis: plain digits near 1, and powers of ten elsewhere."""
+    return f"{value:g}" if 1e-3 < value < 1e4 else _power(value)
 
 
 def _powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:

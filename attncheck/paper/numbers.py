@@ -8,11 +8,24 @@ import numpy as np
 
 from attncheck._lib.measured import table
 from attncheck._lib.words import counted
-from attncheck.paper.results import Curve, Figure, PaperStatement, Point, Sampled
+from attncheck.paper.charts import Charted
+from attncheck.paper.results import Curve, Figure, Point, Sampled, Shown
+from attncheck.paper.statement import PaperStatement
+
+#: What the columns of a figure's statements are, of published figures and of those beyond them.
+_PUBLISHED = ("what the paper states", "its estimator on own draws", "computed")
+_BEYOND = ("statement", "predicted", "computed")
 
 
-def statements_of(figure: Figure) -> list[PaperStatement]:
-    """Return the statements of the paper that a figure stands for."""
+def columns_of(figure: Shown) -> tuple[str, str, str]:
+    """Return what the columns of a figure's statements are."""
+    return _BEYOND if isinstance(figure, Charted) else _PUBLISHED
+
+
+def statements_of(figure: Shown) -> list[PaperStatement]:
+    """Return the statements that a figure stands for."""
+    if isinstance(figure, Charted):
+        return figure.statements
     if figure.kind == "histogram":
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
     if figure.kind == "low rank":
@@ -20,31 +33,34 @@ def statements_of(figure: Figure) -> list[PaperStatement]:
     return [_decreasing(figure), _small(figure), _beyond(figure), _density(figure)]
 
 
-def markdown(figures: Iterable[Figure]) -> str:
+def markdown(figures: Iterable[Shown]) -> str:
     """Return all statements as a page of tables; the same figures give the same page."""
     found = list(figures)
-    header = ("what the paper states", "its estimator on own draws", "computed")
     parts = ["# The paper's experiments in numbers", made_with(found[0])]
     for figure in found:
         rows = [(each.published, each.estimated, each.computed) for each in figure.statements]
-        parts += [f"## {named(figure)}", size_of(figure), table(header, rows)]
+        parts += [f"## {named(figure)}", size_of(figure), table(columns_of(figure), rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def named(figure: Figure) -> str:
+def named(figure: Shown) -> str:
     """Return a figure's name with what it is about."""
+    if isinstance(figure, Charted):
+        return f"Beyond the paper: {figure.title}"
     return f"Fig. {figure.name.removeprefix('fig')}: {figure.title}"
 
 
-def size_of(figure: Figure) -> str:
+def size_of(figure: Shown) -> str:
     """Return how much was sampled, and whether that is what was published."""
+    if isinstance(figure, Charted):
+        return "Computed, with four standard errors where draws are integrated over; what has no error is exact."
     sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
     if figure.draws == figure.published_draws:
         return f"{sampled}, the published size."
     return f"{sampled}; published were {figure.published_draws:,}, so that this is a quick look only."
 
 
-def made_with(figure: Figure) -> str:
+def made_with(figure: Shown) -> str:
     """Return what numbers depend on."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
     return (

@@ -10,8 +10,9 @@ from pathlib import Path
 from attncheck._lib.errors import refuse
 from attncheck._lib.files import write_whole
 from attncheck.paper.figures import panels_of
-from attncheck.paper.numbers import made_with, named, size_of
-from attncheck.paper.results import Figure, PaperStatement, published
+from attncheck.paper.numbers import columns_of, made_with, named, size_of
+from attncheck.paper.results import Shown, published
+from attncheck.paper.statement import PaperStatement
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import Drawing, draw
@@ -24,7 +25,7 @@ _MARGINS = (78, 14, 50, 14)
 class ExperimentView:
     """One figure as templates see it."""
 
-    figure: Figure
+    figure: Shown
 
     @property
     def name(self) -> str:
@@ -42,8 +43,13 @@ class ExperimentView:
         return size_of(self.figure)
 
     @property
+    def columns(self) -> tuple[str, str, str]:
+        """What the columns of the statements are."""
+        return columns_of(self.figure)
+
+    @property
     def statements(self) -> Sequence[PaperStatement]:
-        """What the paper states, with numbers."""
+        """What is stated, with numbers."""
         return self.figure.statements
 
     @cached_property
@@ -79,7 +85,7 @@ class PaperView:
         return self.experiments[0].figure.scale
 
 
-def view_of(figures: Sequence[Figure]) -> PaperView:
+def view_of(figures: Sequence[Shown]) -> PaperView:
     """Return figures as templates see them."""
     return PaperView(tuple(ExperimentView(figure) for figure in figures))
 
@@ -100,7 +106,7 @@ def read_paper(folder: Path) -> PaperView:
     return view_of(figures)
 
 
-def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
+def render_paper(out: Path, figures: Sequence[Shown]) -> Path:
     """Write a page of figures alone, without the record of a run.
 
     Raises

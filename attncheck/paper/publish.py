@@ -10,7 +10,7 @@ import msgspec
 from attncheck._lib.files import write_whole
 from attncheck.paper import numbers, plates, results
 from attncheck.paper.figures import Panel, panels_of
-from attncheck.paper.results import Figure
+from attncheck.paper.results import Shown
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
 
@@ -49,20 +49,20 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> 
     return [*written, page, render_paper(out / PAGE, figures)]
 
 
-def finished(name: str, data: Path, manifest: PaperRun) -> Figure:
+def finished(name: str, data: Path, manifest: PaperRun) -> Shown:
     """Return a figure with its statements and the words of its panels."""
     figure = results.gather(name, data, manifest)
     panels = [panel.text for panel in panels_of(figure)]
     return msgspec.structs.replace(figure, statements=numbers.statements_of(figure), panels=panels)
 
 
-def belongs(figure: Figure, manifest: PaperRun) -> bool:
+def belongs(figure: Shown, manifest: PaperRun) -> bool:
     """Say whether a figure is of a run."""
     theirs = (figure.seed, figure.scale, figure.versions)
     return theirs == (manifest.seed, manifest.scale, manifest.versions)
 
 
-def _figure(figure: Figure, out: Path) -> list[Path]:
+def _figure(figure: Shown, out: Path) -> list[Path]:
     panels: list[Panel] = panels_of(figure)
     title, stem = figure.title[0].upper() + figure.title[1:], out / figure.name
     return [

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.version import __version__
 from attncheck.paper import units
+from attncheck.paper.charts import SCHEMA, Charted, Measure, charted
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, Configuration, Exact, Experiment
-from attncheck.paper.run import PaperRun
+from attncheck.paper.further import FURTHER
+from attncheck.paper.run import NAMES, PaperRun
+from attncheck.paper.statement import PanelText, PaperStatement
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
 
@@ -24,8 +27,6 @@ FloatArray = NDArray[np.float64]
 
 # Between the quartiles of a normal law of variance 1.
 _QUARTILES = 1.349
-#: Changes when a reader of the files has to change.
-SCHEMA = 1
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -87,23 +88,7 @@ class Limit(msgspec.Struct, frozen=True):
     excess_kurtosis: float
 
 
-class PaperStatement(msgspec.Struct, frozen=True):
-    """A statement of the paper, what its estimator says here, and what is computed."""
-
-    published: str
-    estimated: str
-    computed: str
-
-
-class PanelText(msgspec.Struct, frozen=True):
-    """What a panel is and says, for those who do not see it."""
-
-    title: str
-    caption: str
-    alt: str
-
-
-class Figure(msgspec.Struct, frozen=True):
+class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
     """All that a figure shows, and what it was made with."""
 
     schema: int
@@ -152,8 +137,12 @@ class Figure(msgspec.Struct, frozen=True):
         return np.array(self.sampled_as(label).kl)
 
 
-def gather(name: str, data: Path, manifest: PaperRun) -> Figure:
-    """Return what a figure shows, without its statements and panels.
+#: A published figure, or one of what is computed beyond them.
+Shown = Figure | Charted
+
+
+def gather(name: str, data: Path, manifest: PaperRun) -> Shown:
+    """Return what a figure shows, without its panels, and of published ones without statements.
 
     Parameters
     ----------
@@ -168,8 +157,28 @@ def gather(name: str, data: Path, manifest: PaperRun) -> Figure:
     InputError
         If a unit is missing or damaged.
     """
+    found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(name)}
+    return _charted(name, found, manifest) if name in FURTHER else _repeated(name, found, manifest)
+
+
+def _charted(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Charted:
+    further = FURTHER[name]
+    series = {unit.subject: arrays for unit, arrays in found.items() if isinstance(unit.subject, Measure)}
+    charts = [charted(plan, series) for plan in further.plans]
+    return Charted(
+        schema=SCHEMA,
+        name=name,
+        title=further.title,
+        seed=manifest.seed,
+        scale=manifest.scale,
+        versions=manifest.versions,
+        charts=charts,
+        statements=further.read(charts),
+    )
+
+
+def _repeated(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
     experiment = EXPERIMENTS[name]
-    found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(experiment)}
     return Figure(
         schema=SCHEMA,
         name=name,
@@ -263,8 +272,14 @@ def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
 # Files --------------------------------------------------------------------------------------------
 
 
-def arrays_of(figure: Figure) -> dict[str, NDArray[Any]]:
+def arrays_of(figure: Shown) -> dict[str, NDArray[Any]]:
     """Return the curves of a figure as named arrays, for NumPy's users; errors that no draws tell are infinite."""
+    if isinstance(figure, Charted):
+        return {
+            f"{chart.title}: {each.label}": np.array([each.x, each.value, each.error])
+            for chart in figure.charts
+            for each in chart.series
+        }
     arrays: dict[str, NDArray[Any]] = {"t": np.array(figure.grid), "edges": np.array(figure.edges)}
     arrays |= {f"limit density: {each.label}": np.array(each.density) for each in figure.limits}
     for law in figure.sampled:
@@ -282,12 +297,12 @@ def arrays_of(figure: Figure) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def encode(figure: Figure) -> bytes:
+def encode(figure: Shown) -> bytes:
     """Return a figure as JSON; the same figure gives the same bytes."""
     return msgspec.json.encode(figure, order="deterministic") + b"\n"
 
 
-def read_figure(path: Path) -> Figure:
+def read_figure(path: Path) -> Shown:
     """Read what `encode` made.
 
     Raises
@@ -297,17 +312,17 @@ def read_figure(path: Path) -> Figure:
     """
     remedy = "pass a folder that attncheck paper wrote"
     try:
-        figure = msgspec.json.decode(path.read_bytes(), type=Figure)
+        figure: Shown = msgspec.json.decode(path.read_bytes(), type=Shown)
     except OSError as error:
         raise InputError(f"paper={path}: cannot be read ({error.strerror or error}); {remedy}") from None
     except msgspec.DecodeError as error:
         raise InputError(f"paper={path}: is not a figure ({error}); {remedy}") from None
-    if figure.schema != SCHEMA or figure.name not in EXPERIMENTS:
+    if figure.schema != SCHEMA or figure.name not in NAMES:
         raise InputError(f"paper={path}: is of another version; {remedy} of attncheck {__version__}")
     return figure
 
 
-def published(folder: Path) -> list[Figure]:
+def published(folder: Path) -> list[Shown]:
     """Return the figures in a folder, in the paper's order.
 
     Raises
@@ -315,5 +330,5 @@ def published(folder: Path) -> list[Figure]:
     InputError
         If one of them cannot be read.
     """
-    paths = [folder / f"{name}.json" for name in EXPERIMENTS]
+    paths = [folder / f"{name}.json" for name in NAMES]
     return [read_figure(path) for path in paths if path.exists()]

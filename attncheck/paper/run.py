@@ -13,12 +13,15 @@ from attncheck._lib.executors import Crew, Hands, Lost, here
 from attncheck._lib.files import write_whole
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
+from attncheck.paper.further import FURTHER
 from attncheck.paper.units import Task
 from attncheck.records.manifest import installed_versions
 
 #: Versions that digits and bytes rest on.
 _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
+#: All figures: those that were published, and those of what is computed beyond them.
+NAMES = (*EXPERIMENTS, *FURTHER)
 #: Here every experiment has the fewest draws that a trial may have: a smaller share takes as long.
 LEAST_SCALE = 1e-3
 
@@ -33,17 +36,17 @@ class PaperRun(msgspec.Struct, frozen=True):
 
 
 def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the experiments that are wanted, in the paper's order.
+    """Return the figures that are wanted: the paper's in its order, then those beyond it.
 
     Examples
     --------
     >>> names_of("all"), names_of(["fig3", "fig1"])
-    (('fig1', 'fig2', 'fig3', 'fig5'), ('fig1', 'fig3'))
+    (('fig1', 'fig2', 'fig3', 'fig5', 'tangent', 'norms', 'weights', 'long', 'boundaries'), ('fig1', 'fig3'))
     """
     chosen = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in chosen:
-        check_choice("figure", name, (*EXPERIMENTS, "all"))
-    return tuple(name for name in EXPERIMENTS if "all" in chosen or name in chosen)
+        check_choice("figure", name, (*NAMES, "all"))
+    return tuple(name for name in NAMES if "all" in chosen or name in chosen)
 
 
 def manifest_of(seed: int, scale: float) -> PaperRun:
@@ -92,7 +95,7 @@ def settle_all(
         If the folder cannot be written or holds another run.
     """
     data = _claimed(Path(out), manifest)
-    wanted = [unit for name in names for unit in units.units_of(EXPERIMENTS[name])]
+    wanted = [unit for name in names for unit in units.units_of(name)]
     left = sorted(units.pending(wanted, data, manifest.seed, manifest.scale), key=lambda unit: -unit.cost)
     done = len(wanted) - len(left)
     told(done, len(wanted), "kept from before" if done else "starting")

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import math
 import time
 import zipfile
 import zlib
@@ -21,6 +22,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest, given_fields, seed_sequence
 from attncheck.paper import draw, exact, kde
+from attncheck.paper.charts import Measure
 from attncheck.paper.experiments import (
     BIN_END,
     BINS,
@@ -29,14 +31,14 @@ from attncheck.paper.experiments import (
     GRID_POINTS,
     Configuration,
     Exact,
-    Experiment,
 )
+from attncheck.paper.further import FURTHER
 
 Arrays = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 
 #: Changes when the same unit would hold other numbers.
-FORMAT = 2
+FORMAT = 3
 
 
 def grid() -> FloatArray:
@@ -49,6 +51,10 @@ def edges() -> FloatArray:
     return np.linspace(-BIN_END, BIN_END, BINS + 1)
 
 
+#: What a unit samples, or computes.
+Subject = Configuration | Exact | Measure
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """One trial of a configuration, or one thing that is computed.
@@ -56,13 +62,13 @@ class Task:
     Attributes
     ----------
     experiment : str
-    subject : Configuration or Exact
+    subject : Configuration, Exact or Measure
     trial : int
         From 1; 0 where something is computed.
     """
 
     experiment: str
-    subject: Configuration | Exact
+    subject: Subject
     trial: int = 0
 
     def key(self, scale: float) -> dict[str, Any]:
@@ -83,6 +89,8 @@ class Task:
     @property
     def cost(self) -> float:
         """About how long it takes, in normals of a trial: the longest come first."""
+        if isinstance(self.subject, Measure):
+            return math.inf
         layer = self.subject.layer
         if isinstance(self.subject, Exact):
             return 1e12 * layer.width * layer.num_heads
@@ -90,12 +98,17 @@ class Task:
         return EXPERIMENTS[self.experiment].draws * (inputs + 8.0 * layer.num_heads * layer.seq_len)
 
 
-def _key_of(subject: Configuration | Exact) -> dict[str, Any]:
+def _key_of(subject: Subject) -> dict[str, Any]:
+    if isinstance(subject, Measure):
+        return subject.key
     return {**given_fields(subject), "layer": subject.layer.key}
 
 
-def units_of(experiment: Experiment) -> list[Task]:
-    """Return the units of an experiment."""
+def units_of(name: str) -> list[Task]:
+    """Return the units of a figure."""
+    if name in FURTHER:
+        return [Task(name, each) for each in FURTHER[name].measures]
+    experiment = EXPERIMENTS[name]
     sampled = [
         Task(experiment.name, configuration, trial)
         for configuration in experiment.configurations
@@ -117,7 +130,9 @@ def perform(unit: Task, seed: int, scale: float) -> Arrays:
         Share of the published draws.
     """
     started = time.process_time()
-    if isinstance(unit.subject, Exact):
+    if isinstance(unit.subject, Measure):
+        arrays = unit.subject(seed, scale)
+    elif isinstance(unit.subject, Exact):
         arrays = exact.compute(unit.subject, grid(), seed, scale)
     else:
         arrays = _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck.paper import exact, units
-from attncheck.paper.experiments import EXPERIMENTS, Exact, Experiment
+from attncheck.paper.charts import Measure
+from attncheck.paper.experiments import EXPERIMENTS, Exact
 from attncheck.paper.run import PaperRun, manifest_of, settle_all
 from attncheck.paper.units import Task
 
@@ -18,7 +19,7 @@ FloatArray = NDArray[np.float64]
 
 #: 200 draws a trial.
 TINY = 1e-3
-NAMES = tuple(EXPERIMENTS)
+PUBLISHED = tuple(EXPERIMENTS)
 
 
 def cheap(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
@@ -43,9 +44,10 @@ def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave three trials of what costs least, for processes that a fixture does not reach."""
     whole = units.units_of
 
-    def few(experiment: Experiment) -> list[Task]:
-        sampled = [unit for unit in whole(experiment) if 0 < unit.trial <= 3]
-        return [unit for unit in sampled if unit.subject.layer.width * unit.subject.layer.num_heads < 1000]
+    def few(name: str) -> list[Task]:
+        sampled = [unit for unit in whole(name) if 0 < unit.trial <= 3]
+        layers = {unit: unit.subject.layer for unit in sampled if not isinstance(unit.subject, Measure)}
+        return [unit for unit, layer in layers.items() if layer.width * layer.num_heads < 1000]
 
     monkeypatch.setattr(units, "units_of", few)
 
@@ -57,5 +59,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PaperRun
     manifest = manifest_of(3, TINY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "compute", cheap)
-        data = settle_all(NAMES, out, manifest)
+        data = settle_all(PUBLISHED, out, manifest)
     return out, data, manifest

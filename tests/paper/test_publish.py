@@ -27,7 +27,7 @@ from attncheck.records.schema import Manifest as RunManifest
 from attncheck.records.writer import Writer
 from attncheck.report import render_report
 
-from .conftest import NAMES
+from .conftest import PUBLISHED
 
 Tiny = tuple[Path, Path, PaperRun]
 
@@ -35,13 +35,13 @@ Tiny = tuple[Path, Path, PaperRun]
 @pytest.fixture(scope="module")
 def written(tiny: Tiny) -> Path:
     out, data, manifest = tiny
-    publish(NAMES, out, data, manifest)
+    publish(PUBLISHED, out, data, manifest)
     return out
 
 
 @pytest.fixture(scope="module")
 def figures(written: Path) -> list[Figure]:
-    return published(written)
+    return [figure for figure in published(written) if isinstance(figure, Figure)]
 
 
 class Pictures(HTMLParser):
@@ -64,14 +64,14 @@ class Pictures(HTMLParser):
 
 
 def test_every_file_is_written(written: Path) -> None:
-    expected = {f"{name}.{kind}" for name in NAMES for kind in ("npz", "json", "svg", "pdf", "png")}
+    expected = {f"{name}.{kind}" for name in PUBLISHED for kind in ("npz", "json", "svg", "pdf", "png")}
     assert {path.name for path in written.iterdir() if path.is_file()} == {*expected, "numbers.md", "paper.html"}
 
 
 def test_figures_survive_their_file(figures: list[Figure], tiny: Tiny) -> None:
     _, data, manifest = tiny
-    assert [figure.name for figure in figures] == list(NAMES)
-    assert figures == [finished(name, data, manifest) for name in NAMES]
+    assert [figure.name for figure in figures] == list(PUBLISHED)
+    assert figures == [finished(name, data, manifest) for name in PUBLISHED]
 
 
 def test_every_panel_is_told_in_words_and_numbers(figures: list[Figure]) -> None:
@@ -119,7 +119,7 @@ def test_errors_that_no_draws_tell_are_infinite(figures: list[Figure], tmp_path:
 
 
 def test_drawings_hold_no_date_and_no_path(written: Path) -> None:
-    for name in NAMES:
+    for name in PUBLISHED:
         svg, pdf = ((written / f"{name}.{kind}").read_bytes() for kind in ("svg", "pdf"))
         assert b"<dc:date>" not in svg
         assert b"CreationDate" not in pdf
@@ -128,7 +128,7 @@ def test_drawings_hold_no_date_and_no_path(written: Path) -> None:
 
 
 def test_pictures_of_dots_show_what_the_drawings_do(written: Path) -> None:
-    for name in NAMES:
+    for name in PUBLISHED:
         dots = matplotlib.image.imread(written / f"{name}.png")
         assert dots.shape[:2] == (1350, 1950)
         inked = (dots[..., :3] < 0.9).any(axis=-1)
@@ -142,6 +142,7 @@ def test_fewer_draws_make_wider_bars(tiny: Tiny, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Experiment, "draws_at", lambda experiment, scale: draws)
     _, data, manifest = tiny
     figure = gather("fig2", data, manifest)
+    assert isinstance(figure, Figure)
     assert np.diff(figure.edges) == pytest.approx(width)
     units = [np.sum(law.counts) for law in figure.sampled]
     assert all(count > 0 for count in units)
@@ -156,7 +157,7 @@ def test_the_page_needs_nothing_else(written: Path) -> None:
     assert len(page.pictures) == 16
     assert all(picture["alt"] and len(picture["alt"]) > 80 for picture in page.pictures)
     assert "quick look at 0.1% of the published draws" in html
-    for name in NAMES:
+    for name in PUBLISHED:
         assert f'id="{name}"' in html
     drawn = base64.b64decode(str(page.pictures[0]["src"]).partition(",")[2]).decode()
     assert "prefers-color-scheme:dark" in drawn
@@ -185,7 +186,7 @@ def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, writ
         if path.stem not in ("fig1", "fig3"):
             shutil.copy(path, tmp_path)
     publish(["fig1"], tmp_path, data, manifest)
-    assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == len(NAMES)
+    assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == len(PUBLISHED)
     paths = [path for path in written.iterdir() if path.is_file()]
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in paths}
     for path in paths:

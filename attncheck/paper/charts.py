@@ -1,0 +1,182 @@
+"""Charts: what is computed along an axis, declared as data, and the figure that a set of them makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.paper.statement import PanelText, PaperStatement
+
+FloatArray = NDArray[np.float64]
+Arrays = dict[str, NDArray[Any]]
+Value = str | int | float | None
+Scale = Literal["linear", "log"]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Values along an axis, with the half-widths of their errors; ``law`` says that it is the limit, or a formula."""
+
+    label: str
+    law: bool
+    x: list[float]
+    value: list[float]
+    error: list[float]
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One pair of axes with its series, and what it is and says."""
+
+    title: str
+    caption: str
+    xlabel: str
+    ylabel: str
+    xscale: Scale
+    yscale: Scale
+    series: list[Series]
+
+
+#: Changes when a reader of the files has to change.
+SCHEMA = 2
+
+
+class Charted(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"):
+    """All that a figure of charts shows, and what it was made with."""
+
+    schema: int
+    name: str
+    title: str
+    seed: int
+    scale: float
+    versions: dict[str, str]
+    charts: list[Chart]
+    statements: list[PaperStatement] = []
+    panels: list[PanelText] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """One series, not computed yet.
+
+    Attributes
+    ----------
+    label : str
+        Its name within the chart.
+    compute : callable
+        A function of a module, so that it travels to other processes. It is called with the seed, the share of the
+        usual draws and what is `given`, and returns ``x``, ``value`` and ``error``, shape (m,) each, from `along`.
+    given : tuple of pairs
+        Names and values that it is called with.
+    law : bool
+        Whether it is the limit or a formula, which is drawn as a line, and not a law at finite width.
+    """
+
+    label: str
+    compute: Callable[..., Arrays]
+    given: tuple[tuple[str, Value], ...] = ()
+    law: bool = False
+
+    def __call__(self, seed: int, scale: float) -> Arrays:
+        """Return the series as arrays."""
+        return self.compute(seed, scale, **dict(self.given))
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What its numbers depend on, as built-in types."""
+        name = f"{self.compute.__module__}.{self.compute.__qualname__}"
+        return {"label": self.label, "compute": name, "given": [list(pair) for pair in self.given]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A chart, not computed yet; its fields are those of `Chart`."""
+
+    title: str
+    caption: str
+    xlabel: str
+    ylabel: str
+    measures: tuple[Measure, ...]
+    xscale: Scale = "log"
+    yscale: Scale = "log"
+
+
+Read = Callable[[Sequence[Chart]], list[PaperStatement]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Further:
+    """A figure of what is computed, beyond what was published.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    title : str
+    plans : tuple of Plan
+        Its charts.
+    read : callable
+        Returns the statements that the charts stand for.
+    """
+
+    name: str
+    title: str
+    plans: tuple[Plan, ...]
+    read: Read
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """All series, in the order of the charts."""
+        return tuple(measure for plan in self.plans for measure in plan.measures)
+
+
+def along(x: Sequence[float], value: Sequence[float], error: Sequence[float] | None = None) -> Arrays:
+    """Return a series as arrays; without errors it is exact up to rounding."""
+    errors = np.zeros(len(x)) if error is None else np.array(error, dtype=float)
+    return {"x": np.array(x, dtype=float), "value": np.array(value, dtype=float), "error": errors}
+
+
+def charted(plan: Plan, found: Mapping[Measure, Arrays]) -> Chart:
+    """Return the chart of a plan whose series are all computed."""
+    series = [
+        Series(each.label, each.law, *(found[each][name].tolist() for name in ("x", "value", "error")))
+        for each in plan.measures
+    ]
+    return Chart(plan.title, plan.caption, plan.xlabel, plan.ylabel, plan.xscale, plan.yscale, series)
+
+
+def order(series: Series, last: int = 3) -> float:
+    """Return the slope of the last values on logarithmic axes: the order in what runs along the axis.
+
+    Examples
+    --------
+    >>> round(order(Series("c/n", False, [8.0, 16.0, 32.0], [0.5, 0.25, 0.125], [0.0] * 3)), 6)
+    -1.0
+    """
+    x, value = np.log(series.x[-last:]), np.log(np.abs(series.value[-last:]))
+    return float(np.polyfit(x, value, 1)[0])
+
+
+def at_end(series: Series) -> str:
+    """Return the last value with its error.
+
+    Examples
+    --------
+    >>> at_end(Series("KL", False, [8.0, 1024.0], [0.5, 0.0123], [0.1, 0.0004]))
+    '0.0123 ± 0.0004 at 1,024'
+    """
+    return told(series, -1)
+
+
+def told(series: Series, place: int) -> str:
+    """Return one value with its error, where it has one, and where it lies on the axis."""
+    value, error = series.value[place], series.error[place]
+    off = f" ± {error:.1g}" if error else ""
+    return f"{value:.3g}{off} at {_place(series.x[place])}"
+
+
+def _place(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) and abs(x) < 1e7 else f"{x:.3g}"

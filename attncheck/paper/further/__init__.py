@@ -1,0 +1,12 @@
+"""Figures of what is computed beyond the published experiments: one module each."""
+
+from __future__ import annotations
+
+from attncheck.paper.charts import Further
+from attncheck.paper.further.boundaries import BOUNDARIES
+from attncheck.paper.further.long import LONG
+from attncheck.paper.further.norms import NORMS
+from attncheck.paper.further.tangent import TANGENT
+from attncheck.paper.further.weights import WEIGHTS
+
+FURTHER: dict[str, Further] = {each.name: each for each in (TANGENT, NORMS, WEIGHTS, LONG, BOUNDARIES)}

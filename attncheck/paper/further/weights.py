@@ -1,0 +1,93 @@
+"""Laws of weights: where they enter the law of an output, at a width and in the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.paper.charts import Arrays, Chart, Further, Measure, Plan, along, at_end, order
+from attncheck.paper.statement import PaperStatement
+from attncheck.theory.rates.distance import distance
+from attncheck.theory.rates.one_position import output_kurtosis
+
+_WIDTHS = (4, 16, 64, 256, 1024)
+_SAMPLED_WIDTHS = (8, 16, 32, 64)
+_DRAWS, _FEWEST = 2048, 256
+_SLOTS = {"h": "initial", "W": "inputs", "W_V": "value", "W_O": "output"}
+
+
+def kurtosis(seed: int, scale: float, *, slot: str, head_dim: int | None) -> Arrays:
+    """Return by how much signs in one slot lower the excess kurtosis of an output of one position: exactly."""
+    del seed, scale
+    layers = [
+        AttentionLayer(width=n, seq_len=1, num_heads=1, head_dim=head_dim, activation="identity") for n in _WIDTHS
+    ]
+    return along(_WIDTHS, [output_kurtosis(layer) - _with_signs(layer, slot) for layer in layers])
+
+
+def _with_signs(layer: AttentionLayer, slot: str) -> float:
+    if slot == "initial":
+        return output_kurtosis(layer, initial="rademacher")
+    return output_kurtosis(layer, {slot: "rademacher"})
+
+
+def distances(seed: int, scale: float, *, law: str) -> Arrays:
+    """Return the Kolmogorov distance of outputs from their limit with weights of a law, at several widths."""
+    layers = [AttentionLayer(width=n) for n in _SAMPLED_WIDTHS]
+    size = max(_FEWEST, round(scale * _DRAWS))
+    found = [distance(layer, "ks", size=size, seed=seed, weights=law) for layer in layers]
+    return along(_SAMPLED_WIDTHS, [each.value for each in found], [each.error for each in found])
+
+
+def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
+    full, narrow, laws = (chart.series for chart in charts)
+    return [
+        PaperStatement(
+            "with full heads no slot's law stays in the limit of an output",
+            "order −1 for h and W_O, −2 for W and W_V",
+            "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in full),
+        ),
+        PaperStatement(
+            "with heads of two neurons the law of W_O stays",
+            "3, the excess kurtosis of Laplace's law",
+            "; ".join(f"{each.label}: {at_end(each)}" for each in narrow),
+        ),
+        PaperStatement(
+            "outputs with weights of any law approach one limit",
+            "order −1",
+            "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in laws),
+        ),
+    ]
+
+
+def _slots(head_dim: int | None) -> tuple[Measure, ...]:
+    return tuple(
+        Measure(label, kurtosis, (("slot", slot), ("head_dim", head_dim)), law=False) for label, slot in _SLOTS.items()
+    )
+
+
+_LOWERED = "excess kurtosis, normal − signs"
+WEIGHTS = Further(
+    name="weights",
+    title="Laws of weights, slot by slot",
+    plans=(
+        Plan("full heads", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(None)),
+        Plan("heads of two neurons", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(2)),
+        Plan(
+            "four positions, two heads",
+            "Kolmogorov distance of outputs from their limit, by the law of all weights",
+            "width n",
+            "Kolmogorov distance",
+            tuple(
+                Measure(label, distances, (("law", law),))
+                for label, law in (
+                    ("normal", "gaussian"),
+                    ("uniform", "uniform"),
+                    ("signs", "rademacher"),
+                    ("Student's, 5", "student5"),
+                )
+            ),
+        ),
+    ),
+    read=_read,
+)
