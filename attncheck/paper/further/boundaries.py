@@ -46,7 +46,7 @@ def with_output(*, shared: bool) -> Program:
     Examples
     --------
     >>> print(with_output(shared=False).coverage().worst)
-    output y1: declared (multiply is called pseudo-Lipschitz)
+    y1: Theorem 1, Corollary 2
     """
     program = Program()
     key = program.weight("K")
