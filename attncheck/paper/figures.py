@@ -2,85 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from attncheck._lib.words import number
-from attncheck.paper.charts import Chart, Charted, told
+from attncheck.paper.charts import Charted
 from attncheck.paper.exact import gaussian
+from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, panel_of, plain_numbers, powers
 from attncheck.paper.results import Figure, Sampled, Shown
 from attncheck.paper.statement import PanelText
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 FloatArray = NDArray[np.float64]
 
-_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
-_MARKERS = ("o", "s", "^", "D")
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SMALL = 10.5
 # What panels in the paper's setting are called: nothing in them was copied from it.
 _REPEATED = "Published setting, own draws"
-
-
-@dataclasses.dataclass(frozen=True)
-class Panel:
-    """One pair of axes: how to paint it, and what it is and says."""
-
-    text: PanelText
-    paint: Callable[[Axes], None]
 
 
 def panels_of(figure: Shown) -> list[Panel]:
     """Return the panels in reading order: each published one is followed by what it could not show."""
     if isinstance(figure, Charted):
-        return [_chart(chart) for chart in figure.charts]
+        return [panel_of(chart) for chart in figure.charts]
     if figure.kind == "histogram":
         return [_score_histograms(figure), _score_difference(figure), _output_histograms(figure), _tails(figure)]
     if figure.kind == "low rank":
         return [_densities(figure), _differences(figure, scaled=False), _estimates(figure), _gaps(figure)]
     return [_densities(figure), _differences(figure, scaled=True), _estimates(figure), _divergences(figure)]
-
-
-# Charts -------------------------------------------------------------------------------------------
-
-
-def _chart(chart: Chart) -> Panel:
-    drawn = [each for each in chart.series if not each.law]
-    colors = dict(zip([each.label for each in drawn], SERIES, strict=False))
-
-    def paint(axes: Axes) -> None:
-        laws = 0
-        for each in chart.series:
-            if each.law:
-                color = INK if drawn else SERIES[laws % len(SERIES)]
-                axes.plot(each.x, each.value, color=color, linestyle=_STYLES[laws % 4], linewidth=1.4, label=each.label)
-                laws += 1
-            else:
-                place = drawn.index(each)
-                axes.errorbar(
-                    each.x, each.value, each.error, fmt=f"{_MARKERS[place % 4]}-", color=colors[each.label],
-                    markersize=5, linewidth=1.0, capsize=3, label=each.label,
-                )  # fmt: skip
-        axes.set(xscale=chart.xscale, yscale=chart.yscale, xlabel=chart.xlabel, ylabel=chart.ylabel)
-        if chart.yscale == "log":
-            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        if chart.xscale == "log":
-            places = sorted({x for each in chart.series for x in each.x})
-            axes.xaxis.set_major_locator(FixedLocator(places[:: 1 + len(places) // 6]))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-            axes.xaxis.set_minor_locator(NullLocator())
-        axes.grid(True, axis="y")
-        axes.legend(loc="best", fontsize=_SMALL, frameon=False, handlelength=2.4)
-
-    read = "; ".join(f"{each.label}: {told(each, 0)}, {told(each, -1)}" for each in chart.series)
-    alt = f"{chart.ylabel} against {chart.xlabel}, its first and its last value for each series. {read}."
-    return Panel(PanelText(f"Computed: {chart.title}", chart.caption, alt), paint)
 
 
 # Densities and their differences ------------------------------------------------------------------
@@ -94,10 +45,10 @@ def _densities(figure: Figure) -> Panel:
     def paint(axes: Axes) -> None:
         for place, limit in enumerate(figure.limits):
             axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if place == 0 else None)
-        for law, color, line in zip(laws, SERIES, _STYLES, strict=False):
+        for law, color, line in zip(laws, SERIES, STYLES, strict=False):
             axes.plot(t, law.density, color=color, linestyle=line, linewidth=1.4, label=law.label)
         axes.set(xlim=(-2.5, 2.5), ylim=(0, None), xlabel="y", ylabel="density")
-        axes.legend(loc="upper right", fontsize=_SMALL, frameon=False, handlelength=2.4)
+        axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.4)
 
     by = _joined([law.label for law in laws])
     centre = int(np.argmin(np.abs(t)))
@@ -120,13 +71,13 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
 
     def paint(axes: Axes) -> None:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        for value, error, color, line, curve in zip(values, errors, SERIES, _STYLES, figure.curves, strict=False):
+        for value, error, color, line, curve in zip(values, errors, SERIES, STYLES, figure.curves, strict=False):
             axes.fill_between(t, value - error, value + error, color=color, alpha=0.2, linewidth=0)
             axes.plot(t, value, color=color, linestyle=line, linewidth=1.6, label=curve.label)
         label = "n × (density at width n − limit)" if scaled else "density at n − limit"
         axes.set(xlim=(-2.5, 2.5), xlabel="y", ylabel=label)
-        _scientific(axes)
-        axes.legend(loc="upper right", fontsize=_SMALL, frameon=False, handlelength=2.4)
+        plain_numbers(axes)
+        axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.4)
 
     largest = _joined([f"{np.abs(c.value).max():.2g} ({c.label})" for c in figure.curves])
     spread = max(max(law.spread) for law in figure.sampled if not law.limit)
@@ -158,7 +109,7 @@ def _estimates(figure: Figure) -> Panel:
         axes.xaxis.set_major_locator(FixedLocator(list(at)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
-        _powers(axes)
+        powers(axes)
 
     floor = np.concatenate(floors)
     read = _joined([f"{m:.2g} ± {d:.1g} ({law.label})" for law, m, d in zip(laws, means, deviations, strict=True)])
@@ -195,7 +146,7 @@ def _divergences(figure: Figure) -> Panel:
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n", ylabel="KL(finite ‖ limit)")
         axes.set_ylim(0.2 * values.min(), 8 * max(values.max(), means.max()))
         axes.text(1.6 * at[0], means[0], "published estimator", color=SERIES[1], fontsize=11, va="center")
-        _powers(axes, both=True)
+        powers(axes, both=True)
 
     alt = (
         f"Computed divergence from the limit on logarithmic axes, from {values[0]:.3g} at n = {int(widths[0]):,} to "
@@ -215,7 +166,7 @@ def _gaps(figure: Figure) -> Panel:
     def paint(axes: Axes) -> None:
         ends = (40.0, 4e6)
         _floor_band(axes, floor, ends, at_end=True)
-        for law, mean, deviation, color, marker in zip(laws, means, deviations, SERIES, _MARKERS, strict=False):
+        for law, mean, deviation, color, marker in zip(laws, means, deviations, SERIES, MARKERS, strict=False):
             points, gap = figure.points_of(law.label), figure.gap_of(law.label)
             widths = np.array([p.width for p in points], dtype=float)
             values, errors = (np.array([getattr(p, name) for p in points]) for name in ("value", "error"))
@@ -224,10 +175,10 @@ def _gaps(figure: Figure) -> Panel:
             axes.errorbar(at, mean, deviation, fmt=marker, color=color, markersize=7, markerfacecolor="none", capsize=3)
             if gap is not None:
                 axes.axhline(gap.value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
-                axes.text(ends[1], 1.15 * gap.value, f"{law.label}, n = ∞", color=color, fontsize=_SMALL, ha="right")
+                axes.text(ends[1], 1.15 * gap.value, f"{law.label}, n = ∞", color=color, fontsize=SMALL, ha="right")
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n, 64 neurons a head")
         axes.set(ylabel="KL(finite ‖ limit)")
-        _powers(axes, both=True)
+        powers(axes, both=True)
 
     gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
     stay = _joined([f"{gap.value:.2g} ({label})" for label, gap in gaps if gap is not None])
@@ -254,7 +205,7 @@ def _score_histograms(figure: Figure) -> Panel:
         axes.text(0.35, 4.0, "scores over n", color=SERIES[1], fontsize=11)
         axes.text(-3.9, 1.1, "scores over √n", color=SERIES[0], fontsize=11)
         axes.text(-3.9, 3.0, "line: N(0, 1)", color=INK, fontsize=11)
-        _powers(axes, across=False)
+        powers(axes, across=False)
 
     stds = [float(np.sqrt(law.variance[0])) for law in laws]
     alt = (
@@ -277,9 +228,9 @@ def _score_difference(figure: Figure) -> Panel:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
         axes.plot(t, value, color=SERIES[0], linewidth=1.8)
         axes.set(xlim=(-3, 3), xlabel="score p₁₁ at n = 256, over √n", ylabel="density − N(0, 1)")
-        axes.text(0.02, 0.03, "band: one sd of a bar of the histogram", transform=axes.transAxes, fontsize=_SMALL)
+        axes.text(0.02, 0.03, "band: one sd of a bar of the histogram", transform=axes.transAxes, fontsize=SMALL)
         axes.set_ylim(-1.7 * np.abs([*value, *noise]).max(), 1.4 * np.abs([*value, *noise]).max())
-        _scientific(axes)
+        plain_numbers(axes)
 
     alt = (
         f"Computed density of the score at n = 256 less the standard normal density: it is {value.max():+.2g} at the "
@@ -302,8 +253,8 @@ def _output_histograms(figure: Figure) -> Panel:
         axes.set(yscale="log", xlim=(-3, 3), ylim=(1e-5, 4), xlabel="y at n = 256", ylabel="density")
         axes.text(-2.95, 2e-2, "H = 1", color=SERIES[0], fontsize=11)
         axes.text(-0.45, 1.5e-4, "H = 256", color=SERIES[1], fontsize=11)
-        axes.text(-0.75, 4e-5, "dashed: Gaussian", color=INK, fontsize=_SMALL)
-        _powers(axes, across=False)
+        axes.text(-0.75, 4e-5, "dashed: Gaussian", color=INK, fontsize=SMALL)
+        powers(axes, across=False)
 
     kurtosis = _joined([f"{np.mean(law.excess_kurtosis):.3f} ({law.label})" for law in laws])
     alt = (
@@ -327,9 +278,9 @@ def _tails(figure: Figure) -> Panel:
             axes.plot(t, first, color=color, linewidth=1.8, label=f"{law.label}: limit − Gaussian")
             axes.plot(t, second, color=color, linewidth=1.4, linestyle="--", label=f"{law.label}: n = 256 − limit")
         axes.set(xlim=(-2.5, 2.5), xlabel="y", ylabel="difference of densities")
-        axes.legend(loc="upper right", fontsize=_SMALL, frameon=False, handlelength=2.0)
+        axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.0)
         axes.set_ylim(None, 1.6 * max(float(each.max()) for each in (*from_gaussian, *finite)))
-        _scientific(axes)
+        plain_numbers(axes)
 
     read = _joined([f"{np.abs(each).max():.2g} ({law.label})" for each, law in zip(from_gaussian, laws, strict=True)])
     finite_read = _joined([f"{np.abs(each).max():.2g} ({law.label})" for each, law in zip(finite, laws, strict=True)])
@@ -373,35 +324,9 @@ def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_
     said = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"
     if at_end:
         middle = float(np.sqrt(low * high))
-        axes.text(0.9 * ends[1], middle, said, fontsize=_SMALL, ha="right", va="center", color=MUTED)
+        axes.text(0.9 * ends[1], middle, said, fontsize=SMALL, ha="right", va="center", color=MUTED)
     else:  # below the band, which error bars reach into
-        axes.text(1.1 * ends[0], 0.9 * low, said, fontsize=_SMALL, ha="left", va="top", color=MUTED)
-
-
-def _power(value: float, _: object = None) -> str:
-    """Return a power of ten with superscripts; empty between them."""
-    exponent = np.log10(value)
-    return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
-
-
-def _plain(value: float, _: object = None) -> str:
-    """Return a number of a logarithmic axis: plain digits near 1, and powers of ten elsewhere."""
-    return f"{value:g}" if 1e-3 < value < 1e4 else _power(value)
-
-
-def _powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:
-    """Label logarithmic axes: the vertical one, and with `both` the horizontal one, with powers of ten."""
-    for axis in (axes.yaxis, axes.xaxis) if both else (axes.yaxis,):
-        axis.set_major_formatter(FuncFormatter(_power))
-        axis.set_minor_formatter(NullFormatter())
-    if across:
-        axes.grid(True, axis="y")
-
-
-def _scientific(axes: Axes) -> None:
-    """Label the vertical axis with plain numbers."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
-    axes.grid(True, axis="y")
+        axes.text(1.1 * ends[0], 0.9 * low, said, fontsize=SMALL, ha="left", va="top", color=MUTED)
 
 
 def _joined(texts: Sequence[str]) -> str:

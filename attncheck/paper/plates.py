@@ -14,7 +14,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from attncheck.paper.figures import Panel
+from attncheck.paper.panel import Panel
 from attncheck.report.svg import METADATA, style
 
 _SIZE = (13.0, 9.0)

@@ -9,7 +9,8 @@ import msgspec
 
 from attncheck._lib.files import write_whole
 from attncheck.paper import numbers, plates, results
-from attncheck.paper.figures import Panel, panels_of
+from attncheck.paper.figures import panels_of
+from attncheck.paper.panel import Panel
 from attncheck.paper.results import Shown
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save

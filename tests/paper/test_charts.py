@@ -6,8 +6,11 @@ import math
 import re
 from pathlib import Path
 
+import matplotlib.figure
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.lines import Line2D
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.paper.charts import Charted, Series, order
@@ -16,6 +19,7 @@ from attncheck.paper.further import FURTHER
 from attncheck.paper.further.boundaries import with_output, with_score
 from attncheck.paper.numbers import markdown
 from attncheck.paper.page import read_paper
+from attncheck.paper.panel import panel_of
 from attncheck.paper.publish import publish
 from attncheck.paper.results import arrays_of, published
 from attncheck.paper.run import NAMES, PaperRun, manifest_of, settle_all
@@ -117,6 +121,22 @@ def test_law_of_output_weights_stays_with_small_heads(figures: Figures) -> None:
     assert len(series(figures["weights"], 2)) == 4
 
 
+def _look(handle: object) -> tuple[object, ...]:
+    line = handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle
+    assert isinstance(line, Line2D)
+    return str(line.get_color()), line.get_linestyle(), line.get_marker()
+
+
+def test_no_two_series_of_a_chart_look_alike(figures: Figures) -> None:
+    for figure in figures.values():
+        for chart in figure.charts:
+            axes = matplotlib.figure.Figure().subplots()
+            panel_of(chart).paint(axes)
+            handles, labels = axes.get_legend_handles_labels()
+            assert sorted(labels) == sorted(each.label for each in chart.series)
+            assert len(set(map(_look, handles))) == len(handles)
+
+
 def test_long_sequences_approach_both_limits(figures: Figures) -> None:
     uniform, shares = (series(figures["long"], chart) for chart in (0, 1))
     for std in (0.5, 1.0, 1.5):
@@ -124,8 +144,8 @@ def test_long_sequences_approach_both_limits(figures: Figures) -> None:
         assert limit == math.expm1(std**2)
         assert uniform[f"σ = {std:g}"].value[-1] == pytest.approx(limit, rel=1e-3)
     gaps = [
-        np.abs(np.array(shares[f"s = 10^{exponent}"].value) - shares["limit"].value).max()
-        for exponent in (3, 6, 12, 24)
+        np.abs(np.array(shares[label].value) - shares["limit"].value).max()
+        for label in ("s = 10³", "s = 10⁶", "s = 10¹²", "s = 10²⁴")
     ]
     assert gaps == sorted(gaps, reverse=True)
 

@@ -61,6 +61,7 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
 
 
 _STDS = (0.5, 1.0, 1.5)
+_POWERS = ((3, "³"), (6, "⁶"), (12, "¹²"), (24, "²⁴"))
 LONG = Further(
     name="long",
     title="Long sequences",
@@ -81,7 +82,7 @@ LONG = Further(
             "b",
             "E Σ A²",
             (
-                *(Measure(f"s = 10^{exponent}", share, (("exponent", exponent),)) for exponent in (3, 6, 12, 24)),
+                *(Measure(f"s = 10{power}", share, (("exponent", exponent),)) for exponent, power in _POWERS),
                 Measure("limit", share_limit, law=True),
             ),
             xscale="linear",
