@@ -77,6 +77,15 @@ def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) ->
     assert [result for result in found if not isinstance(result, Lost)] == [0, 1, 9, 16, 25, 36, 49]
 
 
+def test_where_the_first_pieces_all_end_their_process_the_others_are_done(tmp_path: Path) -> None:
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(14)), once=frozenset())
+    with Crew(pool(2)) as crew:
+        found = crew.results(function, range(20))
+    assert found[14:] == [number * number for number in range(14, 20)]
+    reasons = {result.reason for result in found[:14] if isinstance(result, Lost)}
+    assert reasons == {"its process died, and died again whenever it was done alone"}
+
+
 def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) -> None:
     function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(40)), once=frozenset())
     with Crew(pool(2)) as crew:

@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for somebody who works, where nobody is left.
 PATIENCE = 60.0
-# Where the first so many pieces end their process each time, and nothing ever came, the others are not tried.
+# Where the first so many pieces and the last so many end their process each time, the others are not tried.
 _HOPELESS = 3
 # How often a piece is done alone whose process died.
 _TRIES = 2
@@ -127,7 +127,8 @@ class Crew:
         suspects: list[int] = []
         yield from self._done(function, pieces, deque(range(len(pieces))), self.hands.at_once, suspects)
         lost = 0
-        for place in suspects:
+        # The last ones first: where the dearest pieces ended their process, the others may well not.
+        for place in reversed(suspects):
             if lost == _HOPELESS and not self._came:
                 yield place, Lost(f"not tried again after {lost} others whose process died each time")
                 continue

@@ -90,12 +90,17 @@ def _of_dask(name: str, address: str) -> Hands:
     Raises
     ------
     InputError
-        If dask is not installed.
+        If dask is not installed, or the address is none.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
         refuse("executor", name, "takes dask, which is not installed", "pip install 'attncheck[dask]'")
+    try:
+        # A client of what is no address waits for twenty seconds, and prints a traceback.
+        distributed.comm.resolve_address(address)
+    except Exception as error:  # also of protocols that are not installed
+        refuse("executor", name, f"is no address ({error})", "pass that of a scheduler, dask:tcp://HOST:PORT")
     client = functools.partial(_client, distributed, name, address)
     return Hands(name, client, _AT_ONCE, (distributed.KilledWorker,), _deserted)
 
@@ -111,7 +116,7 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
     """
     try:
         client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of its connection, or of its settings
         remedy = "begin one by dask scheduler, and pass its address, dask:tcp://HOST:PORT"
         refuse("executor", name, f"no scheduler answers ({error})", remedy)
     with client:
