@@ -18,10 +18,11 @@ from attncheck.checks.whitening import (
     Spectrum,
     Whitener,
     bartlett_residual,
+    factor_whitener,
+    gram_factor,
     precision,
     spectrum,
     triangular,
-    whiten_columns,
 )
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -301,30 +302,38 @@ class Sample:
     @cached_property
     def output_factor(self) -> FloatArray:
         """M with y[:, c] = M z given scores and values, (draws, s, heads·s)."""
-        values = spectrum(self.need("value_gram"), self.rounding)
-        blocks = self.weights @ values.root
+        blocks = self.weights @ gram_factor(self.need("value_gram"), self.rounding)
         size, heads, s, _ = blocks.shape
         scale = self.layer.output_std * self.layer.head_factor
         return scale * blocks.transpose(0, 2, 1, 3).reshape(size, s, heads * s)
 
     @cached_property
+    def _output_whitener(self) -> Whitener:
+        """Σ_y^{-1/2}, the covariance of a column of outputs given scores and values."""
+        lengths = np.sqrt(np.diagonal(self.need("value_gram"), axis1=-2, axis2=-1))
+        rows = (np.abs(self.weights) @ lengths[..., None])[..., 0]
+        longest = np.sqrt((rows**2).sum(axis=1)).max(axis=-1)
+        scale = self.layer.output_std * self.layer.head_factor * longest
+        return factor_whitener(self.output_factor, scale, self.rounding)
+
+    @cached_property
     def output_residual(self) -> Residual:
         """Σ_y^{-1/2} y: i.i.d. N(0, 1) given inputs, scores and values, (draws, s, coordinates)."""
-        return whiten_columns(self.output_factor, self.outputs, self.rounding)
+        return self._output_whitener.whiten(self.outputs)
 
     @cached_property
     def head_directions(self) -> Residual:
-        """W with Σ_y^{-1/2} y = Σ_h W_h z_h, z_h what W_O makes of the values of head h, (draws, s, heads·s).
+        """Σ_y^{-1/2} M, (draws, s, heads·s): what each head's values contribute to the whitened outputs.
 
         Its rows are orthonormal where they are kept, so that the W_h W_hᵀ, each head's part, add up to I.
         """
-        return whiten_columns(self.output_factor, self.output_factor, self.rounding)
+        return self._output_whitener.whiten(self.output_factor)
 
     @cached_property
     def shift_direction(self) -> FloatArray:
         """Σ_y^{-1/2} 1: where a constant added to the outputs would show, (draws, s, 1)."""
-        ones = np.ones((len(self), self.layer.seq_len, 1))
-        return whiten_columns(self.output_factor, ones, self.rounding).values
+        shift: FloatArray = self._output_whitener.inverse_root.sum(axis=-2)[..., None]
+        return shift
 
     @cached_property
     def variance_weights(self) -> FloatArray:

@@ -56,6 +56,11 @@ class Whitener:
     inverse_root: FloatArray
     kept: BoolArray
 
+    def whiten(self, columns: FloatArray) -> Residual:
+        """Return Rᵀ columns: i.i.d. N(0, 1) for columns of this covariance; columns (..., s, k)."""
+        values = self.inverse_root.swapaxes(-1, -2) @ columns
+        return Residual(values, np.broadcast_to(self.kept[..., None], values.shape))
+
     def spread(self, axis: int) -> Self:
         """Return the same with a new batch axis, to be broadcast over heads."""
         return type(self)(*(np.expand_dims(value, axis) for value in vars(self).values()))
@@ -122,28 +127,43 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
     return Whitener(rows.swapaxes(-1, -2), kept)
 
 
-def whiten_columns(factor: FloatArray, columns: FloatArray, eps: float) -> Residual:
-    """Return z for columns = factor z, on the range of the factor.
+def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
+    """Return F with gram = F Fᵀ for Gram matrices (..., s, s); only what rounding may have made is dropped.
+
+    Entries have relative errors eps, so that correlations have errors eps whatever the lengths are. Sums of rows may
+    cancel to less than what `spectrum` drops, or leave a short row alone: nothing more may be missing.
+    """
+    lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
+    unit = np.where(lengths > 0, lengths, 1.0)
+    values, vectors = np.linalg.eigh(gram / unit / unit.swapaxes(-1, -2))
+    kept = values > gram.shape[-1] * eps * values[..., -1:]
+    factor: FloatArray = lengths * vectors * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
+    return factor
+
+
+def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whitener:
+    """Return the inverse root of factor factorᵀ, on the range of the factor.
 
     Uses the singular vectors of `factor` itself: forming factor factorᵀ first would square its condition
-    number and give wrong tails.
+    number and give wrong tails. Directions are dropped where they are short beside the longest, and where they are
+    shorter than eps^0.3 of what they are the difference of.
 
     Parameters
     ----------
     factor : ndarray, shape (draws, s, m)
-    columns : ndarray, shape (draws, s, k)
+    scale : ndarray, shape (draws,)
+        Length of the factor's longest row before anything cancels in it.
     eps : float
         Rounding unit of the digits.
 
     Returns
     -------
-    Residual
-        Shape (draws, s, k).
+    Whitener
+        Of min(s, m) columns.
     """
     left, lengths, _ = np.linalg.svd(factor, full_matrices=False)
-    kept = lengths > np.maximum(10 * eps**0.3 * lengths[..., :1], 0.0)
-    values = left.swapaxes(-1, -2) @ columns / np.where(kept, lengths, 1.0)[..., None]
-    return Residual(values, np.broadcast_to(kept[..., None], values.shape))
+    kept = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
+    return Whitener(np.where(kept[..., None, :], left, 0.0) / np.where(kept, lengths, 1.0)[..., None, :], kept)
 
 
 def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: FloatArray) -> Residual:

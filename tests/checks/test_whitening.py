@@ -22,10 +22,11 @@ from attncheck.checks.whitening import (
     Residual,
     bartlett_residual,
     chi_square_scores,
+    factor_whitener,
+    gram_factor,
     precision,
     spectrum,
     triangular,
-    whiten_columns,
 )
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.attention_map import visible
@@ -148,12 +149,37 @@ def test_spectrum_drops_what_rounding_has_lost(eps: float) -> None:
 def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
     rng = stream(0, "tests", "columns")
     factor, z = rng.standard_normal((50, 4, 2)), rng.standard_normal((50, 2, 3))
-    residual = whiten_columns(factor, factor @ z, DOUBLE)
+    residual = factor_whitener(factor, np.ones(50), DOUBLE).whiten(factor @ z)
     assert residual.values.shape == (50, 2, 3)
     np.testing.assert_allclose((residual.values**2).sum(axis=1), (z**2).sum(axis=1))
-    flat = whiten_columns(np.zeros((5, 4, 2)), np.ones((5, 4, 1)), DOUBLE)
+    flat = factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
     assert not flat.kept.any()
     assert not flat.values.any()
+
+
+def test_directions_that_are_differences_of_larger_rows_are_dropped() -> None:
+    factor = 1e-3 * np.ones((3, 2, 2))
+    scale = np.array([1e-3, 0.1, 1.0])
+    np.testing.assert_array_equal(factor_whitener(factor, scale, SINGLE).kept[:, 0], [True, True, False])
+
+
+@pytest.mark.parametrize("short", [1.0, 1e-4, 1e-8])
+def test_a_short_row_of_a_gram_matrix_keeps_its_digits(short: float) -> None:
+    rows = stream(0, "tests", "short rows").standard_normal((50, 3, 3)) * np.array([1.0, short, 0.0])[:, None]
+    gram = (rows @ rows.swapaxes(-1, -2)).astype(np.float32).astype(np.float64)
+    factor = gram_factor(gram, SINGLE)
+    lengths = np.array([1.0, short, 1.0])
+    unit = lengths * lengths[:, None]
+    np.testing.assert_allclose(factor @ factor.swapaxes(-1, -2) / unit, gram / unit, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_cancelling_or_vanishing_outputs_in_single_precision_give_no_wild_residuals(num_heads: int) -> None:
+    # Of width 2, values are nearly parallel or nearly 0 so often that one residual in 10⁴ draws was above 100.
+    layer = AttentionLayer(width=2, seq_len=3, num_heads=num_heads, activation="relu", attention_map="relu")
+    residual = sample_of(layer, 50_000, single=True).output_residual
+    assert np.abs(residual.flat()).max() < 8.0
+    assert_standard_normal(residual)
 
 
 @pytest.mark.parametrize(("rank", "dof"), [(1, 1), (3, 3), (3, 8), (4, 2), (5, 1)])
