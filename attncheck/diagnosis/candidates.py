@@ -16,7 +16,15 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS
 from attncheck.faults.literal import Literal, Projections, dot_products
-from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.attention import (
+    ACTIVATIONS,
+    ATTENTION_MAPS,
+    DEFAULT_CLIP,
+    MASKS,
+    NORMS,
+    SCORE_SCALINGS,
+    AttentionLayer,
+)
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
 
@@ -67,6 +75,7 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "head_scaling": (True, False),
     "head_dim": (None,),
     "num_kv_heads": (None,),
+    "norm": (None, *NORMS),
     "activation": ACTIVATIONS,
     "position_std": (0.0,),
     "position_reach": (1.0,),

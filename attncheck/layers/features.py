@@ -24,6 +24,7 @@ FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
         "correlated inputs": lambda layer: layer.input_correlation != 0.0,
         "position vectors": lambda layer: layer.position_std != 0.0,
         "rotary positions": lambda layer: layer.rotary_base is not None,
+        "normalised inputs": lambda layer: layer.norm is not None,
     }
 )
 

@@ -26,6 +26,7 @@ from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, dot_products
+from attncheck.layers.attention import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.check import check
@@ -66,6 +67,16 @@ def test_rotary_positions_are_named(mistake: Fault) -> None:
     declared = {} if mistake.name == "undeclared_rotary" else {"rotary_base": 10_000.0}
     layers = [layer.replace(input_correlation=0.5, head_dim=layer.width, **declared) for layer in LAYERS]
     assert words(fitted(samples(mistake.subject, "scores", layers), root())[0])[0] == mistake.what
+
+
+@pytest.mark.parametrize("exposure", ["grams", "scores"])
+@pytest.mark.parametrize(("declared", "drawn"), [("rms", None), ("layer", None), ("layer", "rms"), (None, "rms")])
+def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: str) -> None:
+    """Also where the layer declares none."""
+    layers = [layer.replace(activation="relu", norm=declared) for layer in LAYERS]
+    subject = right(change=lambda layer: {"norm": drawn})
+    first, *_ = words(fitted(samples(subject, exposure, layers), root())[0])
+    assert first == f"all of it fits a layer with norm={drawn!r}"
 
 
 @pytest.mark.parametrize(
