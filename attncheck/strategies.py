@@ -8,7 +8,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, DEFAULT_CLIP, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.attention import (
+    ACTIVATIONS,
+    ATTENTION_MAPS,
+    DEFAULT_CLIP,
+    MASKS,
+    NORMS,
+    SCORE_SCALINGS,
+    AttentionLayer,
+)
 from attncheck.layers.case import ProgramCase
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
 from attncheck.layers.program import LinearCombination, Node, Program
@@ -48,6 +56,7 @@ def layers(
     min_width: int = 1,
     max_width: int = 4096,
     rotary: bool = False,
+    norm: bool = False,
 ) -> AttentionLayer:
     """Draw attention layers over the whole space that the description spans.
 
@@ -65,6 +74,8 @@ def layers(
         Bounds on the width.
     rotary : bool
         Whether layers have rotary positions wherever they can: not by default, as the paper's layer has none.
+    norm : bool
+        Whether layers normalise their inputs, by RMS norm or layer norm: not by default, as the paper's does not.
 
     Raises
     ------
@@ -129,6 +140,9 @@ def layers(
     if rotary and pairs and not fields.get("tied_query_key"):
         fields["head_dim"] = draw(st.sampled_from(pairs))
         fields["rotary_base"] = draw(st.sampled_from(ROTARY_BASES))
+    if norm:
+        # Layer norm takes the only neuron of a position away.
+        fields["norm"] = draw(st.sampled_from(NORMS if fields["width"] > 1 else NORMS[:1]))
     return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
 
 

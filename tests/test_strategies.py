@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from attncheck import AttentionLayer, InputError, simulate
-from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, NORMS, SCORE_SCALINGS
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples
 from attncheck.readings import READINGS
@@ -296,3 +296,9 @@ def test_rotary_positions_are_drawn_where_they_are_asked_for() -> None:
     assert len(turned) > 0.9 * len(drawn)
     assert len({layer.rotary_base for layer in turned}) == 3
     assert collect(layers(max_entries=8, rotary=True), 20)
+
+
+def test_norms_are_drawn_where_they_are_asked_for() -> None:
+    assert all(layer.norm is None for layer in collect(layers(), 100))
+    assert {layer.norm for layer in collect(layers(norm=True), 100)} == set(NORMS)
+    assert {layer.norm for layer in collect(layers(max_width=1, norm=True), 20)} == {"rms"}

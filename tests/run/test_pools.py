@@ -242,8 +242,8 @@ class TestFormed:
     def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
         from attncheck.layers.features import FEATURES
 
-        # No run draws rotary layers by itself: where a subject is such layers, they are all together.
-        drawn = set(FEATURES) - {"rotary positions"}
+        # No run draws these by itself: where a subject is such layers, they are all together.
+        drawn = set(FEATURES) - {"rotary positions", "normalised inputs"}
         alone = [features[0] for features in POOLS.values() if len(features) == 1]
         assert sorted(alone) == sorted(drawn)
         assert {feature for features in POOLS.values() for feature in features} == drawn
