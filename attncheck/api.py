@@ -8,6 +8,7 @@ from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.widths import widths
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.draws import Draws, ProgramDraws, StackDraws
 from attncheck.layers.nonlinearity import (
     clip,
     cos,
@@ -29,7 +30,6 @@ from attncheck.readings import simulate, simulate_chunks, tangent_kernel
 from attncheck.runs.check import CheckReport, check
 from attncheck.scaling.result import Widths
 from attncheck.simulators.by_head import Head, simulate_heads
-from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel

@@ -1,93 +1,89 @@
-"""`simulate`: draws of a layer or a program under a reading, in blocks with random streams of their own."""
+"""`simulate`: draws of a layer, a stack or a program under a reading, in blocks with random streams of their own."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, Literal, overload
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from attncheck._lib.errors import check_choice, check_whole, refuse
 from attncheck._lib.memory import DEFAULT_MEMORY
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.program import Program
-from attncheck.layers.program.extent import entries_of, results_of
+from attncheck.layers.description import Description
+from attncheck.layers.draws import Batch, Draws, ProgramDraws, StackDraws
+from attncheck.layers.program import Program, ProgramAt
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators import stacks
-from attncheck.simulators.blocks import FINITE, LayerReading, Work, blocks, chunks, head_entries, root_of
+from attncheck.simulators.blocks import Work, blocks, chunks, root_of
 from attncheck.simulators.collapsed import GRAMS, draw_collapsed
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.draws import Draws, ProgramDraws, StackDraws
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
-from attncheck.simulators.programs import draw_lines
+from attncheck.simulators.finite import FINITE, WorkOf, collapsed_layer, head_entries
 from attncheck.simulators.tangent import TangentDraws, tangent_work
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.programs import limit_of_program
 from attncheck.theory.limits.tangent import tangent_limit_work
 from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
 
+_Drawn = TypeVar("_Drawn", bound=Batch)
+
 Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
 
-#: The readings of a layer.
-READINGS: dict[str, LayerReading] = {
-    **FINITE,
-    "limit": LayerReading(
-        draw_limit, head_entries, lambda layer: 0 if layer.rotary_base is None else 4 * layer.seq_len**4
-    ),
+#: The readings by their names, literal matrices first.
+NAMES: tuple[Reading, ...] = ("direct", "matrix-free", "collapsed", "limit")
+# The reading that is taken where none is asked for: the first that the description has.
+_USUAL: tuple[Reading, ...] = ("collapsed", "matrix-free")
+
+
+def limit_layer(layer: AttentionLayer, coordinates: int) -> Work[Draws]:
+    """Return the work of drawing the limit of a layer."""
+    shared = 0 if layer.rotary_base is None else 4 * layer.seq_len**4
+
+    def draw(count: int, rng: np.random.Generator) -> Draws:
+        return draw_limit(layer, count, coordinates, rng)
+
+    return Work(draw, head_entries(layer, coordinates), shared)
+
+
+def _limit_stack(stack: AttentionStack, coordinates: int) -> Work[StackDraws]:
+    def draw(count: int, rng: np.random.Generator) -> StackDraws:
+        return draw_limit_stack(stack, count, coordinates, rng)
+
+    return Work(draw, limit_entries(stack, coordinates))
+
+
+def _limit_program(case: ProgramAt, coordinates: int) -> Work[ProgramDraws]:
+    law = limit_of_program(case.program)
+
+    def draw(count: int, rng: np.random.Generator) -> ProgramDraws:
+        return law.draw(count, coordinates, rng)
+
+    return Work(draw, 4 * coordinates * len(case.program.nodes) + 4 * len(law.scores))
+
+
+_LIMITS: Mapping[type, WorkOf[Any, Any]] = {
+    AttentionLayer: limit_layer,
+    AttentionStack: _limit_stack,
+    ProgramAt: _limit_program,
+}
+#: All readings of each kind of description: a further kind is drawn by `simulate` once it is listed here.
+READINGS: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
+    kind: {**finite, "limit": _LIMITS[kind]} for kind, finite in FINITE.items()
 }
 
 
-@overload
 def simulate(
-    layer: AttentionLayer,
+    layer: Description[_Drawn],
     size: int,
     seed: int | np.random.SeedSequence = 0,
     reading: Reading | None = None,
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
-) -> Draws: ...
-
-
-@overload
-def simulate(
-    layer: AttentionStack,
-    size: int,
-    seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
-    coordinates: int = 1,
-    memory: int = DEFAULT_MEMORY,
-) -> StackDraws: ...
-
-
-@overload
-def simulate(
-    layer: Program,
-    size: int,
-    seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
-    coordinates: int = 1,
-    memory: int = DEFAULT_MEMORY,
-    *,
-    width: int | None = None,
-) -> ProgramDraws: ...
-
-
-def simulate(
-    layer: AttentionLayer | Program | AttentionStack,
-    size: int,
-    seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
-    coordinates: int = 1,
-    memory: int = DEFAULT_MEMORY,
-    *,
-    width: int | None = None,
-) -> Draws | ProgramDraws | StackDraws:
-    """Draw an attention layer, any program, or a stack of layers under one of four readings.
+) -> _Drawn:
+    """Draw an attention layer, a stack of layers, or any program at a width under one of four readings.
 
     Parameters
     ----------
-    layer : AttentionLayer, Program or AttentionStack
+    layer : AttentionLayer, AttentionStack, or Program.at(width)
         The description.
     size : int
         Number of independent draws (every draw has its own weights and inputs).
@@ -102,18 +98,16 @@ def simulate(
     memory : int
         Bytes of working memory, beyond the returned arrays, that a draw may take. Draws are made in
         blocks of some MiB, or one by one where a single draw takes more.
-    width : int, optional
-        n, for a program: a layer has a width of its own, and the limit has none.
 
     Returns
     -------
-    Draws, ProgramDraws or StackDraws
+    Draws, StackDraws or ProgramDraws
 
     Raises
     ------
     InputError
         For an unknown reading, sizes below 1 or beyond what can be allocated, a description whose single
-        draw needs more than `memory`, or the limit of a program that has none.
+        draw needs more than `memory`, a program without a width, or the limit of one that has none.
 
     Examples
     --------
@@ -125,66 +119,23 @@ def simulate(
     >>> W, V = program.weight("W"), program.weight("V")
     >>> g = program.matmul(W, program.matmul(W, program.initial("h")))
     >>> p = program.score(g, program.matmul(V, g))
-    >>> draws = simulate(program, size=100, seed=0, width=16)
+    >>> draws = simulate(program.at(16), size=100, seed=0)
     >>> draws.outputs.shape, draws.scores.shape
     ((100, 1, 1), (100, 1))
     """
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    draws: Draws | ProgramDraws | StackDraws = next(
-        _iterate(layer, size, size, seed, reading, coordinates, memory, width)
-    )
-    return draws
+    return next(simulate_chunks(layer, size, size, seed, reading, coordinates, memory))
 
 
-@overload
 def simulate_chunks(
-    layer: AttentionLayer,
+    layer: Description[_Drawn],
     size: int,
     chunk_size: int = 10_000,
     seed: int | np.random.SeedSequence = 0,
     reading: Reading | None = None,
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
-) -> Iterator[Draws]: ...
-
-
-@overload
-def simulate_chunks(
-    layer: AttentionStack,
-    size: int,
-    chunk_size: int = 10_000,
-    seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
-    coordinates: int = 1,
-    memory: int = DEFAULT_MEMORY,
-) -> Iterator[StackDraws]: ...
-
-
-@overload
-def simulate_chunks(
-    layer: Program,
-    size: int,
-    chunk_size: int = 10_000,
-    seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
-    coordinates: int = 1,
-    memory: int = DEFAULT_MEMORY,
-    *,
-    width: int | None = None,
-) -> Iterator[ProgramDraws]: ...
-
-
-def simulate_chunks(
-    layer: AttentionLayer | Program | AttentionStack,
-    size: int,
-    chunk_size: int = 10_000,
-    seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
-    coordinates: int = 1,
-    memory: int = DEFAULT_MEMORY,
-    *,
-    width: int | None = None,
-) -> Iterator[Draws] | Iterator[ProgramDraws] | Iterator[StackDraws]:
+) -> Iterator[_Drawn]:
     """Iterate over the draws of `simulate` in chunks, for more draws than memory holds.
 
     The chunks, joined, have the digits that `simulate` returns for the same `size` and `seed`.
@@ -196,7 +147,7 @@ def simulate_chunks(
 
     Yields
     ------
-    Draws
+    Draws, StackDraws or ProgramDraws
 
     Examples
     --------
@@ -204,7 +155,31 @@ def simulate_chunks(
     >>> sum(float((chunk.outputs**2).sum()) > 0 for chunk in simulate_chunks(layer, 250, 100))
     3
     """
-    return _iterate(layer, size, chunk_size, seed, reading, coordinates, memory, width)
+    readings = _readings_of(layer)
+    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
+    coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
+    usual = next(name for name in _USUAL if name in readings)
+    chosen: Reading = usual if reading is None else reading
+    check_choice("reading", chosen, NAMES)
+    if chosen not in readings:
+        refuse("reading", chosen, "is for attention layers", f'use "{usual}", which is exact for any {layer.kind}')
+    root = root_of(seed)
+    work = readings[chosen](layer, coordinates)
+    cheapest = usual if chosen != "limit" else chosen
+    _check_fits(work, memory, coordinates, f"{chosen} draw of this {layer.kind}", cheapest)
+    return chunks(work, size, chunk_size, root)
+
+
+def _readings_of(layer: Any) -> Mapping[str, WorkOf[Any, Any]]:
+    """Return the readings of a description, or refuse what cannot be drawn."""
+    if isinstance(layer, Program):
+        refuse("layer", "a program", "has no width", "pass the program at one, e.g. program.at(64)")
+    for kind, readings in READINGS.items():
+        if isinstance(layer, kind):
+            return readings
+    remedy = "pass attncheck.AttentionLayer(width=...), an attncheck.AttentionStack, or program.at(width)"
+    refuse("layer", layer, "is not an AttentionLayer", remedy)
 
 
 def drawn_blocks(
@@ -238,7 +213,7 @@ def drawn_blocks(
     >>> draws.outputs.shape, draws.scores.shape
     ((100, 4, 0), (100, 2, 4, 4))
     """
-    work = READINGS[reading].work(layer, coordinates)
+    work = (limit_layer if reading == "limit" else collapsed_layer)(layer, coordinates)
     shown = coordinates if outputs else 0
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
@@ -247,41 +222,6 @@ def drawn_blocks(
         return draw_collapsed(layer, count, shown, rng, grams)
 
     return blocks(dataclasses.replace(work, draw=draw), size, root_of(seed), first)
-
-
-def _iterate(
-    layer: AttentionLayer | Program | AttentionStack,
-    size: int,
-    chunk_size: int,
-    seed: int | np.random.SeedSequence,
-    reading: Reading | None,
-    coordinates: int,
-    memory: int,
-    width: int | None,
-) -> Iterator[Any]:
-    """Check the arguments at once, and return an iterator over chunks."""
-    if not isinstance(layer, AttentionLayer | Program | AttentionStack):
-        remedy = "pass attncheck.AttentionLayer(width=...), an attncheck.Program or an attncheck.AttentionStack"
-        refuse("layer", layer, "is not an AttentionLayer", remedy)
-    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
-    coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-    usual: Reading = "matrix-free" if isinstance(layer, Program) else "collapsed"
-    chosen: Reading = usual if reading is None else reading
-    check_choice("reading", chosen, tuple(READINGS))
-    root = root_of(seed)
-    work: Work[Any]
-    if isinstance(layer, Program):
-        work = _program_work(layer, chosen, coordinates, width)
-    elif width is not None:
-        refuse("width", width, "is for programs", "leave it out: the layer has a width of its own")
-    elif isinstance(layer, AttentionStack):
-        work = _stack_work(layer, chosen, coordinates)
-    else:
-        work = _layer_work(layer, chosen, coordinates)
-    kind = {Program: "program", AttentionStack: "stack"}.get(type(layer), "layer")
-    _check_fits(work, memory, coordinates, f"{chosen} draw of this {kind}", usual if chosen != "limit" else chosen)
-    return chunks(work, size, chunk_size, root)
 
 
 def _check_fits(work: Work[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
@@ -347,57 +287,8 @@ def tangent_kernel(
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons of the output")
     check_choice("reading", reading, ("direct", "collapsed", "limit"))
-    _check_coordinates(coordinates, layer.width, reading)
+    if reading != "limit" and coordinates > layer.width:
+        refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
     work = tangent_limit_work(layer, coordinates) if reading == "limit" else tangent_work(layer, reading, coordinates)
     _check_fits(work, memory, coordinates, f"{reading} tangent kernel", "limit" if reading == "limit" else "collapsed")
     return next(chunks(work, size, size, root_of(seed)))
-
-
-def _layer_work(layer: AttentionLayer, reading: Reading, coordinates: int) -> Work[Draws]:
-    _check_coordinates(coordinates, layer.width, reading)
-    return READINGS[reading].work(layer, coordinates)
-
-
-def _stack_work(stack: AttentionStack, reading: Reading, coordinates: int) -> Work[StackDraws]:
-    _check_coordinates(coordinates, stack.width, reading)
-    if reading in ("collapsed", "limit"):
-        make, entries = {
-            "collapsed": (stacks.draw_collapsed_stack, stacks.collapsed_entries),
-            "limit": (draw_limit_stack, limit_entries),
-        }[reading]
-        return Work(lambda count, rng: make(stack, count, coordinates, rng), entries(stack, coordinates))
-    bounds = stacks.literal_entries(stack)
-    multiplier = DirectMultiplier if reading == "direct" else MatrixFreeMultiplier
-
-    def draw(count: int, rng: np.random.Generator) -> StackDraws:
-        return stacks.draw_stack_program(stack, count, coordinates, rng, multiplier)
-
-    return Work(draw, bounds.lines + (bounds.matrices if reading == "direct" else bounds.bases))
-
-
-def _check_coordinates(coordinates: int, width: int, reading: Reading) -> None:
-    if reading != "limit" and coordinates > width:
-        refuse("coordinates", coordinates, f"exceeds width={width}", "ask for at most that many neurons")
-
-
-def _program_work(program: Program, reading: Reading, coordinates: int, width: int | None) -> Work[ProgramDraws]:
-    if reading == "collapsed":
-        refuse("reading", reading, "is for attention layers", 'use "matrix-free", which is exact for any program')
-    if reading == "limit":
-        law = limit_of_program(program)
-        limit_entries = 4 * coordinates * len(program.nodes) + 4 * len(law.scores)
-        return Work(lambda count, rng: law.draw(count, coordinates, rng), limit_entries)
-    if width is None:
-        refuse("width", width, "is missing", "pass the width of the program's vectors, e.g. width=64")
-    n = check_whole("width", width, 1, "pass the number of neurons, e.g. width=64")
-    shortest = min((node.length(n) for node in results_of(program)), default=n)
-    if coordinates > shortest:
-        refuse("coordinates", coordinates, f"exceeds {shortest}", "ask for at most that many neurons")
-    entries = entries_of(program, n)
-    multiplier = DirectMultiplier if reading == "direct" else MatrixFreeMultiplier
-
-    def draw(count: int, rng: np.random.Generator) -> ProgramDraws:
-        return draw_lines(program, n, count, coordinates, rng, multiplier)
-
-    held = entries.matrices if reading == "direct" else entries.bases
-    return Work(draw, entries.lines + held)

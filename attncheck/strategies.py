@@ -17,9 +17,8 @@ from attncheck.layers.attention import (
     SCORE_SCALINGS,
     AttentionLayer,
 )
-from attncheck.layers.case import ProgramCase
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
-from attncheck.layers.program import LinearCombination, Node, Program
+from attncheck.layers.program import LinearCombination, Node, Program, ProgramCase
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.layers.stack import AttentionStack
 
@@ -233,7 +232,7 @@ def program_cases(
         Bounds on the scores.
     """
     drawn = programs(min_scores=min_scores, max_scores=max_scores)
-    return drawn.map(lambda program: ProgramCase(program, widths))
+    return drawn.map(lambda program: ProgramCase.of(program, widths))
 
 
 # Linear attention cubes the scale of its stream at every layer: more of them leave the doubles.

@@ -22,9 +22,9 @@ from attncheck.checks.claims import NO_PROGRAMS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample, ProgramSetting, sample_of
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.case import Case
 from attncheck.layers.norm import normalised
-from attncheck.layers.program import Program
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.requirements import linear
 from attncheck.readings import Reading, simulate

@@ -33,7 +33,8 @@ from attncheck.calibration.pools import calibrate_pools
 from attncheck.calibration.programs import RANDOM, RATE_DRAWS, calibrate_program, written_programs
 from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
-from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case, ProgramCase
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
+from attncheck.layers.program import ProgramCase
 from attncheck.looks.profiles import ANCHORS
 from attncheck.programs import EXAMPLES
 from attncheck.subject import programs
@@ -91,8 +92,8 @@ def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
     """Return the p-values of every check on every program."""
     return {
         name: {
-            **calibrate_program(ProgramCase(program, EXACT_WIDTHS), scale.exact),
-            **calibrate_program(ProgramCase(program, RATE_WIDTHS), scale.rates),
+            **calibrate_program(ProgramCase.of(program, EXACT_WIDTHS), scale.exact),
+            **calibrate_program(ProgramCase.of(program, RATE_WIDTHS), scale.rates),
         }
         for name, program in written_programs().items()
     }
@@ -170,8 +171,8 @@ def large_rows(draws: int) -> list[tuple[str, ...]]:
 def large_program_rows(draws: int) -> list[tuple[str, ...]]:
     """Return the lines of all subjects that simulate programs; orders in n are those of the first."""
     written = written_programs().items()
-    exact = [(name, ProgramCase(program, EXACT_WIDTHS)) for name, program in written]
-    rates = [(name, ProgramCase(program, RATE_WIDTHS)) for name, program in written]
+    exact = [(name, ProgramCase.of(program, EXACT_WIDTHS)) for name, program in written]
+    rates = [(name, ProgramCase.of(program, RATE_WIDTHS)) for name, program in written]
     return [
         large_row(name, subject, draws, [*exact, *rates] if subject is programs else exact)
         for name, subject in PROGRAM_SUBJECTS.items()

@@ -26,6 +26,7 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck._lib.measured import installed, spread, table
 from attncheck._lib.streams import stream
+from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.nonlinearity import Nonlinearity, erf, tanh
 from attncheck.layers.program import Node, Program, Score
 from attncheck.layers.program.extent import vectors_of
@@ -33,7 +34,6 @@ from attncheck.layers.program.mixes import softmax_mix
 from attncheck.programs import recurrent_attention
 from attncheck.readings import Reading
 from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
@@ -151,7 +151,7 @@ def described(name: str, program: Program) -> str:
 def seconds_per_draw(program: Program, width: int, reading: Reading, size: int) -> float:
     """Return the processor seconds per draw of one call."""
     started = time.process_time()
-    ac.simulate(program, size, reading=reading, width=width, memory=MEMORY)
+    ac.simulate(program.at(width), size, reading=reading, memory=MEMORY)
     # Some clocks tick so rarely that a short call takes no time at all.
     return max(time.process_time() - started, 1e-9) / size
 

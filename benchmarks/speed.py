@@ -179,7 +179,7 @@ def layer_of(width: int) -> ac.AttentionLayer:
 
 def draws_per_block(layer: ac.AttentionLayer, reading: Reading) -> int:
     """Return how many draws a reading works on at a time."""
-    return max(1, blocks.BLOCK_ENTRIES // READINGS[reading].entries(layer, 1))
+    return max(1, blocks.BLOCK_ENTRIES // READINGS[ac.AttentionLayer][reading](layer, 1).entries)
 
 
 def reading_task(layer: ac.AttentionLayer, reading: Reading) -> Task:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from attncheck.layers.case import RATE_WIDTHS, ProgramCase
+from attncheck.layers.case import RATE_WIDTHS
+from attncheck.layers.program import ProgramCase
 from attncheck.pytest_plugin import Hold, examines
 from attncheck.strategies import program_cases
 

@@ -15,11 +15,11 @@ from scipy import stats
 
 from attncheck._lib.streams import digest, seed_sequence
 from attncheck.layers.attention import AttentionLayer, Norm
+from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
 from attncheck.pytest_plugin import Note, theory
 from attncheck.readings import simulate
-from attncheck.simulators.draws import Draws
 from attncheck.strategies import layers
 from attncheck.theory.limit import limit
 from attncheck.theory.rates.distance import distance

@@ -17,8 +17,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import given_fields
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, property_key
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import ProgramCase
-from attncheck.layers.program import Coordinatewise, Program
+from attncheck.layers.program import Coordinatewise, Program, ProgramCase
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import draw_examples, program_anchors, strategy_of
@@ -126,7 +125,7 @@ def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkey
 def unnamed(function: Coordinatewise) -> ProgramCase:
     program = Program()
     program.nonlin(function, program.initial("h"))
-    return ProgramCase(program, (8,))
+    return program.at(8)
 
 
 def test_functions_without_a_name_are_not_taken_for_each_other() -> None:

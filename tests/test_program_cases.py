@@ -20,8 +20,8 @@ from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.replaying import replay_result
 from attncheck.evidence.orders import Order
-from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase, read_case
-from attncheck.layers.program import LinearCombination
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
+from attncheck.layers.program import LinearCombination, ProgramCase
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.looks.examples import strategy_of
 from attncheck.looks.unit import Unit
@@ -52,37 +52,37 @@ def seeded(rng: np.random.Generator) -> np.random.SeedSequence:
 
 
 def over_n(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
-    draws = ac.simulate(program, size, seeded(rng), width=width)
+    draws = ac.simulate(program.at(width), size, seeded(rng))
     return {"outputs": draws.outputs, "scores": draws.scores / width**0.5}
 
 
 class TestCases:
     def test_equal_where_they_read_the_same(self) -> None:
-        one, other = (ProgramCase(recurrent(2), (16,)) for _ in range(2))
+        one, other = (recurrent(2).at(16) for _ in range(2))
         assert one == other
-        assert len({one, other, ProgramCase(recurrent(2), (8,)), ProgramCase(recurrent(3), (16,))}) == 3
+        assert len({one, other, recurrent(2).at(8), recurrent(3).at(16)}) == 3
 
     @pytest.mark.parametrize("write", EXAMPLES.values(), ids=EXAMPLES)
     def test_come_back_from_built_in_types(self, write: Callable[[], Program]) -> None:
-        case = ProgramCase(write(), RATE_WIDTHS)
+        case = ProgramCase.of(write(), RATE_WIDTHS)
         fields = json.loads(json.dumps(case.to_dict()))
         assert read_case(fields) == case
         assert read_case(fields).describe() == case.describe()
 
     def test_widths_are_sorted_and_checked(self) -> None:
-        assert ProgramCase(recurrent(), (128, 32)).widths == (32, 128)
+        assert ProgramCase.of(recurrent(), (128, 32)).widths == (32, 128)
         for widths, said in (((), "must not be empty"), ((0,), "must be at least 1"), ((2.5,), "must be a whole")):
             with pytest.raises(InputError, match=said):
-                ProgramCase(recurrent(), widths)  # type: ignore[arg-type]  # what a person may pass
+                ProgramCase.of(recurrent(), widths)  # type: ignore[arg-type]  # what a person may pass
 
     def test_simpler_ones_have_less_in_them_and_run(self) -> None:
-        case = ProgramCase(recurrent_attention(), (16,))
+        case = recurrent_attention().at(16)
         simpler = list(case.simpler())
         assert simpler
         for each in simpler:
             assert len(each.program.nodes) < len(case.program.nodes) or each.width < case.width
             assert read_case(each.to_dict()) == each
-            assert len(ac.simulate(each.program, 3, width=each.width)) == 3
+            assert len(ac.simulate(each.program.at(each.width), 3)) == 3
 
     def test_a_line_that_others_use_stays(self) -> None:
         program = recurrent(2)
@@ -105,7 +105,7 @@ class TestRandomPrograms:
         @settings(max_examples=20, deadline=None, database=None)
         @given(programs(min_scores=2, max_scores=2))
         def two(program: Program) -> None:
-            assert len(ProgramCase(program, (4,)).scores) == 2
+            assert len(program.at(4).scores) == 2
 
         two()
 
@@ -127,10 +127,10 @@ class TestRandomPrograms:
 
 
 class TestScoreCovariance:
-    @pytest.mark.parametrize("write", [each for each in EXAMPLES.values() if ProgramCase(each(), (3,)).scores])
+    @pytest.mark.parametrize("write", [each for each in EXAMPLES.values() if each().at(3).scores])
     def test_formula_averages_what_one_side_leaves(self, write: Callable[[], Program]) -> None:
         """E[Cov(p | inputs, one side) | inputs] is (*): images of the given side average to σ² x·x'/n."""
-        case = ProgramCase(write(), (8,))
+        case = write().at(8)
         drawn = Subject.of(OWN).draw_program(case, 4_000, np.random.default_rng(0))
         sides = conditioned_sides(case.program)
         assert not isinstance(sides, str)
@@ -155,7 +155,7 @@ class TestSubjects:
     def test_of_programs_by_its_parameters(self) -> None:
         subject = Subject.of(over_n)
         assert subject.form == "program"
-        case = ProgramCase(recurrent_attention(), (8,))
+        case = recurrent_attention().at(8)
         assert not subject.reason_unsupported(case)
         assert subject.reason_unsupported(ac.AttentionLayer(width=8)) == "the subject simulates programs and no layers"
         assert Subject.of("attncheck.subject:matrix_free").reason_unsupported(case).startswith("the subject simulates")
@@ -225,7 +225,7 @@ class TestCheck:
             program.matmul(program.weight(f"W{vector.name}"), vector)
 
         def equal(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
-            drawn = Subject.of(OWN).draw_program(ProgramCase(program, (width,)), size, rng).draws[0].as_dict()
+            drawn = Subject.of(OWN).draw_program(program.at(width), size, rng).draws[0].as_dict()
             drawn["vectors"][:, 1:3] = drawn["vectors"][:, :1]
             return {name: array.astype(dtype) for name, array in drawn.items()}
 
@@ -243,7 +243,7 @@ class TestCheck:
 
     def test_a_copied_score_is_seen_without_vectors(self) -> None:
         def copying(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
-            draws = ac.simulate(program, size, seeded(rng), width=width)
+            draws = ac.simulate(program.at(width), size, seeded(rng))
             draws.scores[:, 1] = draws.scores[:, 0]
             return {"outputs": draws.outputs, "scores": draws.scores}
 
@@ -256,7 +256,7 @@ class TestCheck:
         """⟨Q x, K x⟩ and ⟨K x, Q x⟩: readings that round in another order differ by rounding only."""
 
         def right(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
-            draws = ac.simulate(program, size, seeded(rng), width=width)
+            draws = ac.simulate(program.at(width), size, seeded(rng))
             # Another order of summation.
             scores = draws.scores * (1.0 + rounding * rng.standard_normal(draws.scores.shape))
             return {"outputs": draws.outputs, "scores": scores}
@@ -298,7 +298,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
 def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(subject=OWN, seed=0, profile="default", false_alarm=1e-6, record=record)
-    units = [Unit("fact1", ProgramCase(recurrent(2), RATE_WIDTHS)), Unit("netsor", ProgramCase(recurrent(2), (16,)))]
+    units = [Unit("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS)), Unit("netsor", recurrent(2).at(16))]
     run = run.settled([unit.id for unit in units])
     opened = RunReport(run)
     for unit in units:

@@ -16,8 +16,7 @@ from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.faults.line_by_line import LineByLine
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
-from attncheck.layers.case import ProgramCase
-from attncheck.layers.program import Program
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import widths_of
 from attncheck.looks.look import observe
@@ -56,7 +55,7 @@ def program(name: str) -> Program:
 @functools.cache
 def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, Outcome]:
     """Return what one look of the checks that see a fault makes of it, as long as a run plans it."""
-    case, subject = ProgramCase(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
+    case, subject = ProgramCase.of(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
     key = ("tests", "program faults", fault, property_name, case.to_dict())
     setting = subject.probe(case, stream(seed, *key, role="probe"))
     planned = plan(checks_of(property_name), setting, cost_of(PROFILES["default"], case))
@@ -130,7 +129,7 @@ def test_line_by_line_is_right(name: str) -> None:
     smoke, subject = PROFILES["smoke"], Subject.of(LineByLine())
     results: list[Result] = []
     for each in PROGRAM_PROPERTIES:
-        case = ProgramCase(program(name), widths_of(each))
+        case = ProgramCase.of(program(name), widths_of(each))
         results += run_unit(Unit(each, case), subject, 0, cost_of(smoke, case))
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
@@ -144,8 +143,8 @@ def test_line_by_line_reads_lines_of_other_sizes() -> None:
     v = written.matmul(written.weight("O", columns=2), written.matmul(written.weight("V", rows=2), h))
     written.output(lambda v, p: v * p, [v], [p])
     drawn = LineByLine()(written, 5, 4000, stream(0, "sizes"))
-    sample_of(ProgramCase(written, (5,)), [drawn], 4000)
-    other = simulate(written, 4000, 0, width=5)
+    sample_of(written.at(5), [drawn], 4000)
+    other = simulate(written.at(5), 4000, 0)
     for field in ("outputs", "scores"):
         ours, theirs = drawn[field].std(), getattr(other, field).std()
         assert 0.8 < ours / theirs < 1.25
@@ -154,7 +153,7 @@ def test_line_by_line_reads_lines_of_other_sizes() -> None:
 
 @pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
 def test_fault_exposes_what_a_right_simulator_does(fault: ProgramFault) -> None:
-    case = ProgramCase(program("positional_attention"), (16,))
+    case = program("positional_attention").at(16)
     draw = functools.partial(fault.subject, case.program, 16, 5)
     sample = sample_of(case, [draw(np.random.default_rng(0))], 5)
     assert sample.exposed == set(PROGRAM_FIELDS)

@@ -53,7 +53,7 @@ def written() -> Program:
 def same(one: Program, other: Program) -> None:
     assert str(one) == str(other)
     assert one.to_dict() == other.to_dict()
-    drawn, again = (ac.simulate(program, 3, seed=1, width=5, coordinates=2) for program in (one, other))
+    drawn, again = (ac.simulate(program.at(5), 3, seed=1, coordinates=2) for program in (one, other))
     np.testing.assert_array_equal(drawn.outputs, again.outputs)
     np.testing.assert_array_equal(drawn.scores, again.scores)
 

@@ -35,7 +35,7 @@ each_example = pytest.mark.parametrize("name", EXAMPLES)
 
 @functools.cache
 def near_the_limit(name: str) -> ac.ProgramDraws:
-    return ac.simulate(EXAMPLES[name](), 10_000, seed=1, width=64)
+    return ac.simulate(EXAMPLES[name]().at(64), 10_000, seed=1)
 
 
 def functionals(draws: ac.ProgramDraws) -> Iterator[FloatArray]:
@@ -74,15 +74,15 @@ class TestEachExample:
         program = EXAMPLES[name]()
         again = Program.from_toml(program.to_toml())
         assert again.to_dict() == program.to_dict()
-        one, other = (ac.simulate(each, 3, seed=1, width=4) for each in (program, again))
+        one, other = (ac.simulate(each.at(4), 3, seed=1) for each in (program, again))
         np.testing.assert_array_equal(one.outputs, other.outputs)
 
     @each_example
     def test_readings_have_one_law(self, name: str) -> None:
         """At width 3, where a wrong use of a matrix shows most: level 1e-6 for each functional."""
         program = EXAMPLES[name]()
-        direct = ac.simulate(program, 4_000, seed=1, width=3, reading="direct", coordinates=2)
-        matrix_free = ac.simulate(program, 4_000, seed=2, width=3, reading="matrix-free", coordinates=2)
+        direct = ac.simulate(program.at(3), 4_000, seed=1, reading="direct", coordinates=2)
+        matrix_free = ac.simulate(program.at(3), 4_000, seed=2, reading="matrix-free", coordinates=2)
         for one, other in zip(functionals(direct), functionals(matrix_free), strict=True):
             assert stats.ks_2samp(one, other).pvalue > 1e-6
 
@@ -90,7 +90,7 @@ class TestEachExample:
     def test_results_approach_the_limit(self, name: str) -> None:
         """Corollary 2: E[y_i y_k] at width n is off by a fraction c/n, |c| < 1 as measured at n = 16; 3 is allowed."""
         found, error = second_moments(near_the_limit(name).outputs[:, :, 0])
-        limit = ac.simulate(EXAMPLES[name](), 50_000, seed=2, reading="limit")
+        limit = ac.simulate(EXAMPLES[name]().at(64), 50_000, seed=2, reading="limit")
         expected, theirs = second_moments(limit.outputs[:, :, 0])
         assert np.all(abs(found - expected) < QUANTILE * np.hypot(error, theirs) + 3 / 64 * scale(expected))
 
@@ -144,9 +144,9 @@ class TestWhatTheyExemplify:
 
     def test_sizes(self) -> None:
         assert len(ac.limit(perceptron(5)).lines) == 6
-        assert ac.simulate(recurrent(4), 2, width=3).outputs.shape == (2, 1, 1)
-        assert ac.simulate(cross_attention(queries=3, keys=1), 2, width=3).scores.shape == (2, 3)
-        assert ac.simulate(grouped_query_attention(6, 3, 2), 2, width=3).scores.shape == (2, 24)
+        assert ac.simulate(recurrent(4).at(3), 2).outputs.shape == (2, 1, 1)
+        assert ac.simulate(cross_attention(queries=3, keys=1).at(3), 2).scores.shape == (2, 3)
+        assert ac.simulate(grouped_query_attention(6, 3, 2).at(3), 2).scores.shape == (2, 24)
 
 
 class TestMixes:

@@ -21,7 +21,7 @@ from attncheck import AttentionLayer, InputError, simulate
 from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, NORMS, SCORE_SCALINGS
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples
-from attncheck.readings import READINGS
+from attncheck.readings import NAMES
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers, stacks
 
 
@@ -116,7 +116,7 @@ def test_wide_layers_are_reached_where_they_may_cost_something() -> None:
 
 
 @settings(deadline=None, database=None, max_examples=40)
-@given(layers(max_entries=4_000), st.sampled_from(list(READINGS)))
+@given(layers(max_entries=4_000), st.sampled_from(list(NAMES)))
 def test_every_layer_simulates(layer: AttentionLayer, reading: Any) -> None:
     draws = simulate(layer, 2, reading=reading, coordinates=layer.width)
     assert draws.outputs.shape == (2, layer.seq_len, layer.width)
@@ -171,7 +171,7 @@ def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> Non
 
 
 @settings(deadline=None, database=None, max_examples=40)
-@given(stacks(max_entries=2_000), st.sampled_from(list(READINGS)))
+@given(stacks(max_entries=2_000), st.sampled_from(list(NAMES)))
 def test_every_stack_simulates(stack: AttentionStack, reading: Any) -> None:
     draws = simulate(stack, 2, reading=reading, coordinates=stack.width)
     assert draws.outputs.shape == (2, stack.seq_len, stack.width)

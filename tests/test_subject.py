@@ -16,6 +16,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.draws import Draws
 from attncheck.looks.examine import run_unit
 from attncheck.looks.examples import strategy_of
 from attncheck.looks.plan import Cost
@@ -24,7 +25,6 @@ from attncheck.looks.unit import Unit
 from attncheck.readings import simulate
 from attncheck.runs.run import Run
 from attncheck.simulators.collapsed import attend, draw_inputs
-from attncheck.simulators.draws import Draws
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed, direct, matrix_free
 

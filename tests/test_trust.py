@@ -15,7 +15,8 @@ import attncheck as ac
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck.commands.cli import main
-from attncheck.layers.case import ProgramCase, read_case
+from attncheck.layers.case import read_case
+from attncheck.layers.program import ProgramCase
 from attncheck.records.schema import Manifest, Result, read
 from attncheck.records.writer import Writer
 from attncheck.runs.reporting import RunReport

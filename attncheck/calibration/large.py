@@ -15,8 +15,8 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case, ProgramCase
-from attncheck.layers.program import Program
+from attncheck.layers.case import Case
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan

@@ -15,8 +15,8 @@ from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.kinds import ProgramCheck
 from attncheck.checks.programs.reference import RATIO, ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.layers.case import EXACT_WIDTHS, ProgramCase
-from attncheck.layers.program import Program
+from attncheck.layers.case import EXACT_WIDTHS
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.looks.examples import draw_examples, widths_of
 from attncheck.looks.plan import chunk_of
 from attncheck.programs import EXAMPLES

@@ -23,7 +23,7 @@ from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Association, Count, Family, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.largest import Largest
 from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.simulators.blocks import FINITE
+from attncheck.simulators.finite import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
 
 FloatArray = NDArray[np.float64]
@@ -78,7 +78,7 @@ class LiteralReference(Reference):
 
     def _draw(self) -> dict[str, FloatArray]:
         """Return the fields of `RATIO` · `size` draws, made in blocks that bound the memory of their matrices."""
-        step = max(1, 2**21 // FINITE["direct"].entries(self.layer, self.coordinates))
+        step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = RATIO * self.size, np.random.default_rng(self.seed)
         parts = [
             draw_with_weights(self.layer, min(step, total - start), self.coordinates, rng, self.laws).as_dict()

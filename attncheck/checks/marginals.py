@@ -13,7 +13,7 @@ from attncheck.checks.functionals import Arrays
 from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.simulators.draws import Draws
+from attncheck.layers.draws import Draws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.rows import score_std

@@ -26,7 +26,7 @@ from attncheck.checks.whitening import (
 )
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.simulators.draws import Batch
+from attncheck.layers.draws import Batch
 
 FloatArray = NDArray[np.float64]
 

@@ -27,7 +27,7 @@ from attncheck.diagnosis.estimates import (
 from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import ProgramCase
 from attncheck.looks.unit import Unit
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject

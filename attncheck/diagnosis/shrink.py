@@ -9,7 +9,8 @@ from typing import Any
 from attncheck._lib.errors import InputError
 from attncheck._lib.words import chance
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.case import Case
+from attncheck.layers.program import ProgramCase
 from attncheck.looks.examine import run_unit
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated

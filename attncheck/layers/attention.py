@@ -8,11 +8,12 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
+from attncheck.layers.draws import Draws
 
 ScoreScaling = Literal["1/sqrt(n)", "1/n"]
 AttentionMap = Literal["softmax", "linear", "relu", "sigmoid"]
@@ -113,6 +114,9 @@ class AttentionLayer:
     >>> AttentionLayer.from_dict(layer.to_dict()) == layer
     True
     """
+
+    kind: ClassVar[str] = "layer"
+    drawn: ClassVar[type[Draws]] = Draws
 
     width: int
     seq_len: int = 4

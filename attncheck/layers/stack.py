@@ -6,12 +6,13 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, NORMS, AttentionLayer, Norm
+from attncheck.layers.draws import StackDraws
 from attncheck.layers.nonlinearity import gelu, relu
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers
@@ -76,6 +77,9 @@ class AttentionStack:
     >>> AttentionStack.from_dict(stack.to_dict()) == stack
     True
     """
+
+    kind: ClassVar[str] = "stack"
+    drawn: ClassVar[type[StackDraws]] = StackDraws
 
     layer: AttentionLayer
     depth: int

@@ -8,7 +8,8 @@ from typing import Any
 from attncheck._lib.streams import seed_sequence
 from attncheck.checks.programs import RATE_PROPERTIES
 from attncheck.checks.registry import PROGRAM_PROPERTIES
-from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
+from attncheck.layers.program import ProgramCase
 from attncheck.programs import EXAMPLES
 
 
@@ -77,7 +78,7 @@ def widths_of(name: str) -> tuple[int, ...]:
 
 def program_anchors(name: str) -> list[ProgramCase]:
     """Return the example programs at the widths of a property, those with scores first."""
-    cases = [ProgramCase(write(), widths_of(name)) for write in EXAMPLES.values()]
+    cases = [ProgramCase.of(write(), widths_of(name)) for write in EXAMPLES.values()]
     with_scores = [case for case in cases if case.scores]
     about_scores = name in ("program_scores", "theorem1")
     return with_scores if about_scores else with_scores + [case for case in cases if not case.scores]

@@ -6,7 +6,8 @@ import dataclasses
 
 from attncheck._lib.errors import check_choice
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.case import Case
+from attncheck.layers.program import ProgramCase
 from attncheck.layers.regimes import REGIMES
 
 #: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.

@@ -13,9 +13,9 @@ from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import EXACT_WIDTHS, Case, ProgramCase
+from attncheck.layers.case import EXACT_WIDTHS, Case
 from attncheck.layers.names import layer_call
-from attncheck.layers.program import Program
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import widths_of
 from attncheck.looks.result import violated
@@ -228,7 +228,7 @@ def _units(run: Run, name: str, layers: Iterable[AttentionLayer | Program], widt
     """Return the units of a property on those of the layers and programs that it is about."""
     about_programs = name in PROGRAM_PROPERTIES
     cases: list[Case] = [
-        ProgramCase(each, (width,) if widths_of(name) == EXACT_WIDTHS else widths_of(name))
+        ProgramCase.of(each, (width,) if widths_of(name) == EXACT_WIDTHS else widths_of(name))
         if isinstance(each, Program)
         else each
         for each in layers

@@ -17,7 +17,8 @@ from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case, ProgramCase
+from attncheck.layers.case import Case
+from attncheck.layers.program import ProgramCase
 from attncheck.looks.examples import draw_examples, program_anchors
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of

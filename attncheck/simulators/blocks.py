@@ -9,19 +9,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
-from attncheck.simulators.collapsed import draw_collapsed, input_entries
-from attncheck.simulators.draws import Batch, Draws
-from attncheck.simulators.layers import (
-    draw_direct,
-    draw_matrix_free,
-    key_entries,
-    matrix_entries,
-    program_entries,
-    vector_entries,
-)
+from attncheck.layers.draws import Batch
 
-Draw = Callable[[AttentionLayer, int, int, np.random.Generator], Draws]
 _Batch = TypeVar("_Batch", bound=Batch)
 
 #: Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
@@ -39,44 +28,6 @@ class Work(Generic[_Batch]):
     def take(self, size: int, seed: int) -> _Batch:
         """Return `size` draws at once: the digits that `attncheck.simulate` gives for the same seed."""
         return next(chunks(self, size, size, root_of(seed)))
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerReading:
-    """How to draw a layer, and how many float64 entries one draw works on and all draws share."""
-
-    draw: Draw
-    entries: Callable[[AttentionLayer, int], int]
-    shared: Callable[[AttentionLayer], int] = lambda layer: 0
-
-    def work(self, layer: AttentionLayer, coordinates: int) -> Work[Draws]:
-        """Return the work of drawing a layer."""
-
-        def draw(count: int, rng: np.random.Generator) -> Draws:
-            return self.draw(layer, count, coordinates, rng)
-
-        return Work(draw, self.entries(layer, coordinates), self.shared(layer))
-
-
-def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries per draw of the readings whose heads hold no vectors of neurons."""
-    s, heads = layer.seq_len, layer.num_heads
-    return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
-
-
-#: The readings of a layer at finite width: one law, at different costs.
-FINITE: dict[str, LayerReading] = {
-    "direct": LayerReading(
-        draw_direct,
-        lambda layer, coordinates: vector_entries(layer, 2 * layer.width) + matrix_entries(layer),
-        program_entries,
-    ),
-    "matrix-free": LayerReading(draw_matrix_free, vector_entries, program_entries),
-    "collapsed": LayerReading(
-        draw_collapsed,
-        lambda layer, coordinates: input_entries(layer) + head_entries(layer, coordinates),
-    ),
-}
 
 
 def root_of(seed: Any) -> np.random.SeedSequence:

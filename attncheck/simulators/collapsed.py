@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
 from attncheck.layers.rotary import turned
-from attncheck.simulators.draws import Draws
 from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]

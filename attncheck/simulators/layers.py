@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
 from attncheck.layers.program import Step
 from attncheck.layers.rotary import turned
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.draws import Draws
 from attncheck.simulators.interpret import Multiplier, interpret
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 
 FloatArray = NDArray[np.float64]
 
@@ -26,16 +24,6 @@ FloatArray = NDArray[np.float64]
 def _plan(layer: AttentionLayer) -> tuple[AttentionProgram, tuple[Step, ...]]:
     expansion = expand(layer)
     return expansion, expansion.program.steps()
-
-
-def draw_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
-    """Draw `layer` with literal weight matrices, a fresh set for every draw."""
-    return draw_program(layer, size, coordinates, rng, DirectMultiplier)
-
-
-def draw_matrix_free(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
-    """Draw `layer` exactly in law without any weight matrix."""
-    return draw_program(layer, size, coordinates, rng, MatrixFreeMultiplier)
 
 
 def draw_program(

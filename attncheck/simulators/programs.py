@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Node, Output, Program, Score
 from attncheck.layers.program.extent import results_of, vectors_of
-from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 
 FloatArray = NDArray[np.float64]

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck.layers.draws import StackDraws
 from attncheck.layers.norm import normalised
 from attncheck.layers.program import Node, Step
 from attncheck.layers.program.extent import Entries, entries_of
 from attncheck.layers.stack import AttentionStack
 from attncheck.layers.stack_program import Perceptron, StackProgram
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
-from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.linalg import gram_root
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.layers.draws import Batch
 from attncheck.simulators.blocks import Work
 from attncheck.simulators.collapsed import draw_heads, draw_inputs, input_entries
-from attncheck.simulators.draws import Batch
 from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import INPUT_WEIGHTS
 from attncheck.layers.program import Weight
 from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.draws import Draws
 from attncheck.simulators.layers import draw_program
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 

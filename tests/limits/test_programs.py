@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,10 +113,10 @@ class TestAgainstFiniteWidth:
     @pytest.mark.parametrize("program", [recurrent(3), perceptron(3)], ids=["recurrent", "perceptron"])
     def test_vectors_approach_the_limit(self, program: Program) -> None:
         law = ac.limit(program)
-        (result,) = ac.simulate(program, 1, width=4).outputs.shape[1:2]
+        (result,) = ac.simulate(program.at(4), 1).outputs.shape[1:2]
         assert result == 1
         width, size = 400, 400
-        drawn = ac.simulate(program, size, seed=3, width=width, coordinates=width).outputs[:, 0]
+        drawn = ac.simulate(program.at(width), size, seed=3, coordinates=width).outputs[:, 0]
         exact = law.sample(200_000, seed=4).outputs[:, 0, 0]
         means = (drawn**2).mean(axis=1)  # Fact 1: an average over coordinates
         error = means.std(ddof=1) / size**0.5
@@ -128,8 +129,8 @@ class TestAgainstFiniteWidth:
         program = crossed()
         law = ac.limit(program)
         width = 512
-        draws = ac.simulate(program, 20_000, seed=1, width=width)
-        limit = ac.simulate(program, 40_000, seed=2, reading="limit")
+        draws = ac.simulate(program.at(width), 20_000, seed=1)
+        limit = ac.simulate(program.at(width), 40_000, seed=2, reading="limit")
         for i, j in itertools.combinations_with_replacement(range(2), 2):
             products = draws.scores[:, i] * draws.scores[:, j]
             error = products.std(ddof=1) / len(products) ** 0.5
@@ -140,8 +141,8 @@ class TestAgainstFiniteWidth:
 
     def test_readings_of_a_program_have_one_law(self) -> None:
         program = crossed()
-        one = ac.simulate(program, 8_000, seed=1, width=3, reading="direct", coordinates=2)
-        other = ac.simulate(program, 8_000, seed=2, width=3, reading="matrix-free", coordinates=2)
+        one = ac.simulate(program.at(3), 8_000, seed=1, reading="direct", coordinates=2)
+        other = ac.simulate(program.at(3), 8_000, seed=2, reading="matrix-free", coordinates=2)
         functionals: tuple[Callable[[ac.ProgramDraws], FloatArray], ...] = (
             lambda d: d.scores[:, 0],
             lambda d: d.scores[:, 0] * d.scores[:, 1],
@@ -156,7 +157,7 @@ class TestAgainstFiniteWidth:
         program = crossed()
         law = ac.limit(program)
         width = 4_000
-        draws = ac.simulate(program, 60, seed=5, width=width, coordinates=width)
+        draws = ac.simulate(program.at(width), 60, seed=5, coordinates=width)
         output = program.nodes[-1]
         values, error = law.average(np.square, [output], draws.scores)
         averages = (draws.outputs[:, 0] ** 2).mean(axis=1)
@@ -201,35 +202,32 @@ class TestRefused:
         with pytest.raises(InputError, match=r"'p1': has no limit: violates Assumption 1 \(b\), Q is on both sides"):
             ac.limit(program)
         with pytest.raises(InputError, match="has no limit"):
-            ac.simulate(program, 10, reading="limit")
-        assert ac.simulate(program, 10, width=8).scores.shape == (10, 1)
+            ac.simulate(program.at(8), 10, reading="limit")
+        assert ac.simulate(program.at(8), 10).scores.shape == (10, 1)
 
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("width", "options", "said"),
         [
-            ({}, "width=None: is missing; pass the width"),
-            ({"width": 0}, "width=0: must be at least 1"),
-            ({"width": 4, "coordinates": 5}, "coordinates=5: exceeds 4"),
-            ({"width": 4, "reading": "collapsed"}, "reading='collapsed': is for attention layers"),
-            ({"width": 4, "memory": 10}, "memory=10: allows less than one matrix-free draw of this program"),
+            (0, {}, "width=0: must be at least 1"),
+            (4, {"coordinates": 5}, "coordinates=5: exceeds width=4"),
+            (4, {"reading": "collapsed"}, "reading='collapsed': is for attention layers"),
+            (4, {"memory": 10}, "memory=10: allows less than one matrix-free draw of this program"),
         ],
     )
-    def test_arguments(self, options: dict[str, object], said: str) -> None:
+    def test_arguments(self, width: int, options: dict[str, Any], said: str) -> None:
         with pytest.raises(InputError) as caught:
-            # The options are of any type: mypy cannot tell which overload they fit, and some fit none.
-            ac.simulate(recurrent(2), 10, **options)  # type: ignore[call-overload]
+            ac.simulate(recurrent(2).at(width), 10, **options)
         assert said in str(caught.value)
 
     def test_nothing_written(self) -> None:
         program = Program()
-        for use in (ac.limit, Program.coverage, lambda p: ac.simulate(p, 10, width=4)):
+        for use in (ac.limit, Program.coverage, lambda p: ac.simulate(p.at(4), 10)):
             with pytest.raises(InputError, match="has no lines; write some first"):
                 use(program)
 
-    def test_width_is_not_for_layers(self) -> None:
-        with pytest.raises(InputError, match="width=8: is for programs"):
-            # No overload has this call; that it is refused is what is tested.
-            ac.simulate(AttentionLayer(width=8), 10, width=8)  # type: ignore[call-overload]
+    def test_a_program_without_a_width_is_not_drawn(self) -> None:
+        with pytest.raises(InputError, match=r"layer='a program': has no width; .* e\.g\. program\.at\(64\)"):
+            ac.simulate(crossed(), 10)  # type: ignore[arg-type]  # that it is refused is what is tested
 
     def test_scores_of_another_shape(self) -> None:
         law = limit_of_program(crossed())

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck.simulators.layers import draw_direct
+from attncheck.layers.draws import Draws
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.layers import draw_program
 from attncheck.theory.rates.vanishing import restored, vanishes
 
 LINEAR = ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", score_scaling="1/n")
@@ -19,15 +21,23 @@ _DRAWS = 20_000
 _QUANTILE = 4.9
 
 
+def _drawn(layer: ac.AttentionLayer) -> Draws:
+    return draw_program(layer, 50, 2, np.random.default_rng(3), DirectMultiplier)
+
+
 @pytest.mark.parametrize("layer", [LINEAR, RELU, LINEAR.replace(norm="layer")], ids=lambda layer: layer.describe())
 def test_every_draw_is_the_theorems_times_a_factor(layer: ac.AttentionLayer) -> None:
-    own, other = (draw_direct(each, 50, 2, np.random.default_rng(3)) for each in (layer, restored(layer)))
+    own, other = (
+        draw_program(each, 50, 2, np.random.default_rng(3), DirectMultiplier) for each in (layer, restored(layer))
+    )
     assert layer.score_factor == layer.head_width**-0.5
     np.testing.assert_allclose(own.outputs, layer.score_factor * other.outputs, rtol=1e-12)
     np.testing.assert_allclose(own.scores, layer.score_factor * other.scores, rtol=1e-12)
     # Softmax is not homogeneous: its limit is not 0 either.
     softmax = layer.replace(attention_map="softmax")
-    own, other = (draw_direct(each, 50, 2, np.random.default_rng(3)) for each in (softmax, restored(softmax)))
+    own, other = (
+        draw_program(each, 50, 2, np.random.default_rng(3), DirectMultiplier) for each in (softmax, restored(softmax))
+    )
     assert np.abs(own.outputs / other.outputs - layer.score_factor).max() > 0.01
     assert not vanishes(softmax)
 

@@ -17,7 +17,6 @@ from attncheck._lib.executors import Crew
 from attncheck._lib.executors import pool as pool_of_processes
 from attncheck.evidence.summaries import Score, to_record
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import ProgramCase
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import (
     ALL,
@@ -142,11 +141,11 @@ def test_programs_with_functions_of_ones_own_are_looked_at_again() -> None:
     program = attncheck.Program()
     own = program.nonlin(own_tanh, program.matmul(program.weight("W"), program.initial("h")))
     program.matmul(program.weight("V"), own)
-    written = ProgramCase(program, (16,)).to_dict()
+    written = program.at(16).to_dict()
     look = OneLook(
         "attncheck.subject:direct", 0, "netsor", written, "pool", Cost(2_000, 1e-3, 0.9), 2, 1, ("netsor.scale",)
     )
-    assert look.unit.case.describe() == ProgramCase(program, (16,)).describe()
+    assert look.unit.case.describe() == program.at(16).describe()
     assert set(take(look)) == {"netsor.scale"}
 
 

@@ -176,7 +176,7 @@ def test_direct_has_the_law_of_the_definition(layer: AttentionLayer) -> None:
 def test_gram_matrices_fit_the_draw(layer: AttentionLayer, reading: str) -> None:
     """Exact relations: shapes, symmetry, groups, the inputs' own Gram matrix, and the range of the scores."""
     # The overloads take the readings' names, parameters are any text.
-    draws = simulate(layer, 40, 5, reading, coordinates=layer.width)  # type: ignore[call-overload]
+    draws = simulate(layer, 40, 5, reading, coordinates=layer.width)  # type: ignore[arg-type]
     s, heads = layer.seq_len, layer.num_heads
     assert draws.outputs.shape == draws.inputs.shape == (40, s, layer.width)
     assert draws.scores.shape == (40, heads, s, s)
@@ -213,7 +213,7 @@ def test_scores_have_the_scale_of_their_gram_matrices(reading: str, head_dim: in
         width=4, seq_len=1, num_heads=1, head_dim=head_dim, query_std=1.5, key_std=0.7, value_std=2.0, output_std=0.5
     )
     # The overloads take the readings' names, parameters are any text.
-    draws = simulate(layer, 5_000, 6, reading)  # type: ignore[call-overload]
+    draws = simulate(layer, 5_000, 6, reading)  # type: ignore[arg-type]
     assert draws.input_gram is not None
     assert draws.key_gram is not None
     assert draws.value_gram is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer, Draws, InputError, simulate, simulate_chunks
-from attncheck.readings import READINGS
+from attncheck.readings import NAMES
 from attncheck.strategies import layers
 
 LAYER = AttentionLayer(width=6, seq_len=3, num_heads=2, num_kv_heads=1, mask="causal", input_correlation=0.5)
@@ -28,7 +28,7 @@ def joined(chunks: list[Draws]) -> Draws:
     return Draws(**{name: np.concatenate([c.as_dict()[name] for c in chunks]) for name in chunks[0].as_dict()})
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reading", NAMES)
 @pytest.mark.parametrize(
     ("layer", "size", "chunk_sizes"), [(LAYER, 101, (1, 4, 100, 101, 1010)), (LARGE, 13, (5,))], ids=["small", "large"]
 )
@@ -51,7 +51,7 @@ def test_blocks_are_cut_anywhere() -> None:
     assert len(np.unique(whole.outputs)) == size
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reading", NAMES)
 def test_seeds_and_their_sequences(reading: Any) -> None:
     def outputs(seed: Any) -> list[float]:
         return simulate(LAYER, 20, seed, reading).outputs.ravel().tolist()
@@ -75,7 +75,7 @@ def test_a_seed_and_its_children_share_no_normals() -> None:
 
 
 @settings(deadline=None, database=None, max_examples=60)
-@given(layers(max_entries=3_000), st.sampled_from(list(READINGS)), st.integers(0, 2**64), st.integers(1, 6))
+@given(layers(max_entries=3_000), st.sampled_from(list(NAMES)), st.integers(0, 2**64), st.integers(1, 6))
 def test_every_layer_is_reproducible(layer: AttentionLayer, reading: Any, seed: int, chunk_size: int) -> None:
     whole = simulate(layer, 5, seed, reading, layer.width)
     assert_equal(joined(list(simulate_chunks(layer, 5, chunk_size, seed, reading, layer.width))), whole)
@@ -136,7 +136,7 @@ def test_bad_chunks_are_refused_before_the_first_one_is_asked_for(chunk_size: An
         simulate_chunks(LAYER, 5, coordinates=7)
 
 
-@pytest.mark.parametrize("reading", [*READINGS, None])
+@pytest.mark.parametrize("reading", [*NAMES, None])
 def test_no_reading_is_advised_that_is_used(reading: Any) -> None:
     used = reading or "collapsed"
     with pytest.raises(InputError, match=r"^memory=1: ") as caught:

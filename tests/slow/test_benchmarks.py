@@ -26,7 +26,6 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.streams import stream
 from attncheck.commands import cli
-from attncheck.layers.case import ProgramCase
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
 from attncheck.paper import exact
@@ -175,7 +174,7 @@ def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
         result_of("scores@bb", "scores.law", 1.0),
         result_of("outputs@aa", "outputs.law", 4.0, p_values=[0.1, 0.2]),
         result_of("outputs@aa", "outputs.limit", 0.0, p_values=[], size=0),
-        result_of("netsor@cc", "netsor.scale", 3.0, case=ProgramCase(perceptron(1), (16,)).to_dict()),
+        result_of("netsor@cc", "netsor.scale", 3.0, case=perceptron(1).at(16).to_dict()),
     ]
     planned = [Planned(result.id, result.unit, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)

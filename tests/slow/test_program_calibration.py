@@ -22,8 +22,8 @@ from attncheck.checks.programs.reference import RATIO
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.orders import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
-from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, ProgramCase
-from attncheck.layers.program import LinearCombination, Program
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
+from attncheck.layers.program import LinearCombination, Program, ProgramCase
 from attncheck.looks.examples import widths_of
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan
@@ -50,7 +50,7 @@ def few(name: str) -> dict[str, Calibration]:
     return {
         check: each
         for widths, samples in FEW.items()
-        for check, each in calibrate_program(ProgramCase(program, widths), samples).items()
+        for check, each in calibrate_program(ProgramCase.of(program, widths), samples).items()
     }
 
 
@@ -58,7 +58,7 @@ def few(name: str) -> dict[str, Calibration]:
 def many(name: str, widths: tuple[int, ...]) -> dict[str, Calibration]:
     """Return those in the second, on samples of their own: streams are keyed by the subject's name."""
     again = dataclasses.replace(Subject.of(programs), name="second stage")
-    return calibrate_program(ProgramCase(written_programs()[name], widths), MANY[widths], again)
+    return calibrate_program(ProgramCase.of(written_programs()[name], widths), MANY[widths], again)
 
 
 def decided(names: Sequence[str], suspicious: Sequence[str]) -> dict[str, float]:
@@ -91,14 +91,14 @@ def test_false_alarms_over_all_programs_are_as_rare_as_stated() -> None:
 
 def test_a_wrong_null_is_noticed() -> None:
     wrong = PROGRAM_FAULTS["matrix_std_5"].subject
-    case = ProgramCase(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
+    case = ProgramCase.of(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
     found = calibrate_program(case, FEW[EXACT_WIDTHS], wrong)
     assert found["netsor.scale"].least() < FALSE_ALARM
     assert found["netsor.initials"].least() > FALSE_ALARM / COMPARISONS
 
 
 def test_small_samples_have_draws_and_references_of_their_own() -> None:
-    case = ProgramCase(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
+    case = ProgramCase.of(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
     subject, setting = Subject.of(programs), ProgramSetting(case, frozenset({"outputs"}), 2)
     pairs = list(small_samples(subject, setting, 8, 3))
     samples, references = zip(*pairs, strict=True)
@@ -114,7 +114,7 @@ def test_small_samples_have_draws_and_references_of_their_own() -> None:
 @pytest.mark.parametrize("name", ["perceptron", "cross_attention"])
 def test_orders_are_read_without_bias(name: str) -> None:
     draws = CHEAP if name == "perceptron" else OTHERS
-    outcomes = large_samples(ProgramCase(EXAMPLES[name](), RATE_WIDTHS), programs, draws)
+    outcomes = large_samples(ProgramCase.of(EXAMPLES[name](), RATE_WIDTHS), programs, draws)
     level = FALSE_ALARM / (2 * len(EXAMPLES))
     assert abs(Order(-0.5).gap(draws, level, 0.99) + 0.5) < (0.07 if draws == CHEAP else 0.16)
     assert "fact1.order" in outcomes
@@ -141,7 +141,7 @@ def _dependent(small: float) -> Program:
 @pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
 def test_what_rounding_leaves_of_nearly_dependent_vectors_is_no_violation(small: float, single: bool) -> None:
     subject = Subject.of(single_program if single else programs)
-    case = ProgramCase(_dependent(small), EXACT_WIDTHS)
+    case = ProgramCase.of(_dependent(small), EXACT_WIDTHS)
     setting = subject.probe(case, np.random.default_rng(0))
     checks = [c for c in checks_for(case) if not c.reason_not_examined(setting)]
     exact = [check for check in checks if check.property_name in ("netsor", "program_scores")]

@@ -58,7 +58,7 @@ def drawn(stack: AttentionStack, seed: int, reading: Reading = "collapsed") -> S
 def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 1)
     for seed, reading in ((2, "direct"), (3, "matrix-free")):
-        theirs: StackDraws = simulate(stack, SIZE, seed, reading, coordinates=2)  # type: ignore[call-overload]
+        theirs: StackDraws = simulate(stack, SIZE, seed, reading, coordinates=2)  # type: ignore[arg-type]
         assert apart(numbers(ours), numbers(theirs)).max() < MOST
     if stack.layer.norm:
         diagonal = np.diagonal(ours.grams, axis1=2, axis2=3)

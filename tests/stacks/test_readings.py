@@ -59,7 +59,7 @@ def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
     collapsed = simulate(stack, size, 1, coordinates=2)
     for seed, reading in ((2, "direct"), (3, "matrix-free")):
         # The overloads take the readings' names.
-        theirs = simulate(stack, size, seed, reading, coordinates=2)  # type: ignore[call-overload]
+        theirs = simulate(stack, size, seed, reading, coordinates=2)  # type: ignore[arg-type]
         found = p_values(collapsed, theirs)
         assert min(found.values()) > LEVEL / COMPARISONS, f"{reading}: {found}"
     assert len(STACKS) * 2 * len(FUNCTIONALS) + 2 * len(FUNCTIONALS) <= COMPARISONS
@@ -132,7 +132,7 @@ def test_eight_layers_of_every_reading(reading: str, residual: bool) -> None:
         layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
     )
     # The overloads take the readings' names.
-    draws = simulate(stack, 3, 0, reading, coordinates=4)  # type: ignore[call-overload]
+    draws = simulate(stack, 3, 0, reading, coordinates=4)  # type: ignore[arg-type]
     assert draws.outputs.shape == (3, 6, 4)
     assert draws.scores.shape == (3, 8, 2, 6, 6)
     assert draws.streams.shape == (3, 8, 6, 4)
@@ -144,8 +144,8 @@ def test_eight_layers_of_every_reading(reading: str, residual: bool) -> None:
 def test_chunks_have_the_digits_of_the_whole(reading: str) -> None:
     stack = STACKS[1]
     # The overloads take the readings' names.
-    whole = simulate(stack, 50, 4, reading)  # type: ignore[call-overload]
-    chunks = list(simulate_chunks(stack, 50, 17, 4, reading))  # type: ignore[call-overload]
+    whole = simulate(stack, 50, 4, reading)  # type: ignore[arg-type]
+    chunks = list(simulate_chunks(stack, 50, 17, 4, reading))  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([chunk.outputs for chunk in chunks]), whole.outputs)
 
 

@@ -17,8 +17,7 @@ from attncheck.checks.programs.residuals import conditioned_sides, given_one_sid
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Uniform
 from attncheck.evidence.orders import Order
-from attncheck.layers.case import ProgramCase
-from attncheck.layers.program import Initial, Node, Output, Program
+from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS
-from attncheck.layers.case import ProgramCase
+from attncheck.layers.program import ProgramCase
 from attncheck.readings import simulate_chunks
 
 FloatArray = NDArray[np.float64]
@@ -50,13 +50,12 @@ class ProgramReference:
             if (self.wanted is None or f.name in self.wanted) and f.applies(self.case.program, self.coordinates)
         ]
         chunks = simulate_chunks(
-            self.case.program,
+            self.case.program.at(self.case.width),
             RATIO * self.size,
             self.size,
             self.seed,
             reading="matrix-free",
             coordinates=self.coordinates,
-            width=self.case.width,
         )
         parts = [[f.compute(chunk.outputs, chunk.scores) for f in wanted] for chunk in chunks]
         return {f.name: np.concatenate(column) for f, column in zip(wanted, zip(*parts, strict=True), strict=True)}

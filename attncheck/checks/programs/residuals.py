@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.whitening import Residual, precision, spectrum
-from attncheck.layers.case import ProgramCase
-from attncheck.layers.program import Initial, MatMul, Node, Program, Score, Weight
+from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase, Score, Weight
 from attncheck.layers.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]

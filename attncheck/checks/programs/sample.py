@@ -20,10 +20,9 @@ from attncheck.checks.programs.residuals import (
     sequential_residual,
 )
 from attncheck.checks.whitening import Residual
-from attncheck.layers.case import ProgramCase
-from attncheck.layers.program import Program
+from attncheck.layers.draws import ProgramDraws
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of, vectors_of
-from attncheck.simulators.draws import ProgramDraws
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]

@@ -12,7 +12,7 @@ A program is a list of n-vectors and scalar scores, each made from earlier ones:
 
 from attncheck.layers.program.functions import Coordinatewise, LinearCombination, PerArgument, Stacked
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
-from attncheck.layers.program.program import Program
+from attncheck.layers.program.program import Program, ProgramAt, ProgramCase, WidthSeries
 
 __all__ = [
     "Coordinatewise",
@@ -24,8 +24,11 @@ __all__ = [
     "Output",
     "PerArgument",
     "Program",
+    "ProgramAt",
+    "ProgramCase",
     "Score",
     "Stacked",
     "Step",
     "Weight",
+    "WidthSeries",
 ]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.nodes import MatMul, Node, Output, Score
-from attncheck.layers.program.program import Program
 
 
-def results_of(program: Program) -> tuple[Node, ...]:
+def results_of(program: Lines) -> tuple[Node, ...]:
     """Return the lines that draws of a program show: its outputs, else the vectors that no other vector is made from.
 
     Examples
     --------
+    >>> from attncheck.layers.program import Program
     >>> program = Program()
     >>> h = program.initial("h")
     >>> g = program.matmul(program.weight("W"), h)
@@ -26,7 +27,7 @@ def results_of(program: Program) -> tuple[Node, ...]:
     return outputs or tuple(node for node in vectors if node not in used)
 
 
-def vectors_of(program: Program) -> tuple[Node, ...]:
+def vectors_of(program: Lines) -> tuple[Node, ...]:
     """Return the lines that are vectors, outputs included."""
     return tuple(node for node in program.lines() if not isinstance(node, Score))
 
@@ -40,7 +41,7 @@ class Entries:
     bases: int
 
 
-def entries_of(program: Program, width: int) -> Entries:
+def entries_of(program: Lines, width: int) -> Entries:
     """Return how many entries a draw of a program takes at a width."""
     uses = Counter(node.weight for node in program.nodes if isinstance(node, MatMul))
     sizes = {weight: weight.shape(width) for weight in uses}

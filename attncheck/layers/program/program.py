@@ -1,15 +1,22 @@
-"""`Program`: a Netsor program with dot-product scores, written line by line, and what can be said of it as a whole."""
+"""`Program`: a Netsor program with dot-product scores, written line by line, and the widths that it is drawn at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from attncheck._lib.errors import check_whole, refuse
 from attncheck._lib.streams import digest
+from attncheck.layers.draws import ProgramDraws
+from attncheck.layers.names import layer_name
 from attncheck.layers.program import text
 from attncheck.layers.program.coverage import Coverage, coverage
+from attncheck.layers.program.extent import entries_of
 from attncheck.layers.program.lines import Lines
+from attncheck.layers.program.nodes import Initial, Score
 
 
 class Program(Lines):
@@ -39,6 +46,18 @@ class Program(Lines):
     def key(self) -> str:
         """What the program is known by in streams, records and digests; it never changes."""
         return digest(self.to_dict())
+
+    def at(self, width: int) -> ProgramAt:
+        """Return the program at a width, which can be drawn.
+
+        Examples
+        --------
+        >>> program = Program()
+        >>> g = program.matmul(program.weight("W"), program.initial("h"))
+        >>> program.at(16).describe()
+        'n=16 program of 2 lines, 0 scores'
+        """
+        return ProgramAt(self, width)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the program as built-in types; `from_dict` gives it back where its functions can be found by name."""
@@ -87,3 +106,150 @@ class Program(Lines):
     def coverage(self) -> Coverage:
         """Return which statement of the paper covers each line, and why no better one."""
         return coverage(self)
+
+
+class ProgramCase:
+    """A program at the widths that it is examined at: one, or several. Equal where it reads the same.
+
+    Attributes
+    ----------
+    program : Program
+    widths : tuple of int
+        In ascending order.
+    width : int
+        The smallest of them: what is exact at a width is examined there.
+    """
+
+    kind: ClassVar[str] = "program"
+
+    program: Program
+    widths: tuple[int, ...]
+    width: int
+
+    @functools.cached_property
+    def scores(self) -> tuple[Score, ...]:
+        """The program's scores, in the order they were written."""
+        return tuple(node for node in self.program.nodes if isinstance(node, Score))
+
+    @property
+    def weight_entries(self) -> int:
+        """What a draw costs, about in entries of literal matrices: vectors, and matrices where they are small."""
+        bounds = [entries_of(self.program, n) for n in self.widths]
+        return sum(each.lines + min(each.matrices, 2 * each.bases) for each in bounds)
+
+    @property
+    def stored_entries(self) -> int:
+        """Entries of a draw that are held together: the vectors of all widths."""
+        return sum(entries_of(self.program, n).lines for n in self.widths)
+
+    def describe(self) -> str:
+        """Return a short name."""
+        return layer_name({"program": self.program.to_dict(), "widths": self.widths})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return built-in types; `from_dict` gives the case back where functions can be found by name."""
+        return {"program": self.program.to_dict(), "widths": list(self.widths)}
+
+    @staticmethod
+    def of(program: Program, widths: Sequence[int]) -> ProgramCase:
+        """Return a program at one width, or at several."""
+        return program.at(*widths) if len(widths) == 1 else WidthSeries(program, tuple(widths))
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> ProgramCase:
+        """Build a case from what `to_dict` returned; `trust` as for `Program.from_dict`."""
+        if not isinstance(fields.get("widths"), list | tuple):
+            refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
+        return cls.of(Program.from_dict(fields["program"], trust), fields["widths"])
+
+    def simpler(self) -> Iterator[ProgramCase]:
+        """Yield cases with less in them: without one of the lines that nothing is made from, then narrower."""
+        used = {parent for node in self.program.nodes for parent in node.parents}
+        for node in reversed(self.program.nodes):
+            if node not in used and not isinstance(node, Initial):
+                yield self.of(self.program.without(node), self.widths)
+        if len(self.widths) == 1:
+            for width in (3, 8, self.width // 2):
+                if 1 <= width < self.width:
+                    yield self.program.at(width)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What the case is known by in streams, records and digests; it never changes."""
+        return digest(self.to_dict())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ProgramCase) or self.key != other.key:
+            return False
+        # Functions without a name that they are imported by may be two and be called the same.
+        return self.program is other.program or not self._has_local_functions
+
+    @functools.cached_property
+    def _has_local_functions(self) -> bool:
+        lines = self.program.to_dict()["lines"]
+        return any("local" in line.get("nonlin", line.get("output", {})) for line in lines)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramAt(ProgramCase):
+    """A program at one width, which can be drawn: what `Program.at` returns.
+
+    Attributes
+    ----------
+    program : Program
+    width : int
+        n, the number of neurons of its vectors.
+
+    Raises
+    ------
+    InputError
+        If the program has no lines, or the width is not a whole number of at least 1.
+    """
+
+    drawn: ClassVar[type[ProgramDraws]] = ProgramDraws
+
+    program: Program
+    width: int
+    widths: tuple[int, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program.lines()
+        width = _checked(self.width)
+        object.__setattr__(self, "width", width)
+        object.__setattr__(self, "widths", (width,))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WidthSeries(ProgramCase):
+    """A program at several widths, between which an order in n can be told.
+
+    Attributes
+    ----------
+    program : Program
+    widths : tuple of int
+        In ascending order.
+
+    Raises
+    ------
+    InputError
+        If the program has no lines, there are no widths, or one is not a whole number of at least 1.
+    """
+
+    program: Program
+    widths: tuple[int, ...]
+    width: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program.lines()
+        if not self.widths:
+            refuse("widths", self.widths, "must not be empty", "pass widths, e.g. (32, 128, 512)")
+        widths = tuple(sorted({_checked(n) for n in self.widths}))
+        object.__setattr__(self, "widths", widths)
+        object.__setattr__(self, "width", widths[0])
+
+
+def _checked(width: int) -> int:
+    return check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")

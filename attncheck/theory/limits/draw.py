@@ -6,8 +6,8 @@ import numpy as np
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_covariance, input_kernel, limit_inputs, psd_root
-from attncheck.simulators.draws import Draws
 from attncheck.theory.limits import rows
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_draws, check_whole, refuse
+from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
 from attncheck.layers.program.extent import results_of
-from attncheck.simulators.draws import ProgramDraws
 from attncheck.theory.limits.expectation import expectation, normal_points
 
 FloatArray = NDArray[np.float64]

@@ -14,8 +14,8 @@ from attncheck._lib.errors import check_choice, check_draws, check_position, che
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators.blocks import FINITE
 from attncheck.simulators.collapsed import input_entries
+from attncheck.simulators.finite import collapsed_layer
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.law import LimitLaw
@@ -255,7 +255,7 @@ class FiniteWidthLaw(SymmetricLaw):
         if coordinates > self.layer.width:
             problem = f"exceeds width={self.layer.width}"
             refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
-        return FINITE["collapsed"].work(self.layer, coordinates).take(size, seed).outputs
+        return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
 
     def gap(self, position: int = 0) -> Gap:
         """Return the law at a position together with its limit."""

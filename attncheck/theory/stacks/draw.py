@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.layers.draws import StackDraws
 from attncheck.layers.kernel import input_covariance
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators.draws import StackDraws
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
