@@ -131,7 +131,7 @@ class TestScoreCovariance:
     def test_formula_averages_what_one_side_leaves(self, write: Callable[[], Program]) -> None:
         """E[Cov(p | inputs, one side) | inputs] is (*): images of the given side average to σ² x·x'/n."""
         case = write().at(8)
-        drawn = Subject.of(OWN).draw_program(case, 4_000, np.random.default_rng(0))
+        drawn = Subject.of(OWN).draw(case, 4_000, np.random.default_rng(0))
         sides = conditioned_sides(case.program)
         assert not isinstance(sides, str)
         gram = drawn.need("gram")
@@ -225,7 +225,7 @@ class TestCheck:
             program.matmul(program.weight(f"W{vector.name}"), vector)
 
         def equal(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
-            drawn = Subject.of(OWN).draw_program(program.at(width), size, rng).draws[0].as_dict()
+            drawn = Subject.of(OWN).draw(program.at(width), size, rng).draws[0].as_dict()
             drawn["vectors"][:, 1:3] = drawn["vectors"][:, :1]
             return {name: array.astype(dtype) for name, array in drawn.items()}
 

@@ -305,7 +305,7 @@ class TestCalls:
             run_unit(Unit("scores", LAYER), Subject.of(forgets), 0, Cost(1000, 1e-3, 0.9))
 
     def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attncheck.subject._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
+        monkeypatch.setattr("attncheck.subject.layers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
         sizes = []
 
         def spoils(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
@@ -322,7 +322,7 @@ class TestCalls:
         np.testing.assert_allclose(sample.need("input_gram")[:10], expected @ expected.swapaxes(1, 2) / LAYER.width)
 
     def test_pieces_that_expose_different_fields_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attncheck.subject._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
+        monkeypatch.setattr("attncheck.subject.layers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
 
         def forgets(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
             drawn = given(layer, inputs, rng)

@@ -1,0 +1,53 @@
+"""The simulator under test, called in one of its forms and held to what it declares; and attncheck's own."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.program import Program
+from attncheck.layers.program.extent import vectors_of
+from attncheck.readings import Reading, simulate
+from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.programs import draw_exposed
+from attncheck.subject.subject import Subject
+
+__all__ = ["DEFAULT_SUBJECT", "Subject", "collapsed", "direct", "matrix_free", "programs"]
+
+FloatArray = NDArray[np.float64]
+
+DEFAULT_SUBJECT = "attncheck.subject:direct"
+# Widths up to which programs are simulated with literal matrices.
+_LITERAL = 24
+
+
+def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Simulate `layer` with literal weight matrices: the subject that is examined by default."""
+    return _read(layer, size, rng, "direct")
+
+
+def programs(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Simulate a program: with literal matrices where they are small, exactly in law without them beyond."""
+    multiplier = DirectMultiplier if width <= _LITERAL else MatrixFreeMultiplier
+    shown = min(2, *(node.length(width) for node in vectors_of(program)))
+    return draw_exposed(program, width, size, shown, rng, multiplier).as_dict()
+
+
+direct.programs = programs  # type: ignore[attr-defined]  # functions take attributes, their type says no
+
+
+def matrix_free(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Simulate `layer` exactly in law without weight matrices."""
+    return _read(layer, size, rng, "matrix-free")
+
+
+def collapsed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Simulate `layer` exactly in law through Wishart Gram matrices."""
+    return _read(layer, size, rng, "collapsed")
+
+
+def _read(layer: AttentionLayer, size: int, rng: np.random.Generator, reading: Reading) -> dict[str, FloatArray]:
+    seed = np.random.SeedSequence([int(word) for word in rng.integers(2**32, size=4)])
+    return simulate(layer, size, seed, reading, coordinates=min(layer.width, 2)).as_dict()

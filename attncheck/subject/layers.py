@@ -1,0 +1,104 @@
+"""A subject that simulates layers: it draws its own inputs, or is handed them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.checks.check import Setting
+from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import normalised
+from attncheck.layers.requirements import linear
+from attncheck.simulators.collapsed import draw_images
+from attncheck.subject.caller import Caller
+from attncheck.subject.declared import SUPPORTS, Form
+
+FloatArray = NDArray[np.float64]
+
+# Entries of X that are handed to a subject in one call.
+_INPUT_ENTRIES = 2**22
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
+    """What a `Subject` does for layers; attributes as there."""
+
+    call: Callable[..., Mapping[str, Any]]
+    form: Form
+    supports: Callable[[AttentionLayer], bool | str]
+    fields: Sequence[str]
+
+    def reason_unsupported(self, case: AttentionLayer) -> str:
+        """Return why the subject declares that it cannot simulate a layer; empty if it can."""
+        if self.form == "program":
+            return "the subject simulates programs and no layers"
+        answer = self.run(self.supports, case)
+        if isinstance(answer, str):
+            return answer or "the subject does not support this layer"
+        if not isinstance(answer, bool | np.bool_):
+            refuse(f"{self.name}.supports", answer, f"is what it returns for {case.describe()}", SUPPORTS)
+        return "" if answer else "the subject does not support this layer"
+
+    def draw(self, case: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
+        """Draw a validated sample, in calls of bounded inputs where the subject is handed them."""
+        if self.form == "size":
+            return self._sample(case, size, size, rng)
+        step = max(1, _INPUT_ENTRIES // (case.seq_len * case.width))
+        counts = [min(step, size - start) for start in range(0, size, step)]
+        parts = [self._draw_given(draw_images(case, count, rng), case, rng) for count in counts]
+        for part in parts:
+            self.hold(case, part, parts[0].exposed, parts[0].coordinates)
+        return _joined(parts)
+
+    def drawer(
+        self, case: AttentionLayer, size: int, rng: np.random.Generator
+    ) -> Callable[[np.random.Generator], Sample]:
+        """Return what draws again and again, on the same inputs where the subject is handed them."""
+        if self.form == "size":
+            return super().drawer(case, size, rng)
+        inputs = draw_images(case, size, rng)
+        return lambda generator: self._draw_given(inputs, case, generator)
+
+    def given(self, case: AttentionLayer) -> tuple[str, ...]:
+        """Return what may be the same whatever the generator is: inputs that are handed or saturate, what follows."""
+        given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
+        signs = not self.weights.continuous and case.width == 1
+        return (*given, "key_gram", "value_gram") if given and signs else given
+
+    def setting(self, case: AttentionLayer, sample: Sample) -> Setting:
+        """Return what is known of a layer once the subject was seen to return a sample."""
+        return Setting(case, sample.exposed, sample.coordinates, self.weights)
+
+    def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
+        """Hand X, before it is normalised, to the subject and add what X itself says."""
+        sample = self._sample(layer, inputs.copy(), len(inputs), rng)
+        inputs = normalised(layer.norm, inputs)
+        seen = inputs[:, :, : sample.coordinates]
+        gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
+        return dataclasses.replace(sample, inputs=seen, input_gram=gram)
+
+    def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
+        arrays = self.run(self.call, layer, second, rng)
+        try:
+            sample = Sample.from_mapping(layer, arrays, size, self.fields)
+        except InputError as error:
+            raise InputError(f"{error} (subject {self.name} on {layer.describe()})") from None
+        if sample.coordinates > layer.width:
+            self.refuse(layer, f"returned {sample.coordinates} neurons of {layer.width}; return at most the width")
+        return sample
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    """Join samples that expose the same end to end."""
+    first = samples[0]
+    if len(samples) == 1:
+        return first
+    fields = [name for name in EVERY_FIELD if name in first.exposed]
+    joined: dict[str, Any] = {name: np.concatenate([part.need(name) for part in samples]) for name in fields}
+    return dataclasses.replace(first, **joined)

@@ -1,0 +1,45 @@
+"""A subject that simulates programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import InputError
+from attncheck.checks.claims import NO_PROGRAMS
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting, sample_of
+from attncheck.layers.program import Program, ProgramCase
+from attncheck.subject.caller import Caller
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
+    """What a `Subject` does for programs; attributes as there."""
+
+    programs: Callable[..., Mapping[str, Any]] | None
+
+    def reason_unsupported(self, case: ProgramCase) -> str:
+        """Return why the subject simulates no programs; empty if it does."""
+        return "" if self.programs else NO_PROGRAMS
+
+    def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample:
+        """Draw a validated sample of a program at each width of a case."""
+        if self.programs is None:
+            remedy = "give it an attribute `programs`, see attncheck.subject.Subject"
+            self.refuse(case, f"was asked for a program; {remedy}")
+        arrays = [self.run(self.programs, case, n, size, rng) for n in case.widths]
+        try:
+            return sample_of(case, arrays, size)
+        except InputError as error:
+            raise InputError(f"{error} (subject {self.name} on {case.describe()})") from None
+
+    def setting(self, case: ProgramCase, sample: ProgramSample) -> ProgramSetting:
+        """Return what is known of a program once the subject was seen to return a sample."""
+        return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights)
+
+    def called_with(self, case: ProgramCase) -> Program:
+        """Return the program: widths are passed one by one."""
+        return case.program
