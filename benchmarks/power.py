@@ -26,8 +26,8 @@ from attncheck.checks.registry import PROPERTIES, check_named
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
-from attncheck.looks.examples import strategy_of
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import pools_of
 from attncheck.looks.result import examined_result
@@ -107,7 +107,7 @@ def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tup
     """Return a run on a fault, and the units of it that are looked at."""
     subject = exposing(FAULTS[fault], EXPOSURES[exposure])
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
-    units = [unit for name in PROPERTIES for unit in run.units(name, strategy_of(name))]
+    units = [unit for name in PROPERTIES for unit in run.units(name, domain_of(name).strategy(name))]
     run = run.settled([unit.id for unit in units])
     fixed = set(run.profile.layers)
     return run, tuple(unit for unit in units if exposure != "grams" or unit.case in fixed)

@@ -19,8 +19,9 @@ from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, pr
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Coordinatewise, Program, ProgramCase
 from attncheck.layers.stack import AttentionStack
+from attncheck.looks.domains import domain_of, program_anchors
 from attncheck.looks.examine import run_unit
-from attncheck.looks.examples import draw_examples, program_anchors, strategy_of
+from attncheck.looks.examples import draw_examples
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS
 from attncheck.looks.unit import Unit
@@ -74,7 +75,7 @@ def test_a_field_that_comes_later_changes_no_key() -> None:
 
 
 def test_no_module_is_named_in_what_programs_are_known_by() -> None:
-    drawn = draw_examples(strategy_of("theorem1"), 12, 0, "identity")
+    drawn = draw_examples(domain_of("theorem1").strategy("theorem1"), 12, 0, "identity")
     for case in (*program_anchors("fact1"), *drawn):
         text = json.dumps(case.to_dict())
         assert "attncheck" not in text
@@ -101,7 +102,10 @@ def test_a_property_that_is_renamed_draws_what_it_drew(monkeypatch: pytest.Monke
 
 def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn() -> list[str]:
-        cases = [*draw_examples(layers(), 20, 3, "literals"), *draw_examples(strategy_of("netsor"), 10, 3, "literals")]
+        cases = [
+            *draw_examples(layers(), 20, 3, "literals"),
+            *draw_examples(domain_of("netsor").strategy("netsor"), 10, 3, "literals"),
+        ]
         return [case.key for case in (*cases, *draw_examples(stacks(max_entries=500), 5, 3, "literals"))]
 
     def of_any_numbers() -> list[object]:

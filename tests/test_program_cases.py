@@ -23,7 +23,7 @@ from attncheck.evidence.orders import Order
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
 from attncheck.layers.program import LinearCombination, ProgramCase
 from attncheck.layers.program.features import FEATURES, features_of
-from attncheck.looks.examples import strategy_of
+from attncheck.looks.domains import domain_of
 from attncheck.looks.unit import Unit
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.report import render_report
@@ -120,7 +120,7 @@ class TestRandomPrograms:
     @pytest.mark.parametrize("seed", [0, 1])
     def test_a_default_run_covers_what_the_theorem_allows(self, seed: int) -> None:
         run = Run.of(subject=None, seed=seed, profile="default", false_alarm=1e-6, record=None)
-        units = [unit for name in PROGRAM_PROPERTIES for unit in run.units(name, strategy_of(name))]
+        units = [unit for name in PROGRAM_PROPERTIES for unit in run.units(name, domain_of(name).strategy(name))]
         found = [set(features_of(unit.case.to_dict()["program"])) for unit in units]
         assert set.union(*found) == set(FEATURES)
         assert all(unit.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for unit in units)
@@ -283,7 +283,7 @@ class TestCheck:
 def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(subject=None, seed=3, profile="smoke", false_alarm=1e-6, record=record)
-    units = run.units("netsor", strategy_of("netsor"))
+    units = run.units("netsor", domain_of("netsor").strategy("netsor"))
     run = run.settled([unit.id for unit in units])
     opened = RunReport(run)
     for unit in units:

@@ -17,8 +17,8 @@ from attncheck.evidence.family import Outcome
 from attncheck.faults.line_by_line import LineByLine
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.layers.program import Program, ProgramCase
+from attncheck.looks.domains import widths_of
 from attncheck.looks.examine import run_unit
-from attncheck.looks.examples import widths_of
 from attncheck.looks.look import observe
 from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES

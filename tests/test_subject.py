@@ -17,8 +17,8 @@ from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
+from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import run_unit
-from attncheck.looks.examples import strategy_of
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.unit import Unit
@@ -440,7 +440,7 @@ class OneLayer:
 def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
     mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
     run = Run.of(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None)
-    assert [unit.case for unit in run.units("scores", strategy_of("scores"))] == [mine]
+    assert [unit.case for unit in run.units("scores", domain_of("scores").strategy("scores"))] == [mine]
 
 
 def test_a_smaller_layer_keeps_what_a_named_one_fixes() -> None:

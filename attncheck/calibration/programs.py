@@ -17,7 +17,8 @@ from attncheck.checks.programs.reference import RATIO, ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.layers.case import EXACT_WIDTHS
 from attncheck.layers.program import Program, ProgramCase
-from attncheck.looks.examples import draw_examples, widths_of
+from attncheck.looks.domains import widths_of
+from attncheck.looks.examples import draw_examples
 from attncheck.looks.plan import chunk_of
 from attncheck.programs import EXAMPLES
 from attncheck.strategies import program_cases

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from attncheck._lib.executors import Crew, Hands, here, in_order
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
-from attncheck.looks.examples import strategy_of
+from attncheck.looks.domains import domain_of
 from attncheck.records.schema import of_pool, run_digest
 from attncheck.runs.run import Run
 
@@ -77,7 +77,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
         With the digest that pytest or ``attncheck run`` comes to.
     """
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
-    units = [unit for name in EVERY_PROPERTY for unit in run.units(name, strategy_of(name))]
+    units = [unit for name in EVERY_PROPERTY for unit in run.units(name, domain_of(name).strategy(name))]
     run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
     results = [result for unit in units for result in run.examine(unit.property_name, unit.case)[0]]
     results += run.pool(results, cases={unit.case.key: unit.case for unit in units})[0]

@@ -10,17 +10,16 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.words import chance, counted
 from attncheck.calibration.power import level_of
-from attncheck.checks.check import AnyCheck, Setting
+from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
-from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of
 from attncheck.checks.statements import STATEMENTS
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
-from attncheck.looks.examples import program_anchors
+from attncheck.looks.domains import domain_of
 from attncheck.looks.profiles import PROFILES, Profile
 
 _WIDTH = 100
@@ -166,19 +165,16 @@ def _look(check: AnyCheck, profile: Profile) -> str:
     """Return what a look takes and how sure it is, where what it needs is exposed, on the first layer that plans it."""
     level, power = level_of(profile), per_look_power(profile.power)
     exposed = check.needs | {"outputs"}
-    settings: Iterator[Setting | ProgramSetting]
-    if check.property_name in PROGRAM_PROPERTIES:
-        settings = (ProgramSetting(case, exposed, _NEURONS) for case in program_anchors(check.property_name))
-    else:
-        settings = (Setting(layer, exposed, _NEURONS) for layer in profile.layers)
-    for setting in settings:
+    domain = domain_of(check.property_name)
+    for case in domain.fixed(check.property_name, profile):
+        setting = domain.setting(case, exposed, _NEURONS)
         if not check.reason_not_examined(setting):
-            affordable = profile.affordable(setting.case)
+            affordable = profile.affordable(case)
             size = check.look_size(setting, level, power, affordable)
             if size is not None:
                 fine = check.size(setting, level, power, affordable) is not None
                 return (
-                    f"{size:,} draws on {setting.case.describe()}, level {chance(level)}, chance of a violated "
+                    f"{size:,} draws on {case.describe()}, level {chance(level)}, chance of a violated "
                     f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
                 )
     return ""

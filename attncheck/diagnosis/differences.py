@@ -27,7 +27,6 @@ from attncheck.diagnosis.estimates import (
 from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.program import ProgramCase
 from attncheck.looks.unit import Unit
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
@@ -60,7 +59,7 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
         The run seed; the sample has a stream of its own.
     """
     layer = unit.case
-    if isinstance(layer, ProgramCase):
+    if not isinstance(layer, AttentionLayer):
         return []  # the checks of programs name what differs themselves
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     key = unit.stream_key

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.words import chance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
-from attncheck.layers.program import ProgramCase
 from attncheck.looks.examine import run_unit
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
@@ -49,7 +46,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
     progress = True
     while progress:
         progress = False
-        for candidate in current.simpler() if isinstance(current, ProgramCase) else _simpler(current):
+        for candidate in current.simpler():
             if candidate in tried or (subject.layers and not _differs_in_free(current, candidate)):
                 continue
             if len(tried) > MOST_CANDIDATES:
@@ -63,7 +60,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
 
 def _differs_in_free(current: Case, candidate: Case) -> bool:
     """Return whether a candidate is the same layer on other inputs."""
-    if isinstance(current, ProgramCase) or isinstance(candidate, ProgramCase):
+    if not isinstance(candidate, AttentionLayer):
         return False
     return current == candidate.replace(**{name: getattr(current, name) for name in _FREE})
 
@@ -94,25 +91,3 @@ def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:
         return bool(violated(run_unit(unit, subject, seed, cost)))
     except InputError:
         return False
-
-
-def _simpler(layer: AttentionLayer) -> Iterator[AttentionLayer]:
-    """Yield layers with one thing less, the largest steps first."""
-    defaults = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
-    # Without positions their reach has no meaning, and any other than the default is refused.
-    along = {"position_std": {"position_reach": defaults["position_reach"]}}
-    steps: list[dict[str, Any]] = [
-        {name: default, **along.get(name, {})}
-        for name, default in defaults.items()
-        if name not in ("width", "seq_len", "num_heads", "clip") and getattr(layer, name) != default
-    ]
-    if layer.clip != defaults["clip"]:
-        steps.append({"clip": defaults["clip"]})
-    steps += [{"num_heads": h} for h in (1, 2, layer.num_heads // 2) if 1 <= h < layer.num_heads]
-    steps += [{"seq_len": s} for s in (1, 2, layer.seq_len // 2) if 1 <= s < layer.seq_len]
-    steps += [{"width": n} for n in (4, 8, layer.width // 2) if 1 <= n < layer.width]
-    for step in steps:
-        try:
-            yield layer.replace(**step)
-        except InputError:
-            continue

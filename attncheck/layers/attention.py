@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -290,6 +290,27 @@ class AttentionLayer:
         """Return a copy with some fields changed, validated again."""
         _refuse_unknown(changes, "changes")
         return dataclasses.replace(self, **changes)
+
+    def simpler(self) -> Iterator[Self]:
+        """Yield layers with one thing less, the largest steps first."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        # Without positions their reach has no meaning, and any other than the default is refused.
+        along = {"position_std": {"position_reach": defaults["position_reach"]}}
+        steps: list[dict[str, Any]] = [
+            {name: default, **along.get(name, {})}
+            for name, default in defaults.items()
+            if name not in ("width", "seq_len", "num_heads", "clip") and getattr(self, name) != default
+        ]
+        if self.clip != defaults["clip"]:
+            steps.append({"clip": defaults["clip"]})
+        steps += [{"num_heads": h} for h in (1, 2, self.num_heads // 2) if 1 <= h < self.num_heads]
+        steps += [{"seq_len": s} for s in (1, 2, self.seq_len // 2) if 1 <= s < self.seq_len]
+        steps += [{"width": n} for n in (4, 8, self.width // 2) if 1 <= n < self.width]
+        for step in steps:
+            try:
+                yield self.replace(**step)
+            except InputError:
+                continue
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types; `from_dict` gives the layer back."""

@@ -1,4 +1,4 @@
-"""What a run is about: anchors, and random layers and programs that hypothesis draws before the run."""
+"""Random layers and programs that hypothesis draws before a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import contextlib
 from typing import Any
 
 from attncheck._lib.streams import seed_sequence
-from attncheck.checks.programs import RATE_PROPERTIES
-from attncheck.checks.registry import PROGRAM_PROPERTIES
-from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
-from attncheck.layers.program import ProgramCase
-from attncheck.programs import EXAMPLES
 
 
 class _Enough(BaseException):
@@ -69,27 +64,3 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
     with contextlib.suppress(_Enough):
         collect()
     return list(found)
-
-
-def widths_of(name: str) -> tuple[int, ...]:
-    """Return the widths at which a property of programs is examined."""
-    return RATE_WIDTHS if name in RATE_PROPERTIES else EXACT_WIDTHS
-
-
-def program_anchors(name: str) -> list[ProgramCase]:
-    """Return the example programs at the widths of a property, those with scores first."""
-    cases = [ProgramCase.of(write(), widths_of(name)) for write in EXAMPLES.values()]
-    with_scores = [case for case in cases if case.scores]
-    about_scores = name in ("program_scores", "theorem1")
-    return with_scores if about_scores else with_scores + [case for case in cases if not case.scores]
-
-
-def strategy_of(name: str) -> Any:
-    """Return the strategy that the random layers or programs of a property are drawn from."""
-    from attncheck.strategies import layers, program_cases  # hypothesis is slow to import
-
-    if name not in PROGRAM_PROPERTIES:
-        return layers()
-    # Fact 1 is about programs without scores; what is said of scores takes some.
-    least, most = {"fact1": (0, 0), "netsor": (0, 3)}.get(name, (1, 3))
-    return program_cases(widths_of(name), min_scores=least, max_scores=most)

@@ -11,12 +11,9 @@ import numpy as np
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import AnyCheck, Setting
-from attncheck.checks.literal import LiteralReference
-from attncheck.checks.programs.reference import ProgramReference
-from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.checks.reference import Reference
-from attncheck.checks.sample import Sample
+from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.family import Outcome
+from attncheck.looks.domains import domain_of
 from attncheck.looks.held import Held
 from attncheck.looks.plan import Plan
 from attncheck.subject import Subject
@@ -46,6 +43,7 @@ def observe(
         The reference's stream of this look.
     """
     setting = planned.setting
+    domain = domain_of(checks[0].property_name)
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
     data = {check: Held(check, setting) for check in checks}
@@ -54,7 +52,8 @@ def observe(
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
         sample = subject.draw_as(setting, count, rng)
-        reference = _reference(planned, sample, child, frozenset(check.compares for check in active))
+        wanted = frozenset(check.compares for check in active)
+        reference = domain.reference(setting, sample, child, wanted, planned.block)
         for check in active:
             with _named(check, subject, setting):
                 data[check].add(check.measure(sample, reference))
@@ -65,19 +64,6 @@ def observe(
         check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
         for check, outcome in outcomes.items()
     }
-
-
-def _reference(
-    planned: Plan, sample: Sample | ProgramSample, seed: np.random.SeedSequence, wanted: frozenset[str]
-) -> Reference | ProgramReference:
-    """Return what draws of the subject are compared with."""
-    setting, size = planned.setting, len(sample)
-    if isinstance(setting, ProgramSetting):
-        return ProgramReference(setting.case, size, setting.coordinates, seed, wanted)
-    if setting.weights.gaussian or not isinstance(sample, Sample):
-        return Reference(setting.layer, size, setting.coordinates, seed, wanted)
-    known = (setting.layer, size, setting.coordinates, seed, wanted)
-    return LiteralReference(*known, laws=setting.weights, like=sample, block=planned.block)
 
 
 def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: Held) -> Outcome:

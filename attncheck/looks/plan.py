@@ -108,9 +108,8 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
 
 def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:
     draws = "one draw" if affordable == 1 else f"{affordable} draws"
-    of_program = isinstance(setting, ProgramSetting)
-    this, smaller = ("program", "") if of_program else ("layer", "a smaller width or seq_len, or ")
-    where = f"the {draws} that a look on this {this} may take"
+    where = f"the {draws} that a look on this {setting.case.kind} may take"
+    smaller = "a smaller width or seq_len, or " if setting.case.kind == "layer" else ""
     return f"{what} takes more than {where}: {smaller}{LARGER}"
 
 

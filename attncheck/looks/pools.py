@@ -19,7 +19,7 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.words import counted
 from attncheck.checks.check import AnyCheck
-from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
+from attncheck.checks.registry import check_named, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.pools import Pool
@@ -29,6 +29,7 @@ from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of
+from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
 from attncheck.looks.plan import Cost
 from attncheck.looks.unit import Unit
@@ -72,7 +73,7 @@ def most_pools(names: Iterable[str]) -> int:
     >>> most_pools(["non_gaussianity"]), most_pools(["fact1"])
     (15, 1)
     """
-    return sum(len(checks_of(name)) * (1 if name in PROGRAM_PROPERTIES else 1 + len(POOLS)) for name in set(names))
+    return sum(len(checks_of(name)) * (1 + len(POOLS) * domain_of(name).features) for name in set(names))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ import dataclasses
 from attncheck._lib.errors import check_choice
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
-from attncheck.layers.program import ProgramCase
 from attncheck.layers.regimes import REGIMES
 
 #: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
@@ -79,7 +78,7 @@ class Profile:
 
     def affordable(self, case: Case) -> int:
         """Return the draws that one look on `case` may take."""
-        entries = self.program_entries if isinstance(case, ProgramCase) else self.entries
+        entries = self.program_entries if case.kind == "program" else self.entries
         return max(1, min(self.most_draws, entries // case.weight_entries))
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.progress import counted_off
-from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import EXACT_WIDTHS, Case
+from attncheck.layers.case import EXACT_WIDTHS
 from attncheck.layers.names import layer_call
-from attncheck.layers.program import Program, ProgramCase
+from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
-from attncheck.looks.examples import widths_of
+from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.result import violated
 from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
@@ -226,15 +226,8 @@ def _one_or_list(texts: Sequence[str]) -> str:
 
 def _units(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Unit]:
     """Return the units of a property on those of the layers and programs that it is about."""
-    about_programs = name in PROGRAM_PROPERTIES
-    cases: list[Case] = [
-        ProgramCase.of(each, (width,) if widths_of(name) == EXACT_WIDTHS else widths_of(name))
-        if isinstance(each, Program)
-        else each
-        for each in layers
-        if isinstance(each, Program) == about_programs
-    ]
-    return run.units_on(name, cases)
+    of_kind = [each for each in layers if isinstance(each, Program) == (domain_of(name) is PROGRAMS)]
+    return run.units_on(name, [case_of(name, each, width) for each in of_kind])
 
 
 def _listed(value: Any) -> list[Any]:

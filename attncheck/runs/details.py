@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from attncheck._lib.words import chance, counted, gap_text
-from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
+from attncheck.checks.registry import checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.program import features as program_features
+from attncheck.looks.domains import domain_of
 from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_layer
 from attncheck.records.words import reads, telling
@@ -34,7 +35,7 @@ MAIN_CHECKS = (
 
 def of_cases(count: int, check: str) -> str:
     """Return a count of what a check or property is about, layers or programs."""
-    return counted(count, "program" if check.partition(".")[0] in PROGRAM_PROPERTIES else "layer")
+    return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
 def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:

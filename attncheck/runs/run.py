@@ -12,14 +12,14 @@ from typing import Any
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.imports import source_of
-from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, checks_of, property_key
+from attncheck.checks.registry import EVERY_PROPERTY, checks_of, property_key
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
-from attncheck.layers.program import ProgramCase
-from attncheck.looks.examples import draw_examples, program_anchors
+from attncheck.looks.domains import LAYERS, PROGRAMS, domain_of
+from attncheck.looks.examples import draw_examples
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
@@ -168,7 +168,7 @@ class Run:
     def fixed(self) -> list[str]:
         """The keys of the planned cases that are visited whatever the seed."""
         layers = self.subject.layers or [*self.profile.layers, *self._stand_ins(self.profile.layers)]
-        programs = [case for name in PROGRAM_PROPERTIES for case in self._program_anchors(name)]
+        programs = [case for name in PROGRAMS.properties for case in PROGRAMS.fixed(name, self.profile)]
         planned = {unit.partition("@")[2] for unit in self.unit_ids}
         return [case.key for case in (*layers, *programs) if case.key in planned]
 
@@ -199,19 +199,16 @@ class Run:
         profile = self.profile
         if self.only and name not in self.only:
             return []
-        if name in PROGRAM_PROPERTIES:
-            drawn = draw_examples(strategy, profile.program_examples, self.seed, property_key(name))
-            return self.units_on(name, [*self._program_anchors(name), *drawn])
-        if self.subject.layers:
+        domain = domain_of(name)
+        if domain is LAYERS and self.subject.layers:
             return self.units_on(name, self.subject.layers)
-        layers = [*profile.layers, *draw_examples(strategy, profile.examples, self.seed, property_key(name))]
-        return self.units_on(name, [*layers, *self._stand_ins(layers)])
+        drawn = draw_examples(strategy, domain.examples(profile), self.seed, property_key(name))
+        cases = [*domain.fixed(name, profile), *drawn]
+        return self.units_on(name, [*cases, *self._stand_ins(cases)])
 
-    def _program_anchors(self, name: str) -> list[ProgramCase]:
-        return program_anchors(name)[: self.profile.program_anchors]
-
-    def _stand_ins(self, layers: Iterable[AttentionLayer]) -> Iterator[AttentionLayer]:
+    def _stand_ins(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
         """Yield what is examined beside the layers that the subject does not support."""
+        layers = [case for case in cases if isinstance(case, AttentionLayer)]
         with contextlib.suppress(InputError):  # a declaration that fails is told of with the first result
             for layer in layers:
                 if self.subject.reason_unsupported(layer):

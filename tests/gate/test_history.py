@@ -273,9 +273,9 @@ class TestHistory:
 def _record(folder: Path, seed: int) -> Path:
     path = folder / f"{seed}.jsonl"
     run = Run.of(subject=collapsed, seed=seed, profile="smoke", false_alarm=1e-6, record=path, only=("scores",))
-    from attncheck.looks.examples import strategy_of
+    from attncheck.looks.domains import domain_of
 
-    units = run.units("scores", strategy_of("scores"))[:4]
+    units = run.units("scores", domain_of("scores").strategy("scores"))[:4]
     report = RunReport(run.settled([unit.id for unit in units]))
     for unit in units:
         report.take(report.run.examine(unit.property_name, unit.case)[0])

@@ -24,7 +24,7 @@ from attncheck.evidence.orders import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
 from attncheck.layers.program import LinearCombination, Program, ProgramCase
-from attncheck.looks.examples import widths_of
+from attncheck.looks.domains import widths_of
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan
 from attncheck.programs import EXAMPLES

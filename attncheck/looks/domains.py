@@ -1,0 +1,142 @@
+"""The domains that properties are about, layers and programs: what a run does for one and not for the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck.checks.check import AnySetting, Setting
+from attncheck.checks.literal import LiteralReference
+from attncheck.checks.programs import RATE_PROPERTIES
+from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.reference import Reference
+from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
+from attncheck.checks.sample import Sample
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
+from attncheck.layers.program import Program, ProgramCase
+from attncheck.looks.profiles import Profile
+from attncheck.programs import EXAMPLES
+
+AnyReference = Reference | ProgramReference
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """A kind of case, and all that is particular to it.
+
+    Attributes
+    ----------
+    kind : str
+        What its cases are called, as in `attncheck.layers.description.Description`.
+    properties : tuple of str
+        Those that are about it.
+    setting : callable
+        ``setting(case, exposed, coordinates)``: what is known before any draw.
+    reference : callable
+        ``reference(setting, sample, seed, wanted, block)``: what a subject's draws are compared with.
+    fixed : callable
+        ``fixed(name, profile)``: the cases that a property visits whatever the seed.
+    strategy : callable
+        ``strategy(name)``: what the random cases of a property are drawn from.
+    examples : callable
+        ``examples(profile)``: how many of these.
+    features : bool
+        Whether cases are pooled by their features too.
+    """
+
+    kind: str
+    properties: tuple[str, ...]
+    setting: Callable[[Any, frozenset[str], int], AnySetting]
+    reference: Callable[[Any, Any, np.random.SeedSequence, frozenset[str], int], AnyReference]
+    fixed: Callable[[str, Profile], Sequence[Case]]
+    strategy: Callable[[str], Any]
+    examples: Callable[[Profile], int]
+    features: bool
+
+
+def widths_of(name: str) -> tuple[int, ...]:
+    """Return the widths at which a property of programs is examined."""
+    return RATE_WIDTHS if name in RATE_PROPERTIES else EXACT_WIDTHS
+
+
+def program_anchors(name: str) -> list[ProgramCase]:
+    """Return the example programs at the widths of a property, those with scores first."""
+    cases = [ProgramCase.of(write(), widths_of(name)) for write in EXAMPLES.values()]
+    with_scores = [case for case in cases if case.scores]
+    about_scores = name in ("program_scores", "theorem1")
+    return with_scores if about_scores else with_scores + [case for case in cases if not case.scores]
+
+
+def _layers(name: str) -> Any:
+    from attncheck.strategies import layers  # hypothesis is slow to import
+
+    return layers()
+
+
+def _programs(name: str) -> Any:
+    from attncheck.strategies import program_cases
+
+    # Fact 1 is about programs without scores; what is said of scores takes some.
+    least, most = {"fact1": (0, 0), "netsor": (0, 3)}.get(name, (1, 3))
+    return program_cases(widths_of(name), min_scores=least, max_scores=most)
+
+
+def _layer_reference(
+    setting: Setting, sample: Sample, seed: np.random.SeedSequence, wanted: frozenset[str], block: int
+) -> Reference:
+    known = (setting.layer, len(sample), setting.coordinates, seed, wanted)
+    if setting.weights.gaussian:
+        return Reference(*known)
+    return LiteralReference(*known, laws=setting.weights, like=sample, block=block)
+
+
+def _program_reference(
+    setting: ProgramSetting, sample: ProgramSample, seed: np.random.SeedSequence, wanted: frozenset[str], block: int
+) -> ProgramReference:
+    return ProgramReference(setting.case, len(sample), setting.coordinates, seed, wanted)
+
+
+LAYERS = Domain(
+    "layer",
+    PROPERTIES,
+    Setting,
+    _layer_reference,
+    lambda name, profile: profile.layers,
+    _layers,
+    lambda profile: profile.examples,
+    features=True,
+)
+PROGRAMS = Domain(
+    "program",
+    PROGRAM_PROPERTIES,
+    ProgramSetting,
+    _program_reference,
+    lambda name, profile: program_anchors(name)[: profile.program_anchors],
+    _programs,
+    lambda profile: profile.program_examples,
+    features=False,
+)
+
+
+def domain_of(name: str) -> Domain:
+    """Return what a property is about.
+
+    Examples
+    --------
+    >>> domain_of("scores").kind, domain_of("netsor").kind
+    ('layer', 'program')
+    """
+    return PROGRAMS if name in PROGRAMS.properties else LAYERS
+
+
+def case_of(name: str, described: Any, width: int) -> Case:
+    """Return the case of a property that a layer is, or a program at its widths; `width` is for what is exact."""
+    if not isinstance(described, Program):
+        case: Case = described
+        return case
+    widths = widths_of(name)
+    return ProgramCase.of(described, (width,) if widths == EXACT_WIDTHS else widths)
