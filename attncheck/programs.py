@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_whole
-from attncheck.layers.attention import DEFAULT_CLIP, AttentionLayer
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import expand
+from attncheck.layers.inputs import DEFAULT_CLIP
 from attncheck.layers.nonlinearity import clip, erf, relu
 from attncheck.layers.program import Coordinatewise, LinearCombination, Node, Program
 from attncheck.layers.program.mixes import residual_softmax_mix, sigmoid_mix, softmax_mix

@@ -8,15 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import (
-    ACTIVATIONS,
-    ATTENTION_MAPS,
-    DEFAULT_CLIP,
-    MASKS,
-    NORMS,
-    SCORE_SCALINGS,
-    AttentionLayer,
-)
+from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
 from attncheck.layers.program import LinearCombination, Node, Program, ProgramCase
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
@@ -283,7 +276,7 @@ def stacks(
         bounded = layer.attention_map if layer.attention_map == "sigmoid" else "softmax"
         changes = {"head_dim": None, "score_scaling": "1/sqrt(n)", "attention_map": bounded, "tied_query_key": False}
         layer = layer.replace(**changes)
-        if layer.query_std * layer.key_std * layer.hidden_std**2 > _LARGEST_SCORE:
+        if layer.query_std * layer.key_std * layer.inputs.hidden_std**2 > _LARGEST_SCORE:
             layer = layer.replace(query_std=1.0, key_std=1.0, input_std=1.0, position_std=min(1.0, layer.position_std))
     if layer.attention_map == "linear":
         deepest = max(least, min(deepest, _DEEPEST_LINEAR))

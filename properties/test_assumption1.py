@@ -59,7 +59,7 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer
     scores = [program.score(left, right) for left, right in sides]
     assert all(program.coverage().of(score.name).statement.has_limit for score in scores)
 
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     limit = limit_of_program(program)
     places = [limit.scores.index(score) for score in scores]
     expected = kernel[0, 0] * np.array([kernel[1, 1], 0.0, 0.0, kernel[0, 1]])
@@ -222,8 +222,8 @@ def _inputs(layer: AttentionLayer) -> tuple[AttentionLayer, Program, tuple[Node,
     """Return the layer with two positions, and a program that makes inputs x¹, x² of its law in the limit."""
     layer = layer.replace(seq_len=2)
     program = Program()
-    phi = nonlinearity.from_layer(layer)
-    initials = program.initials(["h1", "h2"], [0.0, 0.0], input_covariance(layer))
+    phi = nonlinearity.of_inputs(layer.inputs)
+    initials = program.initials(["h1", "h2"], [0.0, 0.0], input_covariance(layer.inputs))
     return layer, program, tuple(program.nonlin(phi, h) for h in initials)
 
 

@@ -106,7 +106,7 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
 
     cubes = [(8 / np.pi) ** 0.5 * (1.0 + gap / n) ** 0.75 / n**0.5 for n, gap in found["E X⁴"].gaps.items()]
     assert cubes[0] > 1.5 * cubes[1] > 2.25 * cubes[2], "Lemma 15, in units of the limit"
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     dependent = moments["E X⁴"](kernel) / moments["E X_α² X_β²"](kernel)
     assert dependent >= 3.0
     assert not found["E X⁴"].moved(1.0 - 1.0 / float(dependent)).is_one_over_n()
@@ -223,7 +223,7 @@ def _moments(layer: AttentionLayer, weights: FloatArray) -> dict[str, Moment]:
 
 
 def _approach(layer: AttentionLayer, grams: Mapping[int, FloatArray], moment: Moment) -> _Approach:
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     limit = float(moment(kernel))
     means = {n: _mean(layer.replace(width=n), gram, moment) for n, gram in grams.items()}
     gaps = {n: n * (mean - limit) / limit for n, (mean, _) in means.items()}
@@ -241,7 +241,7 @@ def _mean(layer: AttentionLayer, grams: FloatArray, moment: Moment) -> tuple[flo
 
     The part that is linear in G has a known mean: without it, what is left fluctuates as 1/n, like the distance.
     """
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     linear = np.einsum("ij,bij->b", _gradient(moment, kernel), grams - _mean_gram(layer))
     values = moment(grams) - linear
     return float(values.mean()), float(values.std() / len(values) ** 0.5)
@@ -260,8 +260,8 @@ def _mean_gram(layer: AttentionLayer) -> FloatArray:
     count, shape = np.arange(24.0), layer.width / 2 - 1
     off = np.sqrt(count[1:] * (count[1:] + shape))
     nodes, vectors = linalg.eigh_tridiagonal(2 * count + 1 + shape, off)
-    phi = nonlinearity.from_layer(layer)
-    kernels = [image_kernel(phi, input_covariance(layer, 2 * node / layer.width)).matrix for node in nodes]
+    phi = nonlinearity.of_inputs(layer.inputs)
+    kernels = [image_kernel(phi, input_covariance(layer.inputs, 2 * node / layer.width)).matrix for node in nodes]
     return np.asarray(np.tensordot(vectors[0] ** 2, np.array(kernels), axes=1))
 
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck._lib.streams import digest, seed_sequence
-from attncheck.layers.attention import AttentionLayer, Norm
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
+from attncheck.layers.inputs import Norm
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
 from attncheck.pytest_plugin import Note, theory
@@ -103,7 +104,7 @@ def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: No
             assert abs(squares.mean() - 1.0 / free) < _QUANTILE * error
             # The other norm would have been told apart, but for a chance of 0.1%.
             assert 1.0 / (n - 1) - 1.0 / n > (_QUANTILE + 3.1) * error
-            assert not input_kernel(layer).matrix[0, 1]
+            assert not input_kernel(layer.inputs).matrix[0, 1]
 
 
 @theory("norms.limits")

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer, InputError
-from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.strategies import layers
 
 NAN, INF = float("nan"), float("inf")

@@ -178,11 +178,11 @@ def test_distances_fall_as_one_over_n_for_outputs_and_scores() -> None:
 
 def test_layer_norm_and_rms_norm_have_other_limits_under_relu_and_one_for_odd_phi() -> None:
     """Under relu the mean over neurons is of order 1; under odd φ its square is of order 1/n."""
-    assert np.allclose(input_kernel(LAYER).matrix, np.eye(3), atol=1e-12)
-    assert np.allclose(input_kernel(RMS).matrix, np.eye(3) + (1 - np.eye(3)) / np.pi, atol=1e-12)
+    assert np.allclose(input_kernel(LAYER.inputs).matrix, np.eye(3), atol=1e-12)
+    assert np.allclose(input_kernel(RMS.inputs).matrix, np.eye(3) + (1 - np.eye(3)) / np.pi, atol=1e-12)
     assert abs(ac.limit(RMS).variance() / ac.limit(LAYER).variance() - 1) > 0.1
     odd = RMS.replace(activation="tanh")
-    assert np.array_equal(input_kernel(odd).matrix, input_kernel(odd.replace(norm="layer")).matrix)
+    assert np.array_equal(input_kernel(odd.inputs).matrix, input_kernel(odd.replace(norm="layer").inputs).matrix)
     gaps = []
     for n in (4, 8, 16):
         grams = (ac.simulate(odd.replace(width=n, norm=norm), 200_000, seed=1).input_gram for norm in ("rms", "layer"))
@@ -204,15 +204,15 @@ def test_the_limit_is_that_of_wide_layers(layer: ac.AttentionLayer) -> None:
         assert (off < bound).all()
         assert draws.inputs is not None
         products = np.einsum("dic,djc->dij", draws.inputs, draws.inputs) / draws.inputs.shape[2]
-        off = np.abs(products.mean(axis=0) - input_kernel(layer).matrix)
+        off = np.abs(products.mean(axis=0) - input_kernel(layer.inputs).matrix)
         assert (off < 6.0 * products.std(axis=0) / len(draws) ** 0.5 + slack).all()
 
 
 def test_the_error_of_the_kernel_bounds_what_an_error_of_the_moments_makes() -> None:
     layer = LAYER.replace(activation="tanh", input_correlation=0.5)
-    kernel, means = input_moments(layer)
+    kernel, means = input_moments(layer.inputs)
     off = normalised_gram("layer", kernel.matrix + kernel.error * np.array([[1, -1, 1], [-1, 1, 1], [1, 1, -1]]), means)
-    assert np.abs(off - input_kernel(layer).matrix).max() <= input_kernel(layer).error
+    assert np.abs(off - input_kernel(layer.inputs).matrix).max() <= input_kernel(layer.inputs).error
 
 
 def test_the_tangent_kernel_and_what_else_reads_inputs() -> None:

@@ -74,8 +74,8 @@ def test_impossible_ones_are_refused(fields: dict[str, Any], named: str) -> None
 def test_positions_have_the_declared_covariance() -> None:
     distance = np.subtract.outer(np.arange(5), np.arange(5))
     expected = np.eye(5) + 1.5**2 * np.exp(-(distance**2) / (2 * 1.2**2))
-    assert np.allclose(input_covariance(PLACED), expected)
-    assert np.allclose(input_kernel(PLACED).matrix, expected)
+    assert np.allclose(input_covariance(PLACED.inputs), expected)
+    assert np.allclose(input_kernel(PLACED.inputs).matrix, expected)
     size = 4_000
     inputs = draw_inputs(PLACED, size, np.random.default_rng(3))
     grams = inputs @ inputs.swapaxes(-1, -2) / PLACED.width
@@ -97,7 +97,7 @@ def test_positions_do_not_share_the_length_of_h() -> None:
 
 
 def test_tied_scores_approach_the_kernel_and_outputs_a_normal() -> None:
-    kernel = input_kernel(TIED).matrix
+    kernel = input_kernel(TIED.inputs).matrix
     weights = np.exp(kernel) / np.exp(kernel).sum(axis=1, keepdims=True)
     expected = weights @ kernel @ weights.T
     law = ac.limit(TIED)
@@ -171,7 +171,9 @@ def test_gram_matrices_with_positions_have_the_computed_moments() -> None:
     off = np.abs(products.mean(axis=0) - second)
     assert np.all(off < _QUANTILE * error + 0.01 * np.abs(second))
     # With a length of their own as h has it, moments were larger.
-    shared = Fluctuations(layer.replace(position_std=0.0, input_std=layer.hidden_std), (0, 1, 2), shared=True, groups=2)
+    shared = Fluctuations(
+        layer.replace(position_std=0.0, input_std=layer.inputs.hidden_std), (0, 1, 2), shared=True, groups=2
+    )
     wrong = np.einsum("kij,kab->ijab", *2 * [shared.gram_directions(rng)])
     assert np.any(np.abs(products.mean(axis=0) - wrong) > 5 * _QUANTILE * error)
 
@@ -193,7 +195,7 @@ def test_stacks_of_layers_with_positions_have_the_covariance_of_the_recursion() 
         off = np.abs(draws.grams[:, k].mean(axis=0) - limiting.grams[:, k].mean(axis=0))
         assert np.all(off < 5 * spread + 4 / 256 * limiting.grams[:, k].mean(axis=0))
     first = draws.streams[:, 0, :, 0]
-    assert np.allclose(np.cov(first.T), input_covariance(layer), atol=0.4)
+    assert np.allclose(np.cov(first.T), input_covariance(layer.inputs), atol=0.4)
 
 
 def test_the_distance_of_a_stack_with_positions_falls_as_one_over_n() -> None:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from attncheck import AttentionLayer, InputError, simulate
-from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, NORMS, SCORE_SCALINGS
+from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.inputs import ACTIVATIONS, NORMS
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples
 from attncheck.readings import NAMES

@@ -72,7 +72,7 @@ class Setting:
     def input_rank(self) -> int:
         """The rank that X has with probability one, or nearly so."""
         directions = self.layer.width - (self.layer.norm == "layer")
-        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, directions)
+        return 1 if self.layer.inputs.equal else min(self.layer.seq_len, directions)
 
     @property
     def head_rank(self) -> int:

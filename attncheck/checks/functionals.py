@@ -204,7 +204,7 @@ def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
     """Return log Σ y², not below where single precision underflows: sigmoid weights may be as small as that."""
-    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.input_scale
+    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.inputs.scale
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 

@@ -25,13 +25,15 @@ _FAR = 4.0
 
 def _far_value(layer: AttentionLayer) -> float:
     """Return φ(4σ): what x exceeds where h + e exceeds four standard deviations."""
-    return float(nonlinearity.from_layer(layer)(np.array([_FAR * layer.hidden_std]))[0])
+    return float(nonlinearity.of_inputs(layer.inputs)(np.array([_FAR * layer.inputs.hidden_std]))[0])
 
 
 def _far_probability(setting: Setting) -> float:
     """Return P(|x| > φ(4σ)): both tails of h + e where φ is odd, the upper one where it is relu."""
     layer = setting.layer
-    lengths, rest = (np.array([[(std / layer.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std))
+    lengths, rest = (
+        np.array([[(std / layer.inputs.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std)
+    )
     upper = float(mixture_uniform(np.array([-_FAR]), lengths, layer.width, rest.item())[0])
     return upper if setting.layer.activation == "relu" else 2 * upper
 
@@ -55,7 +57,7 @@ _ONE_LENGTH = (
 def _reaching(layer: AttentionLayer) -> bool:
     """Return whether the activation lets inputs be seen that reach beyond 4 standard deviations."""
     if layer.activation == "clip":
-        return layer.clip > _FAR * layer.hidden_std
+        return layer.clip > _FAR * layer.inputs.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
 
 
@@ -81,7 +83,7 @@ def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n where all positions are equal."""
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)
-    equal = layer.equal_inputs
+    equal = layer.inputs.equal
     dof = layer.width * (1 if equal else layer.seq_len)
     trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2) * layer.width / layer.input_std**2
     values = trace / layer.seq_len if equal else trace

@@ -65,7 +65,7 @@ def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _score_scale(layer: AttentionLayer) -> float:
-    return layer.query_std * layer.key_std * layer.input_scale**2
+    return layer.query_std * layer.key_std * layer.inputs.scale**2
 
 
 def _tame(layer: AttentionLayer) -> bool:

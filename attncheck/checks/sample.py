@@ -384,7 +384,7 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]
     """Return whether what stands behind the mask cannot be scores: far too low, or one and the same number."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
-    reach = min(layer.hidden_std, layer.clip) if clipped else layer.input_scale
+    reach = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
     typical = layer.query_std * layer.key_std * layer.score_factor * reach**2
     if (behind < -_FILLED * max(1.0, typical)).all():
         return True

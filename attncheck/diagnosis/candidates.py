@@ -16,15 +16,8 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS
 from attncheck.faults.literal import Literal, Projections, dot_products
-from attncheck.layers.attention import (
-    ACTIVATIONS,
-    ATTENTION_MAPS,
-    DEFAULT_CLIP,
-    MASKS,
-    NORMS,
-    SCORE_SCALINGS,
-    AttentionLayer,
-)
+from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
 

@@ -52,7 +52,7 @@ _MIXED = OfLayer(
 def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw from the limit, with the limits of the Gram matrices."""
     drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))
     grams = {"key_gram": layer.key_std**2 * per_head, "value_gram": layer.value_std**2 * per_head}
     return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}
@@ -60,7 +60,7 @@ def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 def _one_number(layer: AttentionLayer) -> bool:
     """Return whether Gram matrices hold one number, but for zeros: two generators must not give the same numbers."""
-    numbers = np.abs(input_kernel(layer).matrix)
+    numbers = np.abs(input_kernel(layer.inputs).matrix)
     return np.unique(numbers[numbers != 0.0]).size <= 1
 
 

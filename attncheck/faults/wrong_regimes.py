@@ -69,7 +69,7 @@ def _repeated_output_matrices(
 
 def _centred(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Take the mean of relu(h + e) off."""
-    mean = layer.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
+    mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
 
@@ -77,7 +77,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     """Draw the e^i for the scores, and again for the values; exposed are the inputs of the values."""
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
-    phi = nonlinearity.from_layer(layer)
+    phi = nonlinearity.of_inputs(layer.inputs)
     drawn = (normalised(layer.norm, phi(hidden + draw_positions(layer, size, rng))) for _ in range(2))
     values, scores = (independent(layer, inputs, rng) for inputs in drawn)
     return Literal().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)

@@ -51,7 +51,7 @@ _CLIPPED = (
     OfLayer("clipped inputs", lambda layer: layer.activation == "clip", "the inputs of this layer are not clipped ones")
     & OfLayer(
         "a larger bound",
-        lambda layer: layer.clip > _CLIPPED_AT * layer.hidden_std,
+        lambda layer: layer.clip > _CLIPPED_AT * layer.inputs.hidden_std,
         "the layer declares a smaller bound",
     )
     & SMALL_HEADS
@@ -106,6 +106,6 @@ FAULTS = (
         "clipped_inputs",
         f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations",
         _CLIPPED,
-        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.hidden_std}),
+        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.inputs.hidden_std}),
     ),
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,26 +13,18 @@ from attncheck._lib.errors import InputError, check_choice, check_number, check_
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.draws import Draws
+from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, check_std
 
 ScoreScaling = Literal["1/sqrt(n)", "1/n"]
 AttentionMap = Literal["softmax", "linear", "relu", "sigmoid"]
 Mask = Literal["none", "causal"]
-Activation = Literal["clip", "relu", "tanh", "erf", "identity"]
-Norm = Literal["rms", "layer"]
 
 SCORE_SCALINGS: tuple[str, ...] = ("1/sqrt(n)", "1/n")
 ATTENTION_MAPS: tuple[str, ...] = ("softmax", "linear", "relu", "sigmoid")
 MASKS: tuple[str, ...] = ("none", "causal")
-ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
-NORMS: tuple[str, ...] = ("rms", "layer")
-DEFAULT_CLIP = 100.0
-# Within these the sixth powers of outputs, whatever the map, are numbers of float64.
-_STDS = (1e-6, 1e6)
-_CLIPS = (1e-12, 1e30)
-_REACHES = (0.01, 100.0)
 _BASES = (1.5, 1e12)
-# Beyond it the covariance of a dozen positions is singular but for rounding.
-_FARTHEST_ALONE = 2.0
+# What a layer says of its inputs.
+_OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,10 +154,8 @@ class AttentionLayer:
         settle("score_scaling", check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS))
         settle("attention_map", check_choice("attention_map", self.attention_map, ATTENTION_MAPS))
         settle("mask", check_choice("mask", self.mask, MASKS))
-        settle("activation", check_choice("activation", self.activation, ACTIVATIONS))
-        for field in ("query_std", "key_std", "value_std", "output_std", "input_std"):
-            remedy = f"pass a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}, e.g. {field}=1.0"
-            settle(field, check_number(field, getattr(self, field), remedy, minimum=_STDS[0], maximum=_STDS[1]))
+        for field in ("query_std", "key_std", "value_std", "output_std"):
+            settle(field, check_std(field, getattr(self, field)))
         if not isinstance(self.head_scaling, bool):
             refuse(
                 "head_scaling",
@@ -174,40 +163,16 @@ class AttentionLayer:
                 "must be a boolean",
                 "pass True for H^{-1/2}, False for a plain sum",
             )
-        remedy = f"pass a bound between {_CLIPS[0]:g} and {_CLIPS[1]:g}, e.g. clip=100.0"
-        settle("clip", check_number("clip", self.clip, remedy, minimum=_CLIPS[0], maximum=_CLIPS[1]))
-        if self.activation != "clip" and self.clip != DEFAULT_CLIP:
-            remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
-            refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)
-        remedy = "pass a correlation between 0 and 1 (shared and own parts of the W^i cannot give a negative one)"
-        rho = check_number("input_correlation", self.input_correlation, remedy, minimum=0.0, maximum=1.0)
-        settle("input_correlation", rho)
-        self._check_positions(settle)
+        for field in _OF_INPUTS:
+            settle(field, getattr(self.inputs, field))
         if not isinstance(self.tied_query_key, bool):
             refuse("tied_query_key", self.tied_query_key, "must be a boolean", "pass True for W^Q = W^K, or False")
         if self.tied_query_key:
             self._check_tied()
         if self.rotary_base is not None:
             settle("rotary_base", self._checked_rotary(self.rotary_base))
-        if self.norm is not None:
-            settle("norm", check_choice("norm", self.norm, NORMS))
         if self.norm == "layer" and self.width == 1:
             refuse("norm", self.norm, "leaves nothing of one neuron", "use width=2 or more, or norm='rms'")
-
-    def _check_positions(self, settle: Callable[[str, object], None]) -> None:
-        remedy = f"pass 0 for none, or a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}"
-        std = check_number("position_std", self.position_std, remedy, minimum=0.0, maximum=_STDS[1])
-        if 0.0 < std < _STDS[0]:
-            refuse("position_std", std, f"must be 0 or at least {_STDS[0]:g}", remedy)
-        remedy = f"pass a distance between {_REACHES[0]:g} and {_REACHES[1]:g}, e.g. position_reach=1.0"
-        reach = check_number("position_reach", self.position_reach, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
-        if std == 0.0 and reach != 1.0:
-            refuse("position_reach", reach, "has no effect with position_std=0", "leave it out, or set position_std")
-        if std and self.input_correlation == 1.0 and reach > _FARTHEST_ALONE:
-            remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
-            refuse("position_reach", reach, "makes inputs with input_correlation=1 equal but for rounding", remedy)
-        settle("position_std", std)
-        settle("position_reach", reach)
 
     def _check_tied(self) -> None:
         if self.score_scaling != "1/n":
@@ -244,20 +209,10 @@ class AttentionLayer:
         """Heads that share one W^K and one W^V."""
         return self.num_heads // self.kv_heads
 
-    @property
-    def hidden_std(self) -> float:
-        """Standard deviation of the coordinates of h^i + e^i."""
-        return math.hypot(self.input_std, self.position_std) if self.position_std else self.input_std
-
-    @property
-    def input_scale(self) -> float:
-        """The size of the inputs: 1 where they are normalised, else about `hidden_std`."""
-        return 1.0 if self.norm else self.hidden_std
-
-    @property
-    def equal_inputs(self) -> bool:
-        """Whether all positions have the same input."""
-        return self.input_correlation == 1.0 and not self.position_std
+    @functools.cached_property
+    def inputs(self) -> InputLaw:
+        """The law of the inputs."""
+        return InputLaw(**{name: getattr(self, name) for name in _OF_INPUTS})
 
     @property
     def score_factor(self) -> float:

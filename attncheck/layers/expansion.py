@@ -104,7 +104,7 @@ def write_attention(
 
 def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
     """Write x^i = φ(h^i + e^i)."""
-    phi = nonlinearity.from_layer(layer)
+    phi = nonlinearity.of_inputs(layer.inputs)
     hidden = write_hidden(program, layer)
     return tuple(program.nonlin(phi, vector, name=f"x{i}") for i, vector in enumerate(hidden, 1))
 
@@ -134,4 +134,4 @@ def _write_positions(program: Program, layer: AttentionLayer) -> tuple[Node, ...
     if not layer.position_std:
         return ()
     names = [f"e{i}" for i in range(1, layer.seq_len + 1)]
-    return program.initials(names, [0.0] * layer.seq_len, position_covariance(layer))
+    return program.initials(names, [0.0] * layer.seq_len, position_covariance(layer.inputs))

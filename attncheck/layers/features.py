@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from attncheck.layers.attention import DEFAULT_CLIP, AttentionLayer
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.inputs import DEFAULT_CLIP
 
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.inputs import InputLaw
 from attncheck.layers.norm import centred, normalised_gram
 
 FloatArray = NDArray[np.float64]
@@ -37,30 +37,30 @@ class Kernel:
     error: float
 
 
-def position_covariance(layer: AttentionLayer) -> FloatArray:
+def position_covariance(law: InputLaw) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the e^i, over positions, of each coordinate.
 
     Examples
     --------
-    >>> position_covariance(AttentionLayer(width=8, seq_len=2, position_std=2.0)).round(3)
+    >>> position_covariance(InputLaw(seq_len=2, position_std=2.0)).round(3)
     array([[4.   , 2.426],
            [2.426, 4.   ]])
     """
-    distance = np.subtract.outer(np.arange(layer.seq_len), np.arange(layer.seq_len))
-    return np.asarray(layer.position_std**2 * np.exp(-(distance**2) / (2.0 * layer.position_reach**2)))
+    distance = np.subtract.outer(np.arange(law.seq_len), np.arange(law.seq_len))
+    return np.asarray(law.position_std**2 * np.exp(-(distance**2) / (2.0 * law.position_reach**2)))
 
 
-def hidden_covariance(layer: AttentionLayer) -> FloatArray:
+def hidden_covariance(law: InputLaw) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the Z^{h^i}, h^i = W^i h.
 
     Definition 1 (ii): W^i = √ρ · shared + √(1-ρ) · own, so h^i and h^j have correlation ρ. At finite width it
     is the covariance of h^i given h, over ‖h‖²/n.
     """
-    rho, s = layer.input_correlation, layer.seq_len
-    return np.asarray(layer.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
+    rho, s = law.input_correlation, law.seq_len
+    return np.asarray(law.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
 
 
-def input_covariance(layer: AttentionLayer, radius: float = 1.0) -> FloatArray:
+def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`.
 
     Raises
@@ -69,9 +69,9 @@ def input_covariance(layer: AttentionLayer, radius: float = 1.0) -> FloatArray:
         For sequences of which matrices of the positions take more than `attncheck._lib.memory.DEFAULT_MEMORY`.
     """
     what = "matrices of the positions"
-    check_memory("seq_len", layer.seq_len, what, _MATRICES * layer.seq_len**2, "pass a shorter sequence")
-    covariance = radius * hidden_covariance(layer)
-    return covariance + position_covariance(layer) if layer.position_std else covariance
+    check_memory("seq_len", law.seq_len, what, _MATRICES * law.seq_len**2, "pass a shorter sequence")
+    covariance = radius * hidden_covariance(law)
+    return covariance + position_covariance(law) if law.position_std else covariance
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
@@ -114,7 +114,7 @@ def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatAr
     refuse("activation", phi.name, "has a mean that is not known here", f"use one of {', '.join(_ODD)} or relu")
 
 
-def input_moments(layer: AttentionLayer) -> tuple[Kernel, FloatArray]:
+def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
     """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e: of the inputs before they are normalised.
 
     Returns
@@ -122,11 +122,11 @@ def input_moments(layer: AttentionLayer) -> tuple[Kernel, FloatArray]:
     kernel : Kernel
     means : ndarray, shape (seq_len,)
     """
-    phi, covariance = nonlinearity.from_layer(layer), input_covariance(layer)
+    phi, covariance = nonlinearity.of_inputs(law), input_covariance(law)
     return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
 
 
-def input_kernel(layer: AttentionLayer) -> Kernel:
+def input_kernel(law: InputLaw) -> Kernel:
     """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}], x^i = φ(h^i + e^i), or what a norm makes of it.
 
     At infinite width the averages over neurons that a norm takes are expectations (Fact 1): K̂_jk is
@@ -134,7 +134,7 @@ def input_kernel(layer: AttentionLayer) -> Kernel:
 
     Parameters
     ----------
-    layer : AttentionLayer
+    law : InputLaw
 
     Returns
     -------
@@ -148,36 +148,36 @@ def input_kernel(layer: AttentionLayer) -> Kernel:
 
     Examples
     --------
-    >>> input_kernel(AttentionLayer(width=8, seq_len=2)).matrix
+    >>> input_kernel(InputLaw(seq_len=2)).matrix
     array([[1., 0.],
            [0., 1.]])
-    >>> input_kernel(AttentionLayer(width=8, seq_len=2, activation="relu")).matrix.round(6)
+    >>> input_kernel(InputLaw(seq_len=2, activation="relu")).matrix.round(6)
     array([[0.5     , 0.159155],
            [0.159155, 0.5     ]])
-    >>> relu = AttentionLayer(width=8, seq_len=2, activation="relu")
-    >>> input_kernel(relu.replace(norm="rms")).matrix.round(6)  # by layer norm it is diagonal
+    >>> rms = InputLaw(seq_len=2, activation="relu", norm="rms")
+    >>> input_kernel(rms).matrix.round(6)  # by layer norm it is diagonal
     array([[1.     , 0.31831],
            [0.31831, 1.     ]])
     """
-    if layer.norm is None:
-        return image_kernel(nonlinearity.from_layer(layer), input_covariance(layer))
-    kernel, means = input_moments(layer)
-    matrix = normalised_gram(layer.norm, kernel.matrix, means)
+    if law.norm is None:
+        return image_kernel(nonlinearity.of_inputs(law), input_covariance(law))
+    kernel, means = input_moments(law)
+    matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
-    smallest = float(np.diagonal(centred(layer.norm, kernel.matrix, means)).min())
+    smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
     # Errors of an entry and of both lengths that it is divided by; those of means are roundings.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
 
-def limit_inputs(layer: AttentionLayer, hidden: FloatArray) -> FloatArray:
+def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
     """Return the limit variables Z^{x^i} that Z^{h^i + e^i} make, (..., seq_len, neurons) of both."""
-    images = nonlinearity.from_layer(layer)(hidden)
-    if layer.norm is None:
+    images = nonlinearity.of_inputs(law)(hidden)
+    if law.norm is None:
         return images
-    kernel, means = input_moments(layer)
-    lengths = np.sqrt(np.diagonal(centred(layer.norm, kernel.matrix, means)))
-    shift = means if layer.norm == "layer" else np.zeros_like(means)
+    kernel, means = input_moments(law)
+    lengths = np.sqrt(np.diagonal(centred(law.norm, kernel.matrix, means)))
+    shift = means if law.norm == "layer" else np.zeros_like(means)
     return np.asarray((images - shift[:, None]) / lengths[:, None])
 
 

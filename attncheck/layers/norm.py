@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.layers.attention import Norm
+from attncheck.layers.inputs import Norm
 
 FloatArray = NDArray[np.float64]
 

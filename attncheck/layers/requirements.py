@@ -23,24 +23,24 @@ OfLayer = Requirement[AttentionLayer]
 
 def linear(layer: AttentionLayer) -> bool:
     """Return whether x = h + e for all that can be seen."""
-    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.hidden_std
+    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
 def _told_apart(layer: AttentionLayer) -> bool:
     """Return whether single precision tells how positions differ."""
-    spectrum = np.linalg.eigvalsh(input_covariance(layer))
+    spectrum = np.linalg.eigvalsh(input_covariance(layer.inputs))
     return bool(spectrum[0] >= _ALIKE * spectrum[-1])
 
 
 def _overlapping(layer: AttentionLayer) -> bool:
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     return bool((kernel != np.diag(np.diagonal(kernel))).any()) or layer.width <= SMALL_WIDTH
 
 
 def _regular(layer: AttentionLayer) -> bool:
     """Return whether score matrices have an inverse, where φ is linear."""
-    if min(layer.width, layer.head_width) <= layer.seq_len or layer.equal_inputs:
+    if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
         # Where a width is seq_len, rounding tells in one draw of a hundred.
         return layer.seq_len == 1
     return _told_apart(layer)
@@ -55,7 +55,7 @@ MANY_POSITIONS = OfLayer(  # there one matrix shows through two sets of keys
 )
 ONE_POSITION = OfLayer("one position", lambda layer: layer.seq_len == 1, "there is more than one position")
 UNEQUAL_INPUTS = OfLayer(
-    "positions with inputs of their own", lambda layer: not layer.equal_inputs, "all positions are equal"
+    "positions with inputs of their own", lambda layer: not layer.inputs.equal, "all positions are equal"
 )
 UNEQUAL_POSITIONS = UNEQUAL_INPUTS & SEVERAL_POSITIONS
 POSITIONS_TOLD_APART = UNEQUAL_POSITIONS & OfLayer(

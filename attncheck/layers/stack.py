@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Literal, Self
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
-from attncheck.layers.attention import ACTIVATIONS, DEFAULT_CLIP, NORMS, AttentionLayer, Norm
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import StackDraws
+from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm
 from attncheck.layers.nonlinearity import gelu, relu
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers

@@ -79,7 +79,7 @@ def draw_limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Fl
     >>> draw_limit(AttentionLayer(width=16), 3, np.random.default_rng(0)).shape
     (3,)
     """
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     root = psd_root(kernel)
 
     def block(count: int) -> FloatArray:
@@ -125,7 +125,7 @@ def _root(layer: AttentionLayer, count: int, rng: np.random.Generator) -> FloatA
         inputs = draw_inputs(layer, count, rng)
         return gram_root(inputs @ inputs.swapaxes(-1, -2) / n)
     lengths = np.sqrt(rng.chisquare(n, size=(count, 1, 1))) / n
-    root = psd_root(input_covariance(layer))
+    root = psd_root(input_covariance(layer.inputs))
     return np.asarray(lengths * (root @ bartlett(rng, (count,), root.shape[1], n)))
 
 

@@ -19,7 +19,8 @@ from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import ACTIVATIONS, ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.records.gather import Gathered, Space, Tally, suspicion
 from attncheck.records.schema import Result
 from attncheck.records.words import replay_command, telling, unexamined

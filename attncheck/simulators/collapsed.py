@@ -80,13 +80,13 @@ def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     """
     if not layer.position_std:
         return np.zeros((1, 1, 1))
-    root = psd_root(position_covariance(layer))
+    root = psd_root(position_covariance(layer.inputs))
     return np.asarray(root @ rng.standard_normal((size, root.shape[1], layer.width)))
 
 
 def draw_images(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
     """Draw φ(h^i + e^i), what the inputs are before they are normalised, (size, seq_len, width)."""
-    return nonlinearity.from_layer(layer)(draw_stream(layer, size, rng))
+    return nonlinearity.of_inputs(layer.inputs)(draw_stream(layer, size, rng))
 
 
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:

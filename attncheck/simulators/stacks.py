@@ -31,7 +31,7 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
-        inputs = normalised(layer.norm, nonlinearity.from_layer(layer)(stream))
+        inputs = normalised(layer.norm, nonlinearity.of_inputs(layer.inputs)(stream))
         streams.append(stream[..., :coordinates].copy())
         if k == stack.depth and not stack.post_norm and not stack.mlp:  # these take all neurons
             drawn = attend(layer, inputs, coordinates, rng)

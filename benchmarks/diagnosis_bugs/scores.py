@@ -77,7 +77,7 @@ def growing_scale(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 
 
 def _of_several(layer: AttentionLayer) -> bool | str:
-    if layer.seq_len == 1 or (layer.equal_inputs and layer.mask == "none"):
+    if layer.seq_len == 1 or (layer.inputs.equal and layer.mask == "none"):
         return "the weights of one score, or of equal ones, are right over either axis"
     return layer.attention_map == "softmax" or _SOFTMAX
 
@@ -155,7 +155,7 @@ def mask_inverted(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 def _leaking(layer: AttentionLayer) -> bool | str:
     if layer.attention_map != "softmax":
         return "only before softmax are masked scores filled"
-    return "values that are equal hide a leak" if layer.equal_inputs else _causal(layer)
+    return "values that are equal hide a leak" if layer.inputs.equal else _causal(layer)
 
 
 @reported(

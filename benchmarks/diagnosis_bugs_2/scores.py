@@ -179,7 +179,7 @@ _LEAK = (
 
 
 def _leaking(layer: AttentionLayer) -> bool | str:
-    if layer.equal_inputs and layer.attention_map == "softmax":
+    if layer.inputs.equal and layer.attention_map == "softmax":
         return "values that are equal hide a leak"
     return _causal(layer)
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from attncheck import AttentionLayer
-from attncheck.layers.nonlinearity import from_layer
+from attncheck.layers.nonlinearity import of_inputs
 from benchmarks.diagnosis_bugs.parts import (
     SAME,
     SCALE,
@@ -119,7 +119,7 @@ def raw_values(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generat
 
 
 def _not_normal(layer: AttentionLayer) -> bool | str:
-    x = from_layer(layer)(layer.hidden_std * ndtri((np.arange(1000) + 0.5) / 1000))
+    x = of_inputs(layer.inputs)(layer.inputs.hidden_std * ndtri((np.arange(1000) + 0.5) / 1000))
     normal = abs(x.mean()) <= _NORMAL and abs(x.var() - 1.0) <= _NORMAL
     return "one neuron has no norm" if layer.width == 1 else not normal or "the inputs are normal already"
 

@@ -11,7 +11,7 @@ from attncheck import AttentionLayer
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
-from attncheck.layers.attention import Activation
+from attncheck.layers.inputs import Activation
 
 LAYERS = (
     # Scores of rank one: sizes of columns go together in all heads to the last digit but one.

@@ -16,8 +16,8 @@ FloatArray = NDArray[np.float64]
 
 
 def test_the_papers_kernels() -> None:
-    np.testing.assert_allclose(input_kernel(AttentionLayer(width=8)).matrix, np.eye(4), atol=1e-14)
-    relu = input_kernel(AttentionLayer(width=8, activation="relu")).matrix
+    np.testing.assert_allclose(input_kernel(AttentionLayer(width=8).inputs).matrix, np.eye(4), atol=1e-14)
+    relu = input_kernel(AttentionLayer(width=8, activation="relu").inputs).matrix
     expected = np.full((4, 4), 1 / (2 * np.pi))
     np.fill_diagonal(expected, 0.5)
     np.testing.assert_allclose(relu, expected, atol=1e-14)
@@ -28,9 +28,9 @@ def test_the_papers_kernels() -> None:
 def test_kernel_is_the_second_moment(activation: str, std: float, rho: float) -> None:
     fields = {"width": 8, "seq_len": 3, "activation": activation, "input_std": std, "input_correlation": rho}
     layer = AttentionLayer.from_dict(fields)
-    kernel = input_kernel(layer)
+    kernel = input_kernel(layer.inputs)
     rng = np.random.default_rng(5)
-    h = rng.standard_normal((200_000, 3)) @ np.linalg.cholesky(input_covariance(layer) + 1e-14 * np.eye(3)).T
+    h = rng.standard_normal((200_000, 3)) @ np.linalg.cholesky(input_covariance(layer.inputs) + 1e-14 * np.eye(3)).T
     functions: dict[str, Callable[[FloatArray], FloatArray]] = {
         "relu": lambda x: x * (x > 0),
         "tanh": np.tanh,
@@ -50,7 +50,7 @@ def test_kernel_is_the_second_moment(activation: str, std: float, rho: float) ->
 
 def test_kernel_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
-        input_kernel(AttentionLayer(width=8)).matrix[0, 0] = 2.0
+        input_kernel(AttentionLayer(width=8).inputs).matrix[0, 0] = 2.0
 
 
 def test_root_drops_null_directions() -> None:

@@ -365,7 +365,7 @@ def test_draws_follow_the_law(fields: dict[str, Any]) -> None:
     assert np.all(np.abs(products.mean(axis=0) - law.covariance()) < 5 * standard + law.covariance_error())
     gram = draws.inputs[:, :, None, 0] * draws.inputs[:, None, :, 0]
     noise = 5 * gram.std(axis=0) / np.sqrt(size) + 1e-12
-    assert np.all(np.abs(gram.mean(axis=0) - input_kernel(law.layer).matrix) < noise)
+    assert np.all(np.abs(gram.mean(axis=0) - input_kernel(law.layer.inputs).matrix) < noise)
 
 
 @pytest.mark.parametrize("fields", VARIED, ids=str)
@@ -374,7 +374,7 @@ def test_normal_given_the_scores(fields: dict[str, Any]) -> None:
     draws = draw_limit(law.layer, 50, 400, np.random.default_rng(3))
     given = law.conditional_covariance(draws.scores)
     attention = attention_weights(law.layer, draws.scores)
-    kernel = input_kernel(law.layer).matrix
+    kernel = input_kernel(law.layer.inputs).matrix
     factor = (law.layer.value_std * law.layer.output_std * law.layer.head_factor) ** 2
     expected = factor * (attention @ kernel @ attention.swapaxes(-1, -2)).sum(axis=1)
     np.testing.assert_allclose(given, expected, atol=1e-12)

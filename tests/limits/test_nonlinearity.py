@@ -148,8 +148,8 @@ def test_values_and_facts() -> None:
 @pytest.mark.parametrize("activation", ["relu", "tanh", "erf", "identity"])
 def test_from_layer(activation: str) -> None:
     layer = AttentionLayer.from_dict({"width": 4, "activation": activation})
-    assert nl.from_layer(layer).name == activation
-    assert nl.from_layer(AttentionLayer(width=4, clip=3.0)) == nl.clip(3.0)
+    assert nl.of_inputs(layer.inputs).name == activation
+    assert nl.of_inputs(AttentionLayer(width=4, clip=3.0).inputs) == nl.clip(3.0)
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf, "wide", True])

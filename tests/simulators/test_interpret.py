@@ -64,7 +64,7 @@ def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None
         x, p, y = attend_by_definition(
             layer, hidden[k], positions[k], {name: W[k] for name, W in record.matrices.items()}
         )
-        np.testing.assert_allclose(inputs[k], x, rtol=1e-9, atol=1e-9 * layer.hidden_std)
+        np.testing.assert_allclose(inputs[k], x, rtol=1e-9, atol=1e-9 * layer.inputs.hidden_std)
         np.testing.assert_allclose(scores[k], p, rtol=1e-9, atol=1e-9 * (1 + np.abs(p).max()))
         np.testing.assert_allclose(outputs[k], y, rtol=1e-8, atol=1e-8 * (1 + np.abs(y).max()))
 

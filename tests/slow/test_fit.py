@@ -26,7 +26,7 @@ from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal, Projections, dot_products
-from attncheck.layers.attention import Norm
+from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.check import check

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, simulate, simulate_chunks
-from attncheck.layers.nonlinearity import from_layer
+from attncheck.layers.nonlinearity import of_inputs
 from attncheck.readings import Reading
 from attncheck.simulators.collapsed import attend, draw_inputs
 
@@ -71,7 +71,7 @@ def forgetful(stack: AttentionStack, size: int, rng: np.random.Generator) -> Sta
     scores, grams = [], []
     for k, layer in enumerate(stack.layers):
         # Of other draws: each layer alone has the right law.
-        inputs = from_layer(layer)(np.roll(drawn.streams[:, k], k, axis=0))
+        inputs = of_inputs(layer.inputs)(np.roll(drawn.streams[:, k], k, axis=0))
         made = attend(layer, inputs, stack.width, rng)
         assert made.input_gram is not None
         scores.append(made.scores)
@@ -95,7 +95,7 @@ def test_another_gram_matrix_between_layers_is_told_apart() -> None:
     outputs = simulate(first, 20_000, 3, coordinates=2).outputs
     covariance = np.einsum("bic,bjc->ij", outputs, outputs) / outputs[:, 0].size
     fresh = np.linalg.cholesky(covariance) @ rng.standard_normal(outputs.shape)
-    made = attend(stack.layers[1], from_layer(stack.layers[1])(fresh), 2, rng)
+    made = attend(stack.layers[1], of_inputs(stack.layers[1].inputs)(fresh), 2, rng)
     right = simulate(stack, 20_000, 2, "direct", coordinates=2)
     p = stats.ks_2samp((right.scores[:, 1] ** 2).sum(axis=(1, 2, 3)), (made.scores**2).sum(axis=(1, 2, 3))).pvalue
     assert p < LEVEL / COMPARISONS
@@ -121,7 +121,7 @@ def test_one_layer_is_an_attention_layer(layer: AttentionLayer) -> None:
         else:
             assert stats.ks_2samp(ours.outputs[:, 0, 0], theirs.outputs[:, 0, 0]).pvalue > 1e-9
     inputs = draw_inputs(layer, 3, np.random.default_rng(0))
-    assert from_layer(stack.layers[0])(inputs).shape == inputs.shape
+    assert of_inputs(stack.layers[0].inputs)(inputs).shape == inputs.shape
 
 
 @pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed", "limit"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.inputs import InputLaw
 from attncheck.layers.nonlinearity.function import Nonlinearity
 from attncheck.layers.nonlinearity.table import FAMILIES
 
@@ -102,15 +102,15 @@ def identity() -> Nonlinearity:
     return _make("identity")
 
 
-def from_layer(layer: AttentionLayer) -> Nonlinearity:
+def of_inputs(law: InputLaw) -> Nonlinearity:
     """Return the φ of a layer's inputs x^i = φ(h^i).
 
     Examples
     --------
-    >>> from_layer(AttentionLayer(width=8, clip=2.0))
+    >>> of_inputs(InputLaw(seq_len=4, clip=2.0))
     Nonlinearity(name='clip', parameters=(2.0,), order=1, bounded=True)
     """
-    return _make(layer.activation, *([layer.clip] if layer.activation == "clip" else []))
+    return _make(law.activation, *([law.clip] if law.activation == "clip" else []))
 
 
 def _make(name: str, *given: float) -> Nonlinearity:

@@ -212,7 +212,7 @@ def _without_parameters() -> Nonlinearity:
 
 
 # What `attncheck.layers.nonlinearity` has besides constructors of functions.
-_NO_FUNCTIONS = ("declared", "from_layer")
+_NO_FUNCTIONS = ("declared", "of_inputs")
 
 
 def _imported(where: str, path: Any, trust: Sequence[str]) -> Any:

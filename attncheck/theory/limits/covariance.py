@@ -150,7 +150,7 @@ def settled(
         refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")
     if not layer.head_scaling:
         refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
-    return layer, input_kernel(layer).matrix
+    return layer, input_kernel(layer.inputs).matrix
 
 
 def _check_kernel(kernel: ArrayLike) -> FloatArray:

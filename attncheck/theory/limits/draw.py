@@ -33,7 +33,7 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
         (size, num_heads, seq_len, seq_len); no Gram matrices.
     """
-    std, kernel = rows.score_std(layer), input_kernel(layer).matrix
+    std, kernel = rows.score_std(layer), input_kernel(layer.inputs).matrix
     root = psd_root(kernel)
     rank, per_head = root.shape[1], (size, layer.num_heads)
     if std > 0 and rows.turns(layer, kernel):
@@ -50,6 +50,6 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     values = root @ rng.standard_normal((*per_head, rank, coordinates))
     outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
     outputs *= layer.value_std * layer.output_std * layer.head_factor
-    input_root = psd_root(input_covariance(layer))
+    input_root = psd_root(input_covariance(layer.inputs))
     hidden = input_root @ rng.standard_normal((size, input_root.shape[1], coordinates))
-    return Draws(outputs=outputs, scores=scores, inputs=limit_inputs(layer, hidden))
+    return Draws(outputs=outputs, scores=scores, inputs=limit_inputs(layer.inputs, hidden))

@@ -79,7 +79,7 @@ class LimitLaw(SymmetricLaw):
     @functools.cached_property
     def kernel(self) -> Kernel:
         """K_jk = E[Z^{x^j} Z^{x^k}] of the inputs."""
-        return input_kernel(self.layer)
+        return input_kernel(self.layer.inputs)
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`; as `cdf` otherwise.

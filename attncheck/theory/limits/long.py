@@ -137,7 +137,7 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     for field, plain in (("position_std", 0.0), ("rotary_base", None)):
         if (value := getattr(layer, field)) != plain:
             refuse(f"layer.{field}", value, "tells positions apart", f"use {field}={plain}")
-    kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2))).matrix
+    kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2)).inputs).matrix
     own, other = float(kernel[0, 0]), float(kernel[0, -1]) if layer.seq_len > 1 else 0.0
     std = std_of(layer) * math.sqrt(max(0.0, own * (own - other)))
     counts = range(1, layer.seq_len + 1) if layer.mask == "causal" else [layer.seq_len]

@@ -35,7 +35,7 @@ _SPAN, _ROUNDING = 4.0, 1e-14
 
 def draw_tangent_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
     """Draw scores, outputs and the tangent kernel from their joint limit."""
-    kernel, s = input_kernel(layer).matrix, layer.seq_len
+    kernel, s = input_kernel(layer.inputs).matrix, layer.seq_len
     scores = draw_limit(layer, size, 0, rng).scores
     root = psd_root(kernel)
     normals = rng.standard_normal((size, layer.num_heads, coordinates, root.shape[1]))
@@ -118,7 +118,7 @@ class TangentLimit:
 
     @functools.cached_property
     def _parts(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
-        return _mean_parts(self.layer, input_kernel(self.layer).matrix, self.scramble)
+        return _mean_parts(self.layer, input_kernel(self.layer.inputs).matrix, self.scramble)
 
 
 def infinite_heads_tangent(

@@ -143,7 +143,7 @@ class Fluctuations:
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
         """Return E[G] given ‖h‖²/n, (radii, m, m), or (radii, m + 1, m + 1) with ones."""
-        phi = nonlinearity.from_layer(self.layer)
+        phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
         if self.layer.norm != "layer":
@@ -154,7 +154,7 @@ class Fluctuations:
 
     def _covariance(self, radius: float) -> FloatArray:
         """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
-        return input_covariance(self.layer, radius)[np.ix_(self.positions, self.positions)]
+        return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yield points of h^i + e^i at the seen positions given each ‖h‖²/n, (points, m)."""
@@ -182,7 +182,7 @@ class Fluctuations:
 
         The fourth moments of the inputs come from scrambled Sobol points, so that this carries their error.
         """
-        phi, limits = nonlinearity.from_layer(self.layer), self.limits
+        phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
         m = limits.gram.shape[-1]
         if self.infinite:
             return np.zeros((0, m, m))

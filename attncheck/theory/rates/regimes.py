@@ -132,7 +132,7 @@ def _many_heads(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Sca
 
 def _tied(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
     """Return the Gaussian of A K Aᵀ, A = softmax(σ_Qσ_K K), and that of weights 1/s."""
-    kernel = input_kernel(layer).matrix
+    kernel = input_kernel(layer.inputs).matrix
     weights = np.exp(layer.query_std * layer.key_std * kernel[position])
     weights /= weights.sum()
     scale = (layer.value_std * layer.output_std) ** 2
@@ -162,7 +162,7 @@ def _thirds(layer: AttentionLayer) -> AttentionLayer:
 
 def _without_mean(layer: AttentionLayer) -> AttentionLayer:
     """Return a layer whose inputs have the variances K_ii of this one and are uncorrelated."""
-    return layer.replace(activation="identity", input_std=math.sqrt(float(input_kernel(layer).matrix[0, 0])))
+    return layer.replace(activation="identity", input_std=math.sqrt(float(input_kernel(layer.inputs).matrix[0, 0])))
 
 
 def _without_positions(layer: AttentionLayer) -> AttentionLayer:

@@ -196,7 +196,7 @@ class OtherWeights:
         layer, n, own = self.layer, self.layer.width, self._seen.index(self.position)
         entries, (function, fourth) = WEIGHT_LAWS[self.weights], _LAWS[self.weights]
         hidden, controls = self._hidden(size, rng)
-        x = nonlinearity.from_layer(layer)(hidden)
+        x = nonlinearity.of_inputs(layer.inputs)(hidden)
         gram = x @ x.swapaxes(-1, -2) / n
         product = np.ones((size, len(self._frequencies)))
         squares, fourths = np.zeros((2, size))

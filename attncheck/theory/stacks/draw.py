@@ -18,7 +18,7 @@ def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np
     """Draw from the conjectured limit: coordinates of a draw share its scores and are independent given them."""
     made = recur(stack, draw_normals(stack, size, rng))
     shape = (size, stack.seq_len, coordinates)
-    stream = lower_root(input_covariance(stack.layer)) @ rng.standard_normal(shape)
+    stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
     streams = []
     for k in range(stack.depth):
         streams.append(stream)

@@ -138,9 +138,9 @@ def recur(
     >>> made.streams[0, :, 0, 0].round(12).tolist()  # equal weights: the average of two, then of equal ones
     [1.0, 0.5, 0.5, 0.5]
     """
-    stream = np.broadcast_to(input_covariance(stack.layer), (len(normals), stack.seq_len, stack.seq_len))
+    stream = np.broadcast_to(input_covariance(stack.layer.inputs), (len(normals), stack.seq_len, stack.seq_len))
     if lengths is not None:
-        stream = stream + (share * lengths)[:, None, None] * hidden_covariance(stack.layer)
+        stream = stream + (share * lengths)[:, None, None] * hidden_covariance(stack.layer.inputs)
     names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores", "perceptrons", "reads", "images")
     found: dict[str, list[FloatArray]] = {name: [] for name in names}
     found["streams"].append(stream)
@@ -199,7 +199,7 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
 
     The bound is on the error of the entries of what a layer reads, normalised or not, relative to its diagonal.
     """
-    phi = nonlinearity.from_layer(layer)
+    phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     own = np.diagonal(kernel, axis1=-2, axis2=-1)
     if layer.norm is None:

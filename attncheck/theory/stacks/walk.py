@@ -167,7 +167,7 @@ class Walk:
 
     def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
         """Return the covariance of a layer's outputs given all before, and what makes it differ from the limit."""
-        phi, s, nu = nonlinearity.from_layer(layer), layer.seq_len, layer.head_width
+        phi, s, nu = nonlinearity.of_inputs(layer.inputs), layer.seq_len, layer.head_width
         gram = gram_of(normalised(layer.norm, phi(self._stream)))
         twin = _twin_gram(layer, phi(self._twin), self._limit.kernels[:, k], self._limit.means[:, k])
         heads = draw_heads(layer, len(gram), s, self._rng)

@@ -1,0 +1,100 @@
+"""The law of a layer's inputs: what is said of them, apart from what attention does with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+from attncheck._lib.errors import check_choice, check_number, refuse
+
+Activation = Literal["clip", "relu", "tanh", "erf", "identity"]
+Norm = Literal["rms", "layer"]
+
+ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
+NORMS: tuple[str, ...] = ("rms", "layer")
+DEFAULT_CLIP = 100.0
+#: Standard deviations: within these the sixth powers of outputs, whatever the map, are numbers of float64.
+STDS = (1e-6, 1e6)
+_CLIPS = (1e-12, 1e30)
+_REACHES = (0.01, 100.0)
+# Beyond it the covariance of a dozen positions is singular but for rounding.
+_FARTHEST_ALONE = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputLaw:
+    """The law of the inputs at `seq_len` positions: x^i = norm(φ(h^i + e^i)), h^i = W^i h (Definition 1 (i)-(iii)).
+
+    Fields are those of `attncheck.AttentionLayer`, which has this law as its `inputs`, and has them explained.
+
+    Raises
+    ------
+    InputError
+        For an impossible value or combination; names the field of the layer, the value and the remedy.
+
+    Examples
+    --------
+    >>> InputLaw(seq_len=4, position_std=1.0).hidden_std.__round__(3)
+    1.414
+    """
+
+    seq_len: int
+    activation: Activation = "clip"
+    clip: float = DEFAULT_CLIP
+    input_std: float = 1.0
+    input_correlation: float = 0.0
+    position_std: float = 0.0
+    position_reach: float = 1.0
+    norm: Norm | None = None
+
+    def __post_init__(self) -> None:
+        def settle(field: str, value: object) -> None:
+            object.__setattr__(self, field, value)
+
+        settle("activation", check_choice("activation", self.activation, ACTIVATIONS))
+        settle("input_std", check_std("input_std", self.input_std))
+        remedy = f"pass a bound between {_CLIPS[0]:g} and {_CLIPS[1]:g}, e.g. clip=100.0"
+        settle("clip", check_number("clip", self.clip, remedy, minimum=_CLIPS[0], maximum=_CLIPS[1]))
+        if self.activation != "clip" and self.clip != DEFAULT_CLIP:
+            remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
+            refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)
+        remedy = "pass a correlation between 0 and 1 (shared and own parts of the W^i cannot give a negative one)"
+        rho = check_number("input_correlation", self.input_correlation, remedy, minimum=0.0, maximum=1.0)
+        settle("input_correlation", rho)
+        remedy = f"pass 0 for none, or a standard deviation between {STDS[0]:g} and {STDS[1]:g}"
+        std = check_number("position_std", self.position_std, remedy, minimum=0.0, maximum=STDS[1])
+        if 0.0 < std < STDS[0]:
+            refuse("position_std", std, f"must be 0 or at least {STDS[0]:g}", remedy)
+        remedy = f"pass a distance between {_REACHES[0]:g} and {_REACHES[1]:g}, e.g. position_reach=1.0"
+        reach = check_number("position_reach", self.position_reach, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
+        if std == 0.0 and reach != 1.0:
+            refuse("position_reach", reach, "has no effect with position_std=0", "leave it out, or set position_std")
+        if std and rho == 1.0 and reach > _FARTHEST_ALONE:
+            remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
+            refuse("position_reach", reach, "makes inputs with input_correlation=1 equal but for rounding", remedy)
+        settle("position_std", std)
+        settle("position_reach", reach)
+        if self.norm is not None:
+            settle("norm", check_choice("norm", self.norm, NORMS))
+
+    @property
+    def hidden_std(self) -> float:
+        """Standard deviation of the coordinates of h^i + e^i."""
+        return math.hypot(self.input_std, self.position_std) if self.position_std else self.input_std
+
+    @property
+    def scale(self) -> float:
+        """The size of the inputs: 1 where they are normalised, else about `hidden_std`."""
+        return 1.0 if self.norm else self.hidden_std
+
+    @property
+    def equal(self) -> bool:
+        """Whether all positions have the same input."""
+        return self.input_correlation == 1.0 and not self.position_std
+
+
+def check_std(field: str, value: object) -> float:
+    """Return a standard deviation that is within `STDS`, or refuse it."""
+    remedy = f"pass a standard deviation between {STDS[0]:g} and {STDS[1]:g}, e.g. {field}=1.0"
+    return check_number(field, value, remedy, minimum=STDS[0], maximum=STDS[1])
