@@ -14,6 +14,8 @@ import numpy as np
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
 
 Call = Callable[[Any, Any], Any]
+# Where keras keeps how many layers of a kind have been named.
+_NUMBERS = "object_name_uids"
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -39,9 +41,12 @@ class Keras:
     def init(self, seed: int) -> Any:
         """Return a new layer, built."""
         import keras
+        from keras.src.backend.common import global_state
 
         with generators_kept():
             keras.utils.set_random_seed(seed)
+            # What has no name is numbered, from the first on: each layer that is made has the same names.
+            global_state.set_global_attribute(_NUMBERS, None)
             layer = self._make()
             self._call(layer, keras.ops.zeros((1, 2, self._width)))
         dtypes = {each.compute_dtype for each in layer._flatten_layers()}
@@ -159,11 +164,11 @@ def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """Leave every global generator as it was: keras seeds Python's, NumPy's, its own and its backend's."""
+    """Leave generators and numbers of names as they were: keras seeds Python's, NumPy's, its own and its backend's."""
     import keras
     from keras.src.backend.common import global_state
 
-    names = ("global_random_seed", "global_seed_generator")
+    names = ("global_random_seed", "global_seed_generator", _NUMBERS)
     own = [global_state.get_global_attribute(name) for name in names]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what keras seeds
     with contextlib.ExitStack() as stack:
