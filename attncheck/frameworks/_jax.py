@@ -39,6 +39,7 @@ class JaxBinding(abc.ABC):
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
         self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
+        self._compiled_many = jax.jit(self._many, static_argnums=0)
         self._tried = False
 
     @property
@@ -95,6 +96,35 @@ class JaxBinding(abc.ABC):
         with on_cpu():
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
 
+    def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
+        """Return outputs, and queries, keys and values of the first call of attention, all modules at once.
+
+        Parameters
+        ----------
+        state : object
+            A module.
+        arrays : mapping of ndarray, (N, ...)
+            What takes the place of its arrays, N times.
+        x : ndarray, (N, B, L, n)
+            Inputs of each.
+        """
+        with on_cpu():
+            found = self._compiled_many(*self._split(state), dict(arrays), x)
+        return tuple(np.asarray(each, float) for each in found)
+
+    def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
+        import jax
+
+        def one(own: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
+            def leaf(path: Any, kept: Any) -> Any:
+                return own[jax.tree_util.keystr(path)].astype(kept.dtype) if _is_real(kept) else kept
+
+            with self._watch.recording() as seen:
+                y = self._traced(ATTENTION, structure, jax.tree_util.tree_map_with_path(leaf, held), given)
+            return (y, *seen[0])
+
+        return tuple(jax.vmap(one)(arrays, jax.numpy.asarray(x)))
+
     @abc.abstractmethod
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module."""
@@ -141,6 +171,16 @@ class Watch:
         self._core: Callable[..., FloatArray | None] = untouched
         self._failure: Exception | None = None
         self._within = False
+        self._recorded: list[tuple[Any, ...]] | None = None
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Have functions do what they do, and keep what they are called with as the core would take it."""
+        self._recorded = []
+        try:
+            yield self._recorded
+        finally:
+            self._recorded = None
 
     @contextlib.contextmanager
     def calling(self, core: Callable[..., FloatArray | None]) -> Iterator[None]:
@@ -177,6 +217,9 @@ class Watch:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = list(bound.arguments.values())
+            if self._recorded is not None:
+                self._recorded.append(tuple(_heads_first(each, axes) for each in given[:3]))
+                return own
             answer = functools.partial(self._answer, axes)
             if axes == "LL":
                 answer, given = functools.partial(self._answer, axes, axis=given[1]), given[:1]
@@ -218,10 +261,13 @@ class Watch:
 def _seen(array: Any, axes: str) -> FloatArray:
     """Return an argument as the core takes it."""
     wide: FloatArray = array.astype(np.float64)
-    if axes == "LL":
-        return wide
-    wide = wide.swapaxes(-2, -3) if axes == "LHd" else wide
-    return wide.reshape(-1, *wide.shape[-3:])
+    return wide if axes == "LL" else np.asarray(_heads_first(wide, axes))
+
+
+def _heads_first(array: Any, axes: str) -> Any:
+    """Return an array as (B, H, L, d)."""
+    array = array.swapaxes(-2, -3) if axes == "LHd" else array
+    return array.reshape(-1, *array.shape[-3:])
 
 
 def _named(held: Any) -> dict[str, FloatArray]:

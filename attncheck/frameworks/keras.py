@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,33 @@ class Keras:
             each.assign(arrays[each.path])
         return state
 
+    def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
+        """Return outputs, and queries, keys and values of the first call of attention, all layers at once.
+
+        Parameters
+        ----------
+        state : keras.Layer
+        arrays : mapping of ndarray, (N, ...)
+            What takes the place of its arrays, N times.
+        x : ndarray, (N, B, L, n)
+            Inputs of each.
+        """
+        import keras
+
+        weights = state.trainable_weights
+
+        def one(own: Sequence[Any], given: Any) -> tuple[Any, ...]:
+            got: list[tuple[Any, ...]] = []
+            mapping = list(zip(weights, own, strict=True))
+            with keras.StatelessScope(state_mapping=mapping), _watching(state, lambda *a: got.append(a), tensors=True):
+                y = self._call(state, given)
+            return (y[0] if isinstance(y, tuple | list) else y, *got[0])
+
+        with generators_kept():
+            own = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
+            given = keras.ops.convert_to_tensor(x, keras.config.floatx())
+            return tuple(map(numbers_of, _vectorised(one)(own, given)))
+
     def _outputs(self, layer: Any, x: FloatArray) -> Any:
         import keras
 
@@ -102,10 +129,37 @@ def self_attention(layer: Any, *given: Any) -> Any:
     return layer(*given, *given) if two else layer(*given)
 
 
+def _vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function over a first axis of all its arguments, by the backend's own means."""
+    import keras
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        vectorised: Callable[..., Any] = jax.vmap(function)
+        return vectorised
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def without_gradients(*given: Any) -> Any:
+        # Other kernels than this one run one layer after the other.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            return torch.vmap(function)(*given)
+
+    return without_gradients
+
+
 def _watched(
-    function: Callable[..., Any], core: Callable[..., FloatArray | None], within: list[Any], arguments: int = 3
+    function: Callable[..., Any],
+    core: Callable[..., FloatArray | None],
+    within: list[Any],
+    arguments: int = 3,
+    tensors: bool = False,
 ) -> Callable[..., Any]:
-    """Return attention or, of one argument, a softmax with `core` in its place; `within` says what is under way."""
+    """Return attention or, of one argument, a softmax with `core` in its place; `within` says what is under way.
+
+    The core takes numbers, or `tensors` of the backend.
+    """
     import keras
 
     signature = inspect.signature(function)
@@ -120,7 +174,8 @@ def _watched(
         if arguments == 1:
             found = core(numbers_of(given[0]), given[1])
         else:
-            found = core(*(numbers_of(each).swapaxes(1, 2) for each in given[:3]))
+            seen = (each if tensors else numbers_of(each) for each in given[:3])
+            found = core(*(each.swapaxes(1, 2) for each in seen))
         if found is None:
             within.append(function)
             try:
@@ -134,16 +189,16 @@ def _watched(
 
 
 @contextlib.contextmanager
-def _watching(layer: Any, core: Core) -> Iterator[None]:
+def _watching(layer: Any, core: Callable[..., FloatArray | None], tensors: bool = False) -> Iterator[None]:
     """Replace attention in a layer and all within it, and where layers that are written by hand find it."""
     import keras
 
-    within: list[Any] = []
+    watched = functools.partial(_watched, core=core, within=[], tensors=tensors)
     inner = [each for each in layer._flatten_layers() if hasattr(each, "_compute_attention")]
     own = keras.ops.dot_product_attention
     for each in inner:  # past `__setattr__`, which keeps account of weights
-        vars(each)["_compute_attention"] = _with_weights(_watched(each._compute_attention, core, within))
-    keras.ops.dot_product_attention = _watched(own, core, within)
+        vars(each)["_compute_attention"] = _with_weights(watched(each._compute_attention))
+    keras.ops.dot_product_attention = watched(own)
     try:
         yield
     finally:

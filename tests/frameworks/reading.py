@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attncheck.frameworks.binding import untouched
+from attncheck.frameworks.subject import ModuleSubject
+from attncheck.frameworks.views import CallView
 
 Array = npt.NDArray[np.float64]
 Read = dict[str, Array]
@@ -97,3 +100,15 @@ def assert_softmax(binding: Any, state: Any, found: Read) -> None:
     np.testing.assert_allclose(y, formula(found, x), atol=1e-5)
     other = binding.softmax(state, x, lambda scores, axis: np.broadcast_to(np.eye(5), scores.shape))
     np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
+
+
+def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:
+    """Hold modules that are run at once, or are not, to what they give one by one."""
+    assert isinstance(subject.view, CallView)
+    assert subject.view.at_once == at_once
+    alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))
+    x = np.random.default_rng(0).standard_normal((5, 3, subject.view.width))
+    one, other = (each(each.layer, x, np.random.default_rng(1)) for each in (alone, subject))
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(other[name], array, atol=1e-5 * np.abs(array).max(), err_msg=name)

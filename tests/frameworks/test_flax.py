@@ -263,3 +263,15 @@ def test_biases_of_heads_on_an_axis_of_their_own_are_set_to_zero() -> None:
 def test_module_without_attention_is_refused() -> None:
     with pytest.raises(InputError, match="no call of attention"):
         inspect(Mean, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.MultiHeadDotProductAttention(num_heads=3),
+        lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, decode=False),
+    ],
+    ids=["linen", "nnx"],
+)
+def test_modules_run_at_once_as_they_do_one_by_one(make: Any) -> None:
+    reading.assert_at_once(inspect(make, width=WIDTH).subject())

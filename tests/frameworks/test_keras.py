@@ -140,7 +140,7 @@ def test_backend_jax() -> None:
         "-p",
         "no:xdist",
         "-k",
-        "groups or generator",
+        "(groups and not own) or generator",
         __file__,
     ]
     environment = os.environ | {"KERAS_BACKEND": "jax"}
@@ -148,7 +148,7 @@ def test_backend_jax() -> None:
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert result.returncode == 0, result.stdout
-    assert "2 passed" in result.stdout
+    assert "3 passed" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -172,3 +172,13 @@ def test_inspection() -> None:
     wide = (96 / 72) ** 0.5
     found.require(num_heads=4, kv_heads=2, mask="causal", query_law="uniform", bias=False, blamed=False)
     found.require(query_std=1.0, key_std=wide, value_std=wide, output_std=1.0)
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "own"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: keras.layers.MultiHeadAttention(3, 4), lambda: keras.layers.GroupQueryAttention(4, 4, 2)],
+    ids=["layer", "groups"],
+)
+def test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one(make: Any, weights: str) -> None:
+    reading.assert_at_once(inspect(make, width=WIDTH).subject(weights=weights))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import time
 import warnings
@@ -10,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import attncheck as ac
 from attncheck.frameworks.binding import Instrument, bind, untouched
 from attncheck.frameworks.effective import Reader
 from attncheck.frameworks.probe import Probe
-from attncheck.frameworks.views import CallView
+
+from . import reading
 
 pytest.importorskip("torch")
 
@@ -459,15 +458,7 @@ def test_attention_by_hand_is_a_subject() -> None:
     ids=["packed", "first axis", "groups", "looked at"],
 )
 def test_modules_run_at_once_as_they_do_one_by_one(make: Make, at_once: bool, weights: str) -> None:
-    subject = ac.inspect(make, width=16).subject(weights=weights)
-    assert isinstance(subject.view, CallView)
-    assert subject.view.at_once == at_once
-    alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))
-    x = np.random.default_rng(0).standard_normal((5, 3, 16))
-    one, other = (each(each.layer, x, np.random.default_rng(1)) for each in (alone, subject))
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_allclose(other[name], array, atol=1e-5 * np.abs(array).max(), err_msg=name)
+    reading.assert_at_once(ac.inspect(make, width=16).subject(weights=weights), at_once)
 
 
 # Over widths --------------------------------------------------------------------------------------
