@@ -65,13 +65,14 @@ class Matrix:
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
     """Return which of the different keys and values each head has, numbered as they first appear."""
-    heads = np.concatenate([first.key, first.value], axis=0)
+    # Values may have more neurons than keys, or fewer.
+    heads = np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1)
     seen: list[FloatArray] = []
     labels = []
-    for h in range(heads.shape[1]):
-        label = next((i for i, other in enumerate(seen) if alike(other, heads[:, h], precision)), len(seen))
+    for head in heads:
+        label = next((i for i, other in enumerate(seen) if alike(other, head, precision)), len(seen))
         if label == len(seen):
-            seen.append(heads[:, h])
+            seen.append(head)
         labels.append(label)
     return tuple(labels)
 

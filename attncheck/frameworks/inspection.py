@@ -180,7 +180,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
     view = CallView(reader, forward.factor, positions.rotation, gains)
-    return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra)
+    value_dim = None if probe.value_dim == probe.head_dim else probe.value_dim
+    return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra, value_dim)
 
 
 def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

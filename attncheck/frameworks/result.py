@@ -46,6 +46,8 @@ class Inspection:
         What a subject takes of the module; None where products of its matrices alone show.
     extra : int
         Keys beyond the positions.
+    value_dim : int or None
+        Neurons of a head of values, where that is not `head_dim`.
     """
 
     width: int
@@ -59,6 +61,7 @@ class Inspection:
     notes: tuple[Note, ...]
     view: View | None = dataclasses.field(default=None, repr=False, compare=False)
     extra: int = dataclasses.field(default=0, repr=False)
+    value_dim: int | None = None
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -107,6 +110,9 @@ class Inspection:
         if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
+        if self.value_dim is not None:
+            what = f"comes with values of {self.value_dim} neurons a head, which no AttentionLayer has"
+            refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
             what = "as no rotary_base turns them"
             refuse("positions", OTHER, f"says that queries or keys are turned {what}", "pass rotary_base=None")

@@ -113,6 +113,24 @@ def test_separate_matrices_have_another_scale() -> None:
     assert found.weights["query"].known[0] == "1/fan_in (lecun)"
 
 
+def test_values_with_fewer_neurons_than_keys() -> None:
+    class Narrow(Own):
+        def forward(self, x: Any) -> Any:
+            q, k, v = (m(x).unflatten(-1, (4, -1)).transpose(1, 2) for m in (self.q, self.k, self.v))
+            return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+    def make() -> Any:
+        made = Narrow()
+        made.v, made.o = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
+        return made
+
+    found = ac.inspect(make, 64)
+    assert [str(note) for note in found.notes] == ["heads of values have 8 neurons, those of keys 16"]
+    found.require(value_std=3**-0.5, output_std=3**-0.5, head_dim=16, kv_heads=4)
+    with pytest.raises(ac.InputError, match="comes with values of 8 neurons a head"):
+        found.layer()
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
