@@ -103,7 +103,8 @@ class Forward:
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
-        return f"{self.map}, {mask}, scores times {self.scale}; equal to the formula to {self.error:.1g}"
+        scale = "a scale of scores that does not show" if self.scale == OTHER else f"scores times {self.scale}"
+        return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 
 def rounding(precision: float, terms: int) -> float:

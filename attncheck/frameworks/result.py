@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.words import counted
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.initialiser import Matrix
@@ -22,6 +23,10 @@ from attncheck.simulators.weights import GAUSSIAN
 
 _PRODUCTS = {"query_key": ("query_std", "key_std"), "value_output": ("value_std", "output_std")}
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
+
+
+# Standard deviations that three decimals show.
+_SMALL, _LARGE = 0.01, 1e4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Inspection:
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
             shown = self.forward.map if self.forward.known else "no known formula"
+            shown = "does not show" if self.forward.error == math.inf else shown
             refuse("forward", shown, "is described by no AttentionLayer", remedy)
         if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
@@ -120,7 +126,8 @@ class Inspection:
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
         if "query_std" in stds and math.isfinite(self.forward.factor):
-            stds["query_std"] *= self.forward.factor / plain
+            # A sign is that of the weights, whose law has none.
+            stds["query_std"] *= abs(self.forward.factor) / plain
         fields: dict[str, Any] = {
             "width": self.width,
             "seq_len": seq_len,
@@ -232,17 +239,18 @@ class Inspection:
     @property
     def headline(self) -> str:
         """Width, heads and draws, in words."""
-        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
+        heads = f"{counted(self.num_heads, 'head')} of {counted(self.head_dim, 'neuron')}"
         if self.kv_heads != self.num_heads:
             heads += f", keys and values of {self.kv_heads}"
-        return f"Attention of width {self.width}: {heads}; {self.draws} draws"
+        return f"Attention of width {self.width}: {heads}; {counted(self.draws, 'draw')}"
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """The table of matrices as text, its heading first."""
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
         for m in self.weights.values():
-            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
+            places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
+            numbers = (format(each, places) for each in (m.std, m.low, m.high))
             rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
         return rows
 
