@@ -20,8 +20,8 @@ from attncheck.frameworks.notes import Note
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Entries that tell how matrices are correlated: no more are needed.
 _MOST = 2**16
-# A rank below this part of the full one is no chance. So many rows and columns tell it, and smaller singular values than
-# this part of the largest are rounding.
+# A rank below this part of the full one is no chance. So many rows and columns tell it, and singular values that are
+# smaller than this part of the largest are rounding.
 _FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
