@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.errors import InputError
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
 from attncheck.frameworks.effective import LAYER, NONE, ROLES, Effective
@@ -75,6 +76,10 @@ def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: in
         try:
             watcher = Watcher(instrument, state, width, path)
         except NotSeen:
+            continue
+        except InputError:
+            if path not in instrument.spare:
+                raise
             continue
         return _inspected(watcher, state, draws, seed)
     return None

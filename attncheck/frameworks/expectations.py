@@ -28,7 +28,7 @@ _NEAR = 1e-3
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
     "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
-    "mask": ("none", "causal", "anticausal", "strictly causal", OTHER),
+    "mask": ("none", "causal", "anticausal", "strictly causal", "strictly anticausal", OTHER),
     "map": (*AXES, LINEAR, RELU, SIGMOID, AMONG_HEADS, OTHER),
     "scale": (*scales(1, 1, 1, 1), UNTOLD, OTHER),
     "positions": ("none", "rotary", OTHER),

@@ -33,7 +33,7 @@ class Formula:
     map : str
         One of `AXES`, `LINEAR`, `RELU`, `SIGMOID`, or `OTHER`.
     mask : str
-        "none", "causal", "anticausal", "strictly causal", "window of w" or "other".
+        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w" or "other".
     factor : float
         What products of queries and keys are multiplied by.
     offset : float
@@ -42,6 +42,8 @@ class Formula:
         What is added to scores by position.
     groups : {"repeated", "tiled"}
         Which key head a query head h uses of G: h // (H/G), or h % G.
+    shown : ndarray, (L, L'), or None
+        Which key each query sees, where the mask has no name.
     """
 
     map: str = "softmax"
@@ -50,6 +52,7 @@ class Formula:
     offset: float = 0.0
     groups: str = REPEATED
     bias: FloatArray | None = None
+    shown: Booleans | None = None
 
     def weights(self, scores: FloatArray, visible: Booleans) -> FloatArray:
         """Return A, (B, H, L, L'), from q·k and what is visible, (L, L')."""
@@ -70,7 +73,8 @@ class Formula:
             return dataclasses.replace(self, map="softmax").heads(*turned).swapaxes(1, 2)
         number = query.shape[1]
         scores = query @ spread(key, number, self.groups).swapaxes(-1, -2)
-        weights = self.weights(scores, visible(self.mask, *scores.shape[-2:]))
+        shown = visible(self.mask, *scores.shape[-2:]) if self.shown is None else self.shown
+        weights = self.weights(scores, shown)
         return np.asarray(weights @ spread(value, number, self.groups))
 
 
@@ -94,6 +98,7 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
         "causal": behind >= 0,
         "anticausal": behind <= 0,
         "strictly causal": behind > 0,
+        "strictly anticausal": behind < 0,
     }
     if mask in rules:
         return rules[mask]
@@ -104,7 +109,7 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
 
 def masks(queries: int) -> Iterator[str]:
     """Yield all masks that have a name, the common ones first."""
-    yield from ("none", "causal", "anticausal", "strictly causal")
+    yield from ("none", "causal", "anticausal", "strictly causal", "strictly anticausal")
     for kind in ("window", "two-sided window"):
         yield from (f"{kind} of {w}" for w in range(1, queries))
 
@@ -197,14 +202,15 @@ def portrait(weights: FloatArray, scores: FloatArray, tolerance: float, groups: 
     ('softmax over the query axis', 'causal', 0.25)
     """
     shown = np.abs(weights).max(axis=(0, 1)) > tolerance
-    mask = next((m for m in masks(shown.shape[0]) if np.array_equal(visible(m, *shown.shape), shown)), "other")
-    if mask == "other":
-        return Formula(OTHER, mask, groups=groups)
+    mask = next((m for m in masks(shown.shape[0]) if np.array_equal(visible(m, *shown.shape), shown)), OTHER)
     for name, axis in AXES.items():
         sums = weights.sum(axis)
         some = np.broadcast_to(shown, weights.shape).any(axis)
         if np.abs(np.where(some, sums - 1, 0)).max() <= 10 * tolerance:
-            return _normalised(name, mask, weights, scores, shown, tolerance, groups)
+            found = _normalised(name, mask, weights, scores, shown, tolerance, groups)
+            return dataclasses.replace(found, shown=shown) if mask == OTHER else found
+    if mask == OTHER:
+        return Formula(OTHER, mask, groups=groups)
     for name in (LINEAR, RELU, SIGMOID):
         formula = _fitted(name, mask, weights, scores, shown, groups)
         if formula and np.abs(formula.weights(scores, shown) - weights).max() <= 10 * tolerance * np.abs(weights).max():

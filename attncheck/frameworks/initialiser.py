@@ -11,7 +11,7 @@ import numpy as np
 
 from attncheck._lib.words import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.binding import SINGLE, FloatArray
 from attncheck.frameworks.effective import ROLES, Effective, alike
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import Scale
@@ -20,6 +20,9 @@ from attncheck.frameworks.notes import Note
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Entries that tell how matrices are correlated: no more are needed.
 _MOST = 2**16
+# A rank below this part of the full one is no chance. So many rows and columns tell it, and singular values that are
+# smaller than this part of the largest are rounding.
+_FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +68,14 @@ class Matrix:
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
     """Return which of the different keys and values each head has, numbered as they first appear."""
-    heads = np.concatenate([first.key, first.value], axis=0)
+    # Values may have more neurons than keys, or fewer.
+    heads = np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1)
     seen: list[FloatArray] = []
     labels = []
-    for h in range(heads.shape[1]):
-        label = next((i for i, other in enumerate(seen) if alike(other, heads[:, h], precision)), len(seen))
+    for head in heads:
+        label = next((i for i, other in enumerate(seen) if alike(other, head, precision)), len(seen))
         if label == len(seen):
-            seen.append(heads[:, h])
+            seen.append(head)
         labels.append(label)
     return tuple(labels)
 
@@ -129,13 +133,25 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
             if matrix.shape != flat[one].shape:
                 continue
             if alike(flat[one], matrix, precision):
-                if turned:
+                if turned or other == "output":
                     notes.append(Note(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}", blames=True))
-            elif r := laws.correlated(*(m.ravel()[:_MOST] for m in (flat[one], matrix))):
+                break
+            if r := laws.correlated(*(m.ravel()[:_MOST] for m in (flat[one], matrix))):
                 text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
                 notes.append(Note(text, blames=True))
+        else:
+            if _reordered(flat[one], flat[other], precision):
+                notes.append(Note(f"{SYMBOLS[one]} has the entries of {SYMBOLS[other]} in another order", blames=True))
     notes += _same_matrices([role for role in shown if role != "output"], flat, precision)
+    for role in roles:
+        if role not in shown and first[role].size > 1 and first[role].any():
+            notes.append(Note(f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}", blames=True))
+    own = [labels.index(label) for label in sorted(set(labels))]
     for role in shown:
+        matrix = first[role][:, own].reshape(len(first[role]), -1) if role in ("key", "value") else flat[role]
+        rank, full = _rank(matrix, precision)
+        if rank < _FULL * full:
+            notes.append(Note(f"{SYMBOLS[role]} has rank {rank}: its entries depend on each other"))
         scale = laws.scale_of(first[role])
         if laws.off_centre(first[role], scale):
             mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
@@ -151,6 +167,23 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         elif tuple(labels) != expected:
             notes.append(Note(f"heads share keys and values as {_listed(labels)}", blames=True))
     return notes
+
+
+def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
+    """Return whether matrices have the same entries, wherever these are.
+
+    What has few digits, or takes few values, has the same ones by chance.
+    """
+    if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
+        return False
+    return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)
+
+
+def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
+    """Return the rank of a matrix and the largest that it could have, of as much of it as tells."""
+    part = matrix[:_SIDE, :_SIDE]
+    values = np.linalg.svd(part, compute_uv=False)
+    return int(np.sum(values > max(_ROUNDED, 16 * precision) * values[0])), len(values)
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -29,6 +29,8 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
     if layout.extra:
         keys = "a key" if layout.extra == 1 else f"{layout.extra} keys"
         notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
+    if probe.value_dim != probe.head_dim:
+        notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
     if probe.reader.norm != NONE:
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
     if not probe.matrices.key.any() and probe.matrices.query.any():

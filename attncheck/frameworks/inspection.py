@@ -119,6 +119,10 @@ def _reader(instrument: Instrument, state: Any, width: int) -> Reader | None:
             return Reader(instrument, state, width, path)
         except NotSeen:
             continue
+        except InputError:
+            # What another configuration runs may be no code for this one.
+            if path not in instrument.spare:
+                raise
     return None
 
 
@@ -128,7 +132,9 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     probe = Probe(reader, state, first)
     if probe.idle:
         return None
-    gains = _gains(reader, state, first)
+    before, unclaimed = about_inputs(probe)
+    # What is not x W + b has no matrix that could be multiplied.
+    gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
     probe.gain = math.prod(gains.values())
     positions = positions_of(probe)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
@@ -151,7 +157,6 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     )
     probe.formula = formula
     forward, paths, longer = beyond(probe, forward, paths)
-    before, unclaimed = about_inputs(probe)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = reader.instrument.precision
@@ -180,7 +185,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
     view = CallView(reader, forward.factor, positions.rotation, gains)
-    return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra)
+    value_dim = None if probe.value_dim == probe.head_dim else probe.value_dim
+    return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra, value_dim)
 
 
 def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

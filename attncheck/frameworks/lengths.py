@@ -27,7 +27,13 @@ def beyond(
     Nothing is said of modules that take no longer ones, and where rounding hides what one position of many adds.
     """
     formula, same = probe.formula, (found, dict(paths), list[Note]())
-    plain = found.known and formula is not None and formula.bias is None and formula.map != AMONG_HEADS
+    plain = (
+        found.known
+        and formula is not None
+        and formula.bias is None
+        and formula.shown is None
+        and formula.map != AMONG_HEADS
+    )
     if formula is None or not plain or found.bound > _COARSEST or probe.reader.layout.extra or not probe.apart:
         return same
     x = _inputs(probe)

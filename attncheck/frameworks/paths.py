@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from attncheck._lib.errors import InputError
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward
@@ -43,7 +45,13 @@ def over_paths(
     """
     found, notes, usual = {own: forward}, list[Note](), output(own)
     for path in paths or ("",):
-        y, again = output(path), output(path)
+        try:
+            y, again = output(path), output(path)
+        except InputError as error:
+            if path not in spare:
+                raise
+            notes.append(Note(f"{path}: {error}"))
+            continue
         if differs(y, again):
             where = f"{path}: " if path else ""
             notes.append(Note(f"{where}two calls on one input differ: dropout", not path.startswith(_TRAINING)))
@@ -59,7 +67,8 @@ def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> I
     """Yield where paths differ; those that differ in the same way are told together."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
-        if made is not found[own]:
+        # What is of no known formula has been told, and has no mask or scale to compare.
+        if made is not found[own] and (made.known or made.error == math.inf):
             for difference in _differences(found[own], made):
                 alike.setdefault(difference, []).append(path)
     for (what, one, other), paths in alike.items():

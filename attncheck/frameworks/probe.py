@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.words import listed
 from attncheck.frameworks.binding import FloatArray, untouched
 from attncheck.frameworks.effective import NONE, ROLES, Effective, Reader, normed
 from attncheck.frameworks.forward import (
@@ -16,6 +17,7 @@ from attncheck.frameworks.forward import (
     OTHER,
     REPEATED,
     TILED,
+    Booleans,
     Formula,
     candidates,
     named,
@@ -23,6 +25,7 @@ from attncheck.frameworks.forward import (
     scales,
     solved,
     spread,
+    visible,
 )
 from attncheck.frameworks.notes import Note
 
@@ -58,7 +61,8 @@ class Forward:
         "softmax" (over the keys), "softmax over the query axis", "softmax over the heads", "linear", "relu",
         "sigmoid" or "other".
     mask : str
-        "none", "causal", "anticausal", "strictly causal", "window of w", "two-sided window of w" or "other".
+        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w",
+        "two-sided window of w" or "other".
     scale : str
         What products of queries and keys are multiplied by, by name or by its digits; "other" where it is not known.
     factor : float
@@ -99,7 +103,8 @@ class Forward:
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
-        return f"{self.map}, {mask}, scores times {self.scale}; equal to the formula to {self.error:.1g}"
+        scale = "a scale of scores that does not show" if self.scale == OTHER else f"scores times {self.scale}"
+        return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 
 def rounding(precision: float, terms: int) -> float:
@@ -113,6 +118,19 @@ def rounding(precision: float, terms: int) -> float:
 def _missing(y: FloatArray) -> str:
     """Return the positions, of (B, L, m), at which there is what is no number."""
     return ", ".join(map(str, np.flatnonzero(~np.isfinite(y).all(axis=(0, 2)))))
+
+
+def _unseen(shown: Booleans) -> list[Note]:
+    """Say which positions attend to nothing, and which nothing attends to, of (L, L')."""
+    notes, of = [], f", of 0 to {len(shown) - 1}"
+    idle, unseen = (np.flatnonzero(~shown.any(axis)) for axis in (1, 0))
+    if len(idle):
+        one = len(idle) == 1
+        which = f"{'position' if one else 'positions'} {listed(idle)} {'attends' if one else 'attend'}"
+        notes.append(Note(f"{which} to nothing{of}", blames=True))
+    if len(unseen):
+        notes.append(Note(f"nothing attends to {'position' if len(unseen) == 1 else 'positions'} {listed(unseen)}{of}"))
+    return notes
 
 
 class Probe:
@@ -224,6 +242,8 @@ class Probe:
             notes.append(Note(text, blames=True))
         if made.mask not in ("none", "causal"):
             notes.append(Note(f"the mask is neither none nor causal: {made.mask}"))
+        length = self.x.shape[1]
+        notes += _unseen(visible(made.mask, length, length) if formula.shown is None else formula.shown)
         if made.scale != "1/sqrt(head_dim)":
             notes.append(Note(f"scores times {made.scale}, not 1/sqrt(head_dim)", blames=True))
         if formula.groups == TILED:
@@ -319,7 +339,7 @@ class Probe:
                 continue
             scores = q @ spread(k, self.num_heads, groups).swapaxes(-1, -2)
             shown = portrait(read[0], scores, _READ * self.bound, groups)
-            if OTHER in (shown.map, shown.mask):
+            if shown.map == OTHER:
                 continue
             # What was fitted is as far off as weights are: a factor that has a name is taken for that one.
             close = [f for f in self._scales.values() if abs(shown.factor / f - 1) <= _NAMED]

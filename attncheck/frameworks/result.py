@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.words import counted
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.initialiser import Matrix
@@ -22,6 +23,10 @@ from attncheck.simulators.weights import GAUSSIAN
 
 _PRODUCTS = {"query_key": ("query_std", "key_std"), "value_output": ("value_std", "output_std")}
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
+
+
+# Standard deviations that three decimals show.
+_SMALL, _LARGE = 0.01, 1e4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Inspection:
         What a subject takes of the module; None where products of its matrices alone show.
     extra : int
         Keys beyond the positions.
+    value_dim : int or None
+        Neurons of a head of values, where that is not `head_dim`.
     """
 
     width: int
@@ -59,6 +66,7 @@ class Inspection:
     notes: tuple[Note, ...]
     view: View | None = dataclasses.field(default=None, repr=False, compare=False)
     extra: int = dataclasses.field(default=0, repr=False)
+    value_dim: int | None = None
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -103,10 +111,14 @@ class Inspection:
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
             shown = self.forward.map if self.forward.known else "no known formula"
+            shown = "does not show" if self.forward.error == math.inf else shown
             refuse("forward", shown, "is described by no AttentionLayer", remedy)
         if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
+        if self.value_dim is not None:
+            what = f"comes with values of {self.value_dim} neurons a head, which no AttentionLayer has"
+            refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
             what = "as no rotary_base turns them"
             refuse("positions", OTHER, f"says that queries or keys are turned {what}", "pass rotary_base=None")
@@ -114,7 +126,8 @@ class Inspection:
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
         if "query_std" in stds and math.isfinite(self.forward.factor):
-            stds["query_std"] *= self.forward.factor / plain
+            # A sign is that of the weights, whose law has none.
+            stds["query_std"] *= abs(self.forward.factor) / plain
         fields: dict[str, Any] = {
             "width": self.width,
             "seq_len": seq_len,
@@ -226,17 +239,18 @@ class Inspection:
     @property
     def headline(self) -> str:
         """Width, heads and draws, in words."""
-        heads = f"{self.num_heads} heads of {self.head_dim} neurons"
+        heads = f"{counted(self.num_heads, 'head')} of {counted(self.head_dim, 'neuron')}"
         if self.kv_heads != self.num_heads:
             heads += f", keys and values of {self.kv_heads}"
-        return f"Attention of width {self.width}: {heads}; {self.draws} draws"
+        return f"Attention of width {self.width}: {heads}; {counted(self.draws, 'draw')}"
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """The table of matrices as text, its heading first."""
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
         for m in self.weights.values():
-            numbers = (f"{each:.3f}" for each in (m.std, m.low, m.high))
+            places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
+            numbers = (format(each, places) for each in (m.std, m.low, m.high))
             rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
         return rows
 

@@ -17,6 +17,8 @@ from attncheck.frameworks.probe import Forward, rounding
 
 #: What is below is hidden: scores are nowhere near.
 HIDDEN = -1e3
+# What is below is attended to by less than the rounding of single precision.
+_FAINT = -16.0
 _LENGTH, _SIDE = 16.0, 64
 #: Positions of the inputs that outputs are looked at on.
 POSITIONS = 7
@@ -195,6 +197,7 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     what = "" if bilinear else _scores_are(watcher, state, x, scores, bound)
     notes = [Note(what)] if what else []
     if what == _BY_POSITION:
+        notes += _filled(scores, watcher.watch(state, np.roll(x, 1, axis=1))[1][0])
         found = dataclasses.replace(found, positions=OTHER)
     if not found.known:
         notes.append(Note(f"the outputs are {found}", blames=True))
@@ -205,6 +208,17 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     elif mask not in ("none", "causal"):
         notes.append(Note(f"the mask is neither none nor causal: {mask}"))
     return found, notes, bilinear
+
+
+def _filled(scores: FloatArray, other: FloatArray) -> list[Note]:
+    """Say which scores, (H, L, L), are one number on other inputs too: what a mask should hide."""
+    filled = ((scores == other) & (scores > HIDDEN)).all(axis=0)
+    numbers = np.unique(scores[:, filled])
+    if filled.all() or numbers.size != 1:
+        return []
+    mask, number = _named(~filled), float(numbers[0])
+    which = "a mask" if mask == OTHER else f"the {mask} mask"
+    return [Note(f"scores of what {which} hides are {number:g}, not -inf", blames=number > _FAINT)]
 
 
 def _named(shown: Booleans) -> str:

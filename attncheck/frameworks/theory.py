@@ -56,8 +56,11 @@ class Theory:
         kurtosis = f"excess kurtosis of an output {self.excess_kurtosis:.3g} in the limit"
         here = [f"{kurtosis}; rotary positions: nothing is computed at width {self.layer.width}"]
         if self.distance is not None:
-            error = f"{self.excess_kurtosis_here:.3g} ± {self.excess_kurtosis_error:.1g} at width {self.layer.width}"
-            here = [f"{kurtosis}, {error}", f"distance from the limit: {self.distance}"]
+            error = f"± {self.excess_kurtosis_error:.1g}"
+            if self.excess_kurtosis_error == math.inf:
+                error = "(heads so narrow tell no error of it)"
+            number = f"{self.excess_kurtosis_here:.3g} {error} at width {self.layer.width}"
+            here = [f"{kurtosis}, {number}", f"distance from the limit: {self.distance}"]
         return "\n".join(
             [
                 f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}",

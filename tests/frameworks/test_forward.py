@@ -396,21 +396,44 @@ def test_the_draw_is_the_same_in_the_helper() -> None:
     assert Plain(draw=normal).init(3)["query"].tobytes() == Plain().init(3)["query"].tobytes()
 
 
+def softmax_of_some(p: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return softmax(p)
+
+
 def test_positions_that_attend_to_nothing() -> None:
     def strict(p: Array) -> Array:
         return hidden(lambda behind: behind > 0)(p)
 
-    def unguarded(p: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            return softmax(p)
-
     def guarded(p: Array) -> Array:
-        return np.nan_to_num(unguarded(p))
+        return np.nan_to_num(softmax_of_some(p))
 
-    assert inspected(masked=strict, mapped=unguarded).blamed == ("outputs hold what is no number at positions 0",)
+    assert inspected(masked=strict, mapped=softmax_of_some).blamed == ("outputs hold what is no number at positions 0",)
     found = inspected(masked=strict, mapped=guarded)
     assert found.forward.mask == "strictly causal"
     assert found.forward.known
+    assert found.blamed == ("position 0 attends to nothing, of 0 to 6",)
+
+
+def test_a_mask_without_a_name_is_no_unknown_formula() -> None:
+    def all_but(last: int) -> Any:
+        return lambda p: np.where(np.arange(p.shape[-1]) < p.shape[-1] - last, p, -np.inf)
+
+    found = inspected(masked=all_but(2))
+    assert (found.forward.known, found.forward.map, found.forward.mask) == (True, "softmax", "other")
+    said = ["the mask is neither none nor causal: other", "nothing attends to positions 5 and 6, of 0 to 6"]
+    assert told(found) == said
+    assert found.forward.error < 1e-6
+    with pytest.raises(AssertionError, match="mask is 'other', not 'none'"):
+        found.require(mask="none")
+    # Weights that are masked after the softmax are no softmax.
+    assert not inspected(mapped=lambda p: np.tril(softmax(p))).forward.known
+
+
+def test_a_boolean_mask_that_is_taken_for_its_opposite() -> None:
+    found = inspected(masked=hidden(lambda behind: behind < 0), mapped=lambda p: np.nan_to_num(softmax_of_some(p)))
+    assert found.forward.mask == "strictly anticausal"
+    assert found.blamed == ("position 6 attends to nothing, of 0 to 6",)
 
 
 def test_a_coarse_type_behind_a_residual_says_what_it_hides() -> None:

@@ -163,7 +163,8 @@ def test_what_repeats() -> None:
         state["output"] = state["value"].T.copy()
 
     def fixed(state: dict[str, Array]) -> None:
-        state["output"] = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
+        # The seed of no draw.
+        state["output"] = np.random.default_rng(10**6).standard_normal((64, 64)).astype(np.float32) / 8
 
     def shifted(state: dict[str, Array]) -> None:
         state["value"] += np.float32(0.05)
@@ -196,3 +197,39 @@ def test_right_layers_are_not_blamed(width: int) -> None:
         assert found.blamed == ()
         found.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0)
         assert all("normal" in matrix.laws for matrix in found.weights.values())
+
+
+def test_entries_in_another_order_are_told() -> None:
+    def reordered(state: dict[str, Any]) -> None:
+        state["key"] = np.random.default_rng(1).permuted(state["query"], axis=1)
+
+    def few(state: dict[str, Any]) -> None:
+        state["key"] = np.where(np.arange(4096).reshape(64, 64) % 2, 0.125, -0.125).astype(np.float32)
+        state["query"] = np.random.default_rng(2).permuted(state["key"].ravel()).reshape(64, 64)
+
+    assert told(changed=reordered) == ("W_Q has the entries of W_K in another order",)
+    assert not any("another order" in note for note in told(changed=few))
+
+
+def test_the_value_matrix_as_the_output_matrix() -> None:
+    assert told(changed=lambda state: state.update(output=state["value"])) == ("W_V is W_O",)
+
+
+def test_a_constant_matrix_is_told_where_it_is_not_zero() -> None:
+    assert told(changed=lambda state: state["query"].fill(0.125)) == ("every entry of W_Q is 0.125",)
+    assert told(changed=lambda state: state["output"].fill(0.0)) == ()
+
+
+@pytest.mark.parametrize(("rank", "said"), [(8, ("W_V has rank 8: its entries depend on each other",)), (64, ())])
+def test_a_matrix_of_low_rank_is_told(rank: int, said: tuple[str, ...]) -> None:
+    def product(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+        return np.asarray(rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1])) / rank**0.5)
+
+    def change(state: dict[str, Any]) -> None:
+        state["value"] = (product(np.random.default_rng(), (64, 64)) / 8).astype(np.float32)
+
+    found = ac.inspect(Plain(changed=change), width=64)
+    assert tuple(str(note) for note in found.notes if "rank" in str(note)) == said
+    assert found.blamed == ()
+    # Keys that heads share are one matrix.
+    assert not any("rank" in str(note) for note in ac.inspect(Plain(kv=1), width=64).notes)

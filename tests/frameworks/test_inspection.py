@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -188,6 +189,31 @@ def test_two_layers_are_compared() -> None:
     assert "scale of scores: 1/sqrt(head_dim) against 1/head_dim" in compared.differences
     with pytest.raises(AssertionError, match="W_Q: std"):
         compared.require()
+
+
+def test_numbers_of_any_size_are_shown(found: Inspection) -> None:
+    wide = dataclasses.replace(found.weights["query"], std=6.25e-06, low=6e-06, high=6.5e-06)
+    shown = dataclasses.replace(found, weights={"query": wide}, num_heads=1, kv_heads=1, draws=1)
+    assert shown.rows[1][2:5] == ("6.25e-06", "6e-06", "6.5e-06")
+    assert shown.headline.endswith("1 head of 16 neurons; 1 draw")
+
+
+def test_a_negative_scale_has_the_law_of_a_positive_one() -> None:
+    found = ac.inspect(Plain(factor=-0.25), width=64, draws=2)
+    assert found.blamed == ("scores times -0.25, not 1/sqrt(head_dim)",)
+    assert found.layer().query_std == pytest.approx(ac.inspect(Plain(), width=64, draws=2).layer().query_std, rel=1e-6)
+
+
+def test_a_narrow_head_tells_no_error() -> None:
+    said = str(ac.inspect(Plain(head_dim=4), width=64, draws=2).theory)
+    assert "inf" not in said
+    assert "(heads so narrow tell no error of it) at width 64" in said
+
+
+def test_a_layer_that_adds_nothing_has_no_theory() -> None:
+    found = ac.inspect(Plain(stds={"output": 0.0}), width=64, draws=2)
+    with pytest.raises(ac.InputError, match="forward='does not show': is described by no AttentionLayer"):
+        found.layer()
 
 
 def test_a_layer_is_like_itself() -> None:

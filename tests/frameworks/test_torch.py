@@ -113,6 +113,96 @@ def test_separate_matrices_have_another_scale() -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0.0, ("scores of what the causal mask hides are 0, not -inf",)),
+        (-9.0, ("scores of what the causal mask hides are -9, not -inf",)),
+        (-100.0, ()),
+        (-1e4, ()),
+        (float("-inf"), ()),
+    ],
+)
+def test_a_mask_by_hand_that_hides_nothing(number: float, said: tuple[str, ...]) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        behind = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+        return (q @ k.mT / 4).masked_fill(behind, number).softmax(-1) @ v
+
+    assert ac.inspect(lambda: Own(attend), 64).blamed == said
+
+
+def test_relative_positions_by_hand_hide_nothing() -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        at = torch.arange(q.shape[2])
+        return (q @ k.mT / 4 - (at[:, None] - at).abs()).softmax(-1) @ v
+
+    found = ac.inspect(lambda: Own(attend), 64)
+    assert found.blamed == ()
+    assert "scores depend on positions" in str(found)
+    assert "no mask, a scale of scores that does not show; equal" in str(found)
+
+
+def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:
+    class Shifted(Own):
+        def forward(self, x: Any) -> Any:
+            return super().forward((x + F.pad(x, (0, 0, 1, -1))) / 2)
+
+    assert told(Shifted) == ["queries, keys and values are not x W + b"]
+
+
+def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
+    gemma = pytest.importorskip("transformers.models.gemma2.modeling_gemma2")
+    configuration = gemma.Gemma2Config(
+        hidden_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_hidden_layers=1,
+        vocab_size=8,
+        attn_implementation="eager",
+    )
+    rotations = gemma.Gemma2RotaryEmbedding(configuration)
+
+    def call(module: Any, x: Any) -> Any:
+        return module(x, rotations(x, torch.arange(x.shape[1])[None]), None)[0]
+
+    found = ac.inspect(lambda: gemma.Gemma2Attention(configuration, 0), 64, call, draws=2)
+    assert found.blamed == ()
+    assert list(found.paths) == ["eval, eager", "train, eager"]
+    assert sum("`sdpa` attention does not support `softcap`" in str(note) for note in found.notes) == 2
+
+
+def test_a_batch_norm_is_no_other_scale() -> None:
+    class Normed(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(64)
+
+        def forward(self, x: Any) -> Any:
+            return super().forward(self.norm(x.mT).mT)
+
+    (only,) = ac.inspect(Normed, 64).blamed
+    assert only.startswith("train: the outputs are not those of a known formula")
+
+
+def test_values_with_fewer_neurons_than_keys() -> None:
+    class Narrow(Own):
+        def forward(self, x: Any) -> Any:
+            q, k, v = (m(x).unflatten(-1, (4, -1)).transpose(1, 2) for m in (self.q, self.k, self.v))
+            return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+    def make() -> Any:
+        made = Narrow()
+        made.v, made.o = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
+        return made
+
+    found = ac.inspect(make, 64)
+    assert [str(note) for note in found.notes] == ["heads of values have 8 neurons, those of keys 16"]
+    found.require(value_std=3**-0.5, output_std=3**-0.5, head_dim=16, kv_heads=4)
+    with pytest.raises(ac.InputError, match="comes with values of 8 neurons a head"):
+        found.layer()
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"batch_first": False}, "attends over the first axis of its inputs: batch_first"),
