@@ -23,6 +23,7 @@ from attncheck.checks.registry import PROPERTIES, checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
+from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of, plan
@@ -144,7 +145,10 @@ def entries_of(
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    layers, cheap = last.layers, _cheap(FAULTS[fault], last)
+    layers = last.layers
+    if all(FAULTS[fault].reason_hidden(layer) for layer in layers):
+        layers = (NAMED_BY[fault][0],)  # what runs visit hides it
+    cheap = _cheap(FAULTS[fault], layers)
 
     def planned() -> list[PowerEntry]:
         rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
@@ -164,9 +168,9 @@ def entries_of(
     return [_verified(entry, last, seeds, seed) for entry in entries]
 
 
-def _cheap(fault: Fault, profile: Profile) -> tuple[AttentionLayer, ...]:
-    """Return the first of the profile's cheap layers in which a fault can be seen."""
-    cheap = (layer for layer in profile.layers if layer not in ANCHORS[_CHEAP:])
+def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
+    """Return the first of the cheap layers in which a fault can be seen."""
+    cheap = (layer for layer in layers if layer not in ANCHORS[_CHEAP:])
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
