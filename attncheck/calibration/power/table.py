@@ -145,13 +145,13 @@ def entries_of(
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    layers = last.layers
-    if all(FAULTS[fault].reason_hidden(layer) for layer in layers):
-        layers = (NAMED_BY[fault][0],)  # what runs visit hides it
+    unvisited = all(FAULTS[fault].reason_hidden(layer) for layer in last.layers)
+    own = (NAMED_BY[fault][0],) if unvisited else ()
+    layers = own or last.layers
     cheap = _cheap(FAULTS[fault], layers)
 
     def planned() -> list[PowerEntry]:
-        rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
+        rows = {each: {name: rows_of(sights, each, p, own) for name, p in settled.items()} for each in exposures}
         return [PowerEntry(fault, each, rows[each]) for each in exposures]
 
     sights = measure(FAULTS[fault], layers, dataclasses.replace(last, most_draws=_FIRST), seed)
