@@ -27,7 +27,7 @@ from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of, plan
-from attncheck.looks.profiles import ANCHORS, Profile, profile_named
+from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
 # Draws of a first pilot, which settles what large effects are.
@@ -145,8 +145,9 @@ def entries_of(
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    unvisited = all(FAULTS[fault].reason_hidden(layer) for layer in last.layers)
-    own = (NAMED_BY[fault][0],) if unvisited else ()
+    # What no run visits, of whatever profile, is measured on the layer that shows it.
+    visited = any(not FAULTS[fault].reason_hidden(layer) for layer in (*ANCHORS, *REGIME_ANCHORS))
+    own = () if visited else (NAMED_BY[fault][0],)
     layers = own or last.layers
     cheap = _cheap(FAULTS[fault], layers)
 
