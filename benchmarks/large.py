@@ -21,7 +21,8 @@ from attncheck._lib.measured import installed, table
 SECONDS, GIBIBYTES = 30.0, 4.0
 LARGEST = ac.AttentionLayer(width=12_288, seq_len=2_048, num_heads=96, head_dim=128)
 TINY = ac.AttentionLayer(width=256, seq_len=32, num_heads=8, head_dim=32)
-HEADER = ("n", "s", "H", "s, wall", "s, processor", "GiB", "‖A - U‖² of the draw", "computed at n = ∞", "at s = ∞ too")
+_COSTS = ("n", "s", "H", "s, wall", "s, processor", "GiB")
+HEADER = (*_COSTS, "‖A - U‖² of the draw", "at n = ∞, ± of a draw", "at s = ∞ too")
 
 _DRAW = """
 import json, resource, sys, time
@@ -56,6 +57,16 @@ def sizes(largest: ac.AttentionLayer) -> Iterator[ac.AttentionLayer]:
             yield largest.replace(**{field: getattr(largest, field) // part})
 
 
+def of_a_draw(layer: ac.AttentionLayer) -> float:
+    """Return the standard deviation by which ‖A - U‖² moves with the length of h, of which a draw has one.
+
+    Scores go with |h|²/n, of standard deviation √(2/n).
+    """
+    step = 0.5 * math.sqrt(2.0 / layer.width)
+    above, below = (ac.distance_from_uniform(layer.replace(input_std=math.exp(by))) for by in (step, -step))
+    return 0.5 * (above - below)
+
+
 def page(largest: ac.AttentionLayer) -> str:
     """Measure, and return the page."""
     rows, verdict = [], ""
@@ -73,8 +84,8 @@ def page(largest: ac.AttentionLayer) -> str:
                 f"{processor:.1f}",
                 f"{peak:.2f}",
                 f"{mean:.4f} ± {error:.4f}",
-                f"{ac.distance_from_uniform(layer):.4f}",
-                f"{math.e - 1.0:.4f}",
+                f"{ac.distance_from_uniform(layer):.4f} ± {of_a_draw(layer):.4f}",
+                f"{(1.0 - 2.0 / layer.head_width) ** (-0.5 * layer.head_width) - 1.0:.4f}",
             )
         )
     parts = [
@@ -84,8 +95,9 @@ def page(largest: ac.AttentionLayer) -> str:
         f"attention weights from uniform ones, mean over heads and its standard error. {installed()}.",
         verdict,
         table(HEADER, rows),
-        "The computed column is for scores that are Gaussian, as at infinite width. With heads of few neurons they are "
-        "a mixture of Gaussians, whose attention is further from uniform.",
+        "The standard error is that of the heads. All of them see one set of inputs, whose length is that of h: with "
+        "another h the whole draw is another, by the standard deviation beside the limit. The limit is that of heads "
+        f"of {largest.head_width} neurons, whose scores are Gaussian given the query.",
     ]
     return "\n\n".join(parts) + "\n"
 

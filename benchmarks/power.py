@@ -30,6 +30,7 @@ from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import pools_of
+from attncheck.looks.profiles import profile_named
 from attncheck.looks.result import examined_result
 from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
@@ -209,6 +210,12 @@ def keep(path: Path | None, each: Seen) -> None:
             file.write(msgspec.json.encode(each) + b"\n")
 
 
+def shown(profile: str) -> list[str]:
+    """Return the faults that show in a layer that every run visits: `attncheck power` has the others."""
+    layers = profile_named(profile).layers
+    return [name for name, fault in FAULTS.items() if not all(map(fault.reason_hidden, layers))]
+
+
 def page(every: Sequence[Seen], profile: str) -> str:
     """Return the page."""
     words = {
@@ -247,7 +254,7 @@ def page(every: Sequence[Seen], profile: str) -> str:
         "",
         "Faults:",
         "",
-        *(f"- {fault.name}: {fault.what}." for fault in FAULTS.values()),
+        *(f"- {name}: {FAULTS[name].what}." for name in shown(profile)),
         "",
         "Exposures:",
         "",
@@ -266,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")
     parser.add_argument("--write", action="store_true", help="write benchmarks/power.md")
     options = parser.parse_args(arguments)
-    text = page(list(measured(options.fault or list(FAULTS), options)), options.profile)
+    text = page(list(measured(options.fault or shown(options.profile), options)), options.profile)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

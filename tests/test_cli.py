@@ -352,3 +352,11 @@ def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.Capt
     lines = capsys.readouterr().out.splitlines()[2:]
     assert len(lines) == 3
     assert all(line.endswith("it changes none of the fixed layers that the profile visits") for line in lines)
+
+
+def test_power_of_a_fault_that_no_run_visits_is_that_on_a_layer_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["power", "forgotten_norm", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    assert all("100.0%" in line for line in lines)
+    assert all(line.endswith("relu norm=rms, which a run has to be given") for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
-from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
+from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_norms, wrong_regimes
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import Literal
 from attncheck.faults.named import NAMED_BY
@@ -93,7 +94,8 @@ def test_fault_is_caught_and_named(name: str) -> None:
 
 def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     for name, fault in FAULTS.items():
-        assert not all(fault.reason_hidden(layer) for layer in PROFILES["default"].layers), name
+        hidden = all(fault.reason_hidden(layer) for layer in PROFILES["default"].layers)
+        assert hidden == (fault in wrong_norms.FAULTS), name  # runs visit no layer with a norm
     assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional", "smoke")) == []
     assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
 
@@ -172,6 +174,18 @@ def test_a_fault_of_one_regime_is_not_seen_elsewhere(
 ) -> None:
     assert FAULTS[name].reason_hidden(layer)
     results = [result for each in properties for result in examine(FAULTS[name].subject, layer, each, "smoke")]
+    assert violated(results) == []
+    assert any(result.verdict == "consistent" for result in results)
+
+
+@pytest.mark.parametrize("fault", wrong_norms.FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_wrong_norms_are_seen_with_either_norm_and_hidden_without(fault: Fault, norm: Any) -> None:
+    layer = NAMED_BY[fault.name][0].replace(norm=norm)
+    assert violated(examine(fault.subject, layer, "exactness", "smoke"))
+    plain = layer.replace(norm=None)
+    assert fault.reason_hidden(plain) == "the inputs are not normalised"
+    results = examine(fault.subject, plain, "exactness", "smoke")
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 

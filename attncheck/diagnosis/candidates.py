@@ -81,8 +81,8 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
 }
 # An exponent that is off by a factor of 2 or 4.
 _REACHES = {"half": 0.5, "1/√2": 0.5**0.5, "√2 times": 2.0**0.5, "twice": 2.0}
-# Faults that are told as scales: these ask what a person may have forgotten.
-_AS_SCALES = ("missing_head_scaling",)
+# Faults that are told as scales, which ask what a person may have forgotten, or as another layer.
+_TOLD_OTHERWISE = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Factors that are tried where outputs alone are seen: their sizes say nothing of the scores' scale.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
 # What a person may have done where scores or outputs have a factor.
@@ -149,7 +149,7 @@ def candidates(
     yield from _misread(layers, laws)
     if laws == GAUSSIAN_LAWS:
         yield from (
-            Candidate(fault.name, fault.what, fault.subject, rank=2 if fault.name in _AS_SCALES else 0)
+            Candidate(fault.name, fault.what, fault.subject, rank=2 if fault.name in _TOLD_OTHERWISE else 0)
             for fault in (*FAULTS.values(), *MISTAKES, *TURNED)
             # Scales are candidates of their own, with any factor.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)

@@ -11,16 +11,16 @@ from typing import Any
 
 from attncheck._lib.errors import check_choice
 from attncheck.checks.sample import FIELDS
-from attncheck.faults import wrong_laws, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
+from attncheck.faults import wrong_laws, wrong_norms, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
 from attncheck.faults.fault import Exposing, Fault, Simulator
 
 __all__ = ["EXPOSURES", "FAULTS", "Exposing", "Fault", "Simulator", "exposing"]
 
-#: Every fault by name, scales first, and last those that show in the layers of one regime only.
+#: Every fault by name, scales first, and last those that show in the layers of one regime only, or with a norm.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
-        for module in (wrong_scales, wrong_wirings, wrong_sharing, wrong_laws, wrong_regimes)
+        for module in (wrong_scales, wrong_wirings, wrong_sharing, wrong_laws, wrong_regimes, wrong_norms)
         for fault in module.FAULTS
     }
 )

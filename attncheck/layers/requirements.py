@@ -118,6 +118,9 @@ LINEAR_ATTENTION = OfLayer(
 )
 
 PLAIN_INPUTS = OfLayer("inputs that are not normalised", lambda layer: layer.norm is None, "the inputs are normalised")
+NORMALISED_INPUTS = OfLayer(
+    "inputs that are normalised", lambda layer: layer.norm is not None, "the inputs are not normalised"
+)
 LINEAR_INPUTS = OfLayer("inputs that do not saturate", linear, "inputs that saturate may come again")
 RELU_INPUTS = OfLayer("relu inputs", lambda layer: layer.activation == "relu", "the inputs of this layer are no relu")
 REGULAR_SCORES = OfLayer(

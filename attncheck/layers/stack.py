@@ -41,8 +41,8 @@ class AttentionStack:
     With `mlp` a layer is a block of a transformer's encoder: after attention and its sum a two-layer perceptron
     u = W² φ(W¹ norm(z)) adds to the stream in the same way, and `post_norm` normalises that sum too.
 
-    The paper's theorem ends before the scores of a second layer: what `attncheck.limit` returns for two layers or
-    more is a conjecture.
+    The paper's theorem ends where scores feed another MatMul: what `attncheck.limit` returns for two layers or more,
+    or for one with a perceptron, is a conjecture.
 
     Parameters
     ----------
@@ -191,7 +191,10 @@ class AttentionStack:
         return expand_layers(self.layers, self.residual, self.perceptron)
 
     def coverage(self) -> Coverage:
-        """Return what the paper says of each line of the stack's program: a conjecture from the second layer on.
+        """Return what the paper says of each line of the stack's program: a conjecture beyond the first outputs.
+
+        Norms are no lines of a program, and the paper does not have them: of what they normalise, Fact 1 and Theorem 1
+        have the averages.
 
         Examples
         --------
@@ -258,7 +261,7 @@ class AttentionStack:
             parts += [f"mlp_ratio={self.mlp_ratio}"] * (self.mlp_ratio != 4) + [f"mlp_std={self.mlp_std}"] * (
                 self.mlp_std != 1.0
             )
-        parts += ["(conjecture)"] * (self.depth > 1)
+        parts += ["(conjecture)"] * (self.depth > 1 or bool(self.mlp))
         return " ".join(parts)
 
 

@@ -56,6 +56,7 @@ class Charted(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"):
     charts: list[Chart]
     statements: list[PaperStatement] = []
     panels: list[PanelText] = []
+    setting: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Further:
     name : str
         As on the command line.
     title : str
+    setting : str
+        Of which layers and programs it is.
     plans : tuple of Plan
         Its charts.
     read : callable
@@ -124,6 +127,7 @@ class Further:
 
     name: str
     title: str
+    setting: str
     plans: tuple[Plan, ...]
     read: Read
 

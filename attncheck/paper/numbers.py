@@ -51,13 +51,15 @@ def named(figure: Shown) -> str:
 
 
 def size_of(figure: Shown) -> str:
-    """Return how much was sampled, and whether that is what was published."""
+    """Return what it is of, how much was sampled, whether that is what was published, and how to repeat it."""
+    again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
     if isinstance(figure, Charted):
-        return "Computed, with four standard errors where draws are integrated over; what has no error is exact."
+        errors = "Computed, with four standard errors where draws are integrated over; what has no error is exact."
+        return f"{figure.setting} {errors} {again}".lstrip()
     sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
     if figure.draws == figure.published_draws:
-        return f"{sampled}, the published size."
-    return f"{sampled}; published were {figure.published_draws:,}, so that this is a quick look only."
+        return f"{sampled}, the published size. {again}"
+    return f"{sampled}; published were {figure.published_draws:,}, so that this is a quick look only. {again}"
 
 
 def made_with(figure: Shown) -> str:

@@ -174,6 +174,7 @@ def _charted(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Cha
         versions=manifest.versions,
         charts=charts,
         statements=further.read(charts),
+        setting=further.setting,
     )
 
 

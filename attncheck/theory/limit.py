@@ -40,9 +40,9 @@ def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | Progra
     Parameters
     ----------
     layer : AttentionLayer, Program or AttentionStack
-        The law of a stack of two layers or more is a conjecture. With a `head_dim`, the limit is that of width
-        and head_dim both going to infinity. Heads of a group that share W^K and W^V have the same limit as
-        separate heads.
+        The law of a stack of two layers or more, or of one with a perceptron, is a conjecture. With a `head_dim`, the
+        limit is that of width and head_dim both going to infinity. Heads of a group that share W^K and W^V have the
+        same limit as separate heads.
 
     Returns
     -------

@@ -12,6 +12,7 @@ from scipy import integrate, stats
 
 from attncheck import AttentionLayer, InputError, condensed, distance_from_uniform, inverse_participation, simulate
 from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.kernel import input_covariance
 
 _LEVEL = 1e-7
 
@@ -64,7 +65,7 @@ def test_attention_condenses_beyond_the_root_of_two() -> None:
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "causal": {"mask": "causal"},
+    "causal": {"mask": "causal", "input_correlation": 0.4},
     "correlated": {"input_correlation": 0.6, "query_std": 2.0},
     "relu": {"activation": "relu", "query_std": 2.0, "input_correlation": 0.3},
     "divided by n": {"score_scaling": "1/n"},
@@ -83,6 +84,48 @@ def test_the_distance_from_uniform_is_that_of_draws(kind: str) -> None:
     assert abs(sample.mean() - distance_from_uniform(layer)) < allowed
 
 
+@pytest.mark.parametrize("nu", [1, 2, 5, 64])
+@pytest.mark.parametrize("kind", ["plain", "causal", "divided by n"])
+def test_heads_of_a_fixed_size_have_scores_that_are_normal_given_a_query(nu: int, kind: str) -> None:
+    layer = AttentionLayer(width=64, seq_len=5, num_heads=1, head_dim=nu, query_std=1.5, **KINDS[kind])
+    rng, size = np.random.default_rng(nu), 40_000
+    root = np.linalg.cholesky(input_covariance(layer))
+    queries, keys = (root @ rng.standard_normal((size, layer.seq_len, nu)) for _ in range(2))
+    scores = 1.5 * queries @ keys.swapaxes(1, 2) / (nu if layer.score_scaling == "1/n" else nu**0.5)
+    uniform = attention_weights(layer, np.zeros((layer.seq_len, layer.seq_len)))
+    sample = ((attention_weights(layer, scores) - uniform) ** 2).sum(axis=(1, 2))
+    allowed = stats.norm.isf(_LEVEL / 2.0) * sample.std() / size**0.5
+    assert abs(sample.mean() - distance_from_uniform(layer)) < allowed
+    # Scores that are normal whatever the query would have been told apart.
+    full = distance_from_uniform(layer.replace(head_dim=None))
+    assert nu == 64 or abs(sample.mean() - full) > allowed
+
+
+def test_long_sequences_of_heads_of_a_fixed_size_have_their_limit() -> None:
+    layer = AttentionLayer(width=64, seq_len=10**7, num_heads=1)
+    for nu in (32, 128, 12_288):
+        limit = (1.0 - 2.0 / nu) ** (-nu / 2.0) - 1.0
+        assert distance_from_uniform(layer.replace(head_dim=nu)) == pytest.approx(limit, rel=1e-4)
+    assert distance_from_uniform(layer.replace(head_dim=10**7)) == pytest.approx(distance_from_uniform(layer), rel=1e-6)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_tied_queries_and_keys_are_not_uniform(mask: Any) -> None:
+    """Each position prefers itself: scores tend to σ_Qσ_K K. At width n the mean is off by a part of order 1/n."""
+    layer = AttentionLayer(
+        width=4096, seq_len=4, num_heads=1, mask=mask, score_scaling="1/n", tied_query_key=True, activation="relu"
+    )
+    weights = attention_weights(layer, simulate(layer, 2_000, seed=1).scores[:, 0])
+    uniform = attention_weights(layer, np.zeros((4, 4)))
+    sample = ((weights - uniform) ** 2).sum(axis=(1, 2))
+    computed = distance_from_uniform(layer)
+    assert computed > 0.02
+    assert sample.mean() == pytest.approx(computed, abs=20.0 / 4096 * computed + 6.0 * sample.std() / 2_000**0.5)
+    assert distance_from_uniform(layer.replace(query_std=1e3, key_std=1e3)) == pytest.approx(
+        sum(1.0 - 1.0 / m for m in ((1, 2, 3, 4) if mask == "causal" else (4, 4, 4, 4)))
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -95,6 +138,12 @@ def test_the_distance_from_uniform_is_that_of_draws(kind: str) -> None:
         (lambda: distance_from_uniform(AttentionLayer(width=8, position_std=1.0)), "layer.position_std=1.0"),
         (lambda: distance_from_uniform(AttentionLayer(width=8, attention_map="relu")), "layer.attention_map"),
         (lambda: distance_from_uniform(AttentionLayer(width=8, head_dim=4, rotary_base=1e4)), "layer.rotary_base"),
+        (
+            lambda: distance_from_uniform(
+                AttentionLayer(width=8, head_dim=4, score_scaling="1/n", tied_query_key=True)
+            ),
+            "layer.head_dim=4",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call: Any, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from pathlib import Path
@@ -76,6 +77,12 @@ def test_page_has_each_chart_with_a_text_of_its_numbers(made: Made, figures: Fig
     assert [view.columns for view in read_paper(made[0]).experiments] == 5 * [("statement", "predicted", "computed")]
     numbers = markdown(figures.values())
     assert all(row.computed in numbers for figure in figures.values() for row in figure.statements)
+    for figure in figures.values():
+        again = f"attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
+        assert figure.setting
+        for text in (numbers, html.unescape(page)):
+            assert figure.setting in text
+            assert again in text
 
 
 def test_numbers_follow_the_seed_and_no_worker(made: Made, tmp_path: Path) -> None:

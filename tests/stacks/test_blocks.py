@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, StackLaw, simulate
+from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, StackLaw, limit, simulate
 from attncheck.layers.norm import normalised_gram
 from attncheck.simulators.stacks import draw_perceptron
 from attncheck.theory.stacks.distance import PARTS, POINTS, difference_parts, limit_scales
@@ -216,3 +216,11 @@ def test_what_has_no_positions_to_compare_is_refused() -> None:
         correlation_rates(PRE, (8, 16), 100)
     with pytest.raises(InputError, match="size"):
         positions_by_depth(PRE, 1)
+
+
+def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:
+    one = AttentionStack(layer=PRE.layer, depth=1, mlp="relu")
+    assert one.coverage().worst.statement.startswith("conjecture")
+    assert one.describe().endswith("(conjecture)")
+    assert "mlp=relu (conjecture)" in str(limit(one))
+    assert "conjecture" not in one.replace(mlp=None).describe()

@@ -124,6 +124,7 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
 BOUNDARIES = Further(
     name="boundaries",
     title="Boundaries of the theorem",
+    setting=("Programs of one score of x = tanh(W h) with itself; layers of 4 positions, 2 full heads and softmax."),
     plans=(
         Plan(
             "Assumption 1 (b), one matrix on both sides of a score",

@@ -65,6 +65,7 @@ _POWERS = ((3, "³"), (6, "⁶"), (12, "¹²"), (24, "²⁴"))
 LONG = Further(
     name="long",
     title="Long sequences",
+    setting="Softmax of independent normal scores, those of a row at infinite width.",
     plans=(
         Plan(
             "distance of attention from uniform",

@@ -78,6 +78,11 @@ def _blocks(what: str) -> tuple[Measure, ...]:
 NORMS = Further(
     name="norms",
     title="Norms in layers and blocks",
+    setting=(
+        "Layers of 4 positions, 2 full heads, softmax and relu inputs. Blocks have identity in place of relu, and a "
+        "perceptron with four times as many hidden neurons: the first three gelu and residuals, their norm is layer "
+        "norm; critical and exploding relu, no residual, and matrices of σ = 2^¼ and 1.5."
+    ),
     plans=(
         Plan(
             "one layer, ReLU inputs",

@@ -91,6 +91,10 @@ _SPREAD = "standard deviation / mean of Θ¹¹"
 TANGENT = Further(
     name="tangent",
     title="The tangent kernel at initialisation",
+    setting=(
+        "Layers of 4 positions with full heads, 2 where no number is given, softmax and independent normal "
+        "inputs; all standard deviations are 1."
+    ),
     plans=(
         Plan("one neuron, by width", "Spread of Θ¹¹ for 2 heads", "width n", _SPREAD, _widths(0)),
         Plan("between two neurons, by width", "Spread of Θ¹² for 2 heads", "width n", _SPREAD, _widths(1)),

@@ -70,6 +70,10 @@ _LOWERED = "excess kurtosis, normal − signs"
 WEIGHTS = Further(
     name="weights",
     title="Laws of weights, slot by slot",
+    setting=(
+        "By slot one position, one head and linear inputs, with normal weights in all other slots; by law 4 "
+        "positions, 2 full heads and softmax. All standard deviations are 1."
+    ),
     plans=(
         Plan("full heads", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(None)),
         Plan("heads of two neurons", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(2)),

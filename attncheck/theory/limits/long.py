@@ -22,12 +22,13 @@ import numpy as np
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray, input_kernel
-from attncheck.theory.limits.rows import score_std as std_of
 
 # Steps in log t and of the scores: the rule is exact to rounding at twice as much. What is smaller than e^-40 of all is
 # left out, and so is a double exponential beyond 5.
 _STEP, _INNER_STEP, _SMALL, _ABOVE = 0.125, 0.25, 40.0, 5.0
 _BLOCK = 2**21
+# Steps in log χ²/ν, at most, and the part of its density, as a power of e, that is left out.
+_CHI_STEP, _CHI_SMALL = 0.25, 36.0
 _MOST, _LONGEST = 100.0, 1e100
 
 
@@ -110,14 +111,16 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     Parameters
     ----------
     layer : AttentionLayer
-        With softmax, and inputs whose positions are alike: without `position_std` and rotary positions.
+        With softmax, and inputs whose positions are alike: without `position_std` and rotary positions. Heads of
+        `head_dim` neurons keep these as the width grows, and then have matrices of their own for queries and keys.
 
     Returns
     -------
     float
         Σ_i (E Σ_j A_ij² - 1/m_i), m_i the positions that row i sees. Scores of a row that are correlated by ρ have the
         law of independent ones of variance 1 - ρ, but for a shift that softmax does not see. Without a mask it tends
-        to e^{σ²} - 1 for long sequences.
+        to e^{σ²} - 1 for long sequences. Given a query of ν = `head_dim` neurons this is of σ²χ²_ν/ν in place of σ²:
+        it tends to (1 - 2σ²/ν)^{-ν/2} - 1, and grows without bound where ν ≤ 2σ².
 
     Raises
     ------
@@ -129,6 +132,8 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     >>> layer = AttentionLayer(width=64, seq_len=2048)
     >>> round(distance_from_uniform(layer), 3), round(math.exp(1.0) - 1.0, 3)
     (1.708, 1.718)
+    >>> round(distance_from_uniform(layer.replace(head_dim=16)), 3), round((1.0 - 2.0 / 16) ** -8 - 1.0, 3)
+    (1.886, 1.91)
     """
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
@@ -139,7 +144,37 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
             refuse(f"layer.{field}", value, "tells positions apart", f"use {field}={plain}")
     kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2)).inputs).matrix
     own, other = float(kernel[0, 0]), float(kernel[0, -1]) if layer.seq_len > 1 else 0.0
-    std = std_of(layer) * math.sqrt(max(0.0, own * (own - other)))
+    scale, apart = layer.query_std * layer.key_std, max(0.0, own - other)
     counts = range(1, layer.seq_len + 1) if layer.mask == "causal" else [layer.seq_len]
     rows = 1 if layer.mask == "causal" else layer.seq_len
-    return rows * sum(inverse_participation(m, std) - 1.0 / m for m in counts)
+    if layer.tied_query_key:
+        if layer.head_dim is not None:
+            problem = "has no known law of scores with tied queries and keys"
+            refuse("layer.head_dim", layer.head_dim, problem, "use full heads, head_dim=None")
+        return rows * sum(_constant(m, scale * apart) - 1.0 / m for m in counts)
+    stds, shares = _score_stds(layer, scale * math.sqrt(own * apart))
+    found = (inverse_participation(m, std) - 1.0 / m for m in counts for std in stds)
+    return rows * float(np.dot(np.tile(shares, len(counts)), np.fromiter(found, float)))
+
+
+def _constant(m: int, ahead: float) -> float:
+    """Return Σ A² of m scores that are equal but for one, which is larger by `ahead`."""
+    others = math.exp(-min(ahead, 700.0))
+    return (1.0 + (m - 1) * others**2) / (1.0 + (m - 1) * others) ** 2
+
+
+def _score_stds(layer: AttentionLayer, std: float) -> tuple[FloatArray, FloatArray]:
+    """Return standard deviations of a row's scores given queries of ν neurons, std √(χ²_ν/ν), and their shares.
+
+    The trapezoidal rule in log χ², whose steps are a part of its standard deviation.
+    """
+    if layer.head_dim is None:
+        return np.array([std if layer.score_scaling == "1/sqrt(n)" else 0.0]), np.ones(1)
+    nu = float(layer.head_dim)
+    step = min(_CHI_STEP, 2.8 * _CHI_STEP * math.sqrt(2.0 / nu))
+    below, above = 1.0 + 2.0 * _CHI_SMALL / nu, math.log(6.0 + 4.0 * _CHI_SMALL / nu)
+    t = step * np.arange(-math.ceil(below / step), math.ceil(above / step) + 1)
+    density = 0.5 * nu * (t - np.expm1(t))
+    kept = density > -_CHI_SMALL
+    shares = np.exp(density[kept])
+    return layer.score_factor * std * np.exp(0.5 * t[kept]), np.asarray(shares / shares.sum())

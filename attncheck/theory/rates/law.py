@@ -63,8 +63,9 @@ def finite_width_law(
     seed : int
         The same seed gives the same digits.
     weights : str
-        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Given normal ones
-        outputs are exactly normal. Others take literal matrices, small widths, and layers that `OtherWidthLaw` names.
+        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`; the vector h that
+        inputs are made from is normal with each. Given normal ones outputs are exactly normal. Others take literal
+        matrices, small widths, and layers that `OtherWidthLaw` names.
 
     Returns
     -------

@@ -151,7 +151,7 @@ class StackLaw(SymmetricLaw):
 
     @property
     def _what(self) -> str:
-        return f"conjectured limit of {self.stack.depth} layers of {self.stack.layer.describe()}"
+        return f"limit of {self.stack.describe()}"
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         return self._law(position).upper_tail(sizes)

@@ -1,0 +1,54 @@
+"""Simulators that normalise wrongly, and are right in layers that are not normalised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.literal import Literal, independent
+from attncheck.faults.wrong_scales import Misread
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.norm import normalised
+from attncheck.layers.requirements import NORMALISED_INPUTS, SEVERAL_POSITIONS, SMALL_WIDTH, OfLayer
+from attncheck.simulators.collapsed import draw_inputs
+
+_TOLD_APART = OfLayer(
+    "two norms that differ",
+    lambda layer: layer.width > 1 and (layer.activation == "relu" or layer.width <= SMALL_WIDTH),
+    f"the two norms differ by less than one neuron in {SMALL_WIDTH}, or are not both there",
+)
+
+
+def _the_other(layer: AttentionLayer) -> dict[str, str]:
+    if layer.norm is None or layer.width == 1:
+        return {}
+    return {"norm": "layer" if layer.norm == "rms" else "rms"}
+
+
+def _over_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Normalise each neuron over the positions, and not each position over the neurons."""
+    inputs = draw_inputs(layer.replace(norm=None), size, rng)
+    inputs = normalised(layer.norm, inputs.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return Literal().after(layer, independent(layer, inputs, rng), rng)
+
+
+FAULTS = (
+    Fault(
+        "forgotten_norm",
+        "the inputs are not normalised where a norm is declared",
+        NORMALISED_INPUTS,
+        Misread(lambda layer: {"norm": None}),
+    ),
+    Fault(
+        "other_norm",
+        "the inputs have layer norm where RMS norm is declared, or the reverse",
+        NORMALISED_INPUTS & _TOLD_APART,
+        Misread(_the_other),
+    ),
+    Fault(
+        "norm_over_positions",
+        "each neuron is normalised over the positions, in place of each position over the neurons",
+        NORMALISED_INPUTS & SEVERAL_POSITIONS,
+        _over_positions,
+    ),
+)
