@@ -89,7 +89,7 @@ def test_the_distance_from_uniform_is_that_of_draws(kind: str) -> None:
 def test_heads_of_a_fixed_size_have_scores_that_are_normal_given_a_query(nu: int, kind: str) -> None:
     layer = AttentionLayer(width=64, seq_len=5, num_heads=1, head_dim=nu, query_std=1.5, **KINDS[kind])
     rng, size = np.random.default_rng(nu), 40_000
-    root = np.linalg.cholesky(input_covariance(layer))
+    root = np.linalg.cholesky(input_covariance(layer.inputs))
     queries, keys = (root @ rng.standard_normal((size, layer.seq_len, nu)) for _ in range(2))
     scores = 1.5 * queries @ keys.swapaxes(1, 2) / (nu if layer.score_scaling == "1/n" else nu**0.5)
     uniform = attention_weights(layer, np.zeros((layer.seq_len, layer.seq_len)))
