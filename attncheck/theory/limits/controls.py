@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 import numpy as np
+from numpy.typing import NDArray
 
 from attncheck.layers.kernel import FloatArray
 
 # What keeps the regression solvable where controls are nearly dependent.
 _RIDGE = 1e-7
+# Which of `exponential_means` have the weighted sum, and which a row takes with itself: with equal powers d is e, and
+# with opposite ones the scores with the other sign swap them.
+_PRODUCTS, _WEIGHTED = 11, (0, 6, 7, 8, 9, 10)
+_OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 
 
 def regress(moments: FloatArray) -> FloatArray:
@@ -67,3 +75,90 @@ def exponential_means(
             float((weights * np.einsum("jln,jln->jl", further_x @ ex, further_x)).sum()),
         ]
     return means
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowControls:
+    """Controls of one row of scores, over both signs of it: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
+
+    W is the kernel, its entries' squares and, where there is a line, that in all columns.
+
+    Attributes
+    ----------
+    kernel : ndarray, shape (s, s)
+    covariance : ndarray, shape (s, s)
+        Of the row.
+    powers : tuple of (t, t')
+        Equal ones and opposite ones; none for no controls.
+    line : ndarray, shape (s,), optional
+    """
+
+    kernel: FloatArray
+    covariance: FloatArray
+    powers: tuple[tuple[float, float], ...]
+    line: FloatArray | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._taken.sum())
+
+    @functools.cached_property
+    def _taken(self) -> NDArray[np.bool_]:
+        """Which products are controls, (products, powers): none twice."""
+        taken = np.zeros((_PRODUCTS + 2 * len(_WEIGHTED), len(self.powers)), dtype=bool)
+        for column, (first, second) in enumerate(self.powers):
+            of_kernel = _OF_EQUAL if first == second else _OF_OPPOSITE
+            of_line: tuple[int, ...] = ()
+            if self.line is not None:
+                of_line = _OF_EQUAL if first == second else _WEIGHTED
+            taken[list(of_kernel), column] = True
+            for block, chosen in enumerate((of_kernel, of_line)):
+                start = _PRODUCTS + block * len(_WEIGHTED)
+                taken[[start + place for place, k in enumerate(_WEIGHTED) if k in chosen], column] = True
+        return taken
+
+    @functools.cached_property
+    def _known(self) -> FloatArray:
+        """The exact means."""
+        means, ones = np.zeros(self._taken.shape), np.ones(len(self.kernel))
+        line = ones if self.line is None else self.line
+        for column, (first, second) in enumerate(self.powers):
+            moments = first**2 * self.covariance, second**2 * self.covariance, first * second * self.covariance
+            plain, of_squares, of_line = (
+                np.array(exponential_means(weights, *moments, squares=True))
+                for weights in (self.kernel, self.kernel**2, np.outer(line, ones))
+            )
+            means[:, column] = np.concatenate([plain, of_squares[list(_WEIGHTED)], of_line[list(_WEIGHTED)]])
+        return np.asarray(means[self._taken])
+
+    @functools.cached_property
+    def _sums(self) -> FloatArray:
+        """What exponentials are summed with: the kernel, its squares, the line and ones."""
+        ones = np.ones((len(self.kernel), 1))
+        line = ones if self.line is None else self.line[:, None]
+        return np.concatenate([self.kernel, self.kernel**2, line, ones], axis=1)
+
+    def of(self, scores: FloatArray) -> FloatArray:
+        """Return the controls less their means and over them, (controls, points), of scores (points, s)."""
+        s, total = len(self.kernel), np.zeros((self.count, len(scores)))
+        if not self.powers:
+            return total
+        exponentials = {size: np.exp(size * scores) for size in sorted({abs(t) for pair in self.powers for t in pair})}
+        exponentials |= {-size: 1.0 / each for size, each in exponentials.items()}
+        sums = {power: each @ self._sums for power, each in exponentials.items()}
+        for sign in (1.0, -1.0):
+            found = []
+            for first, second in self.powers:
+                u, x = sums[sign * first], sums[sign * second]
+                by_kernel, by_squares = (
+                    np.einsum("ps,ps->p", u[:, k : k + s], exponentials[sign * second]) for k in (0, s)
+                )
+                found.append([u[:, -1], x[:, -1], by_kernel, by_squares, u[:, -2] * x[:, -1]])
+            d, e, b, *weighted = np.array(found).swapaxes(0, 1)
+            de, dd, ee = d * e, d * d, e * e
+            products = [b, d, e, de, dd, ee, b * d, b * e, b * de, b * dd, b * ee]
+            for v in weighted:
+                products += [v, v * d, v * e, v * de, v * dd, v * ee]
+            total += 0.5 * np.array(products)[self._taken]
+        return less_known(total, self._known)

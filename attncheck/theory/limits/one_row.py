@@ -20,22 +20,22 @@ import numpy as np
 
 from attncheck.layers.kernel import FloatArray, psd_root
 from attncheck.theory.limits import chebyshev
-from attncheck.theory.limits.controls import exponential_means, less_known, regress
+from attncheck.theory.limits.controls import RowControls, regress
 from attncheck.theory.limits.row_pairs import RowPair, few_directions, largest_score
 from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
 # Scores of larger variance ask for more derivatives.
 _LARGEST = 2.0
-# Pairs of powers of the exponentials among the controls, for scores of standard deviation up to one.
-_POWERS = ((0.25, 0.25), (0.25, -0.25), (0.5, 0.5), (0.5, -0.5), (0.75, 0.75))
-# Which of `exponential_means` the linear controls take: those with the weighted sum.
-_LINEAR = (0, 6, 7, 8, 9, 10)
+# Pairs of powers of the exponentials among the controls, for scores of standard deviation up to one: larger ones vary
+# so rarely that the spread of scramblings does not show it. Opposite ones do nothing for values at correlation one.
+_EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
+_OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
 # What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
-_COST, _FEWEST, _MOST = 2.6e9, 2**8, 2**14
+_COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
 # Points of a block, and the share of blocks that third moments take.
-_BLOCK, _SHARE = 2**8, 4
+_BLOCK, _SHARE = 2**9, 4
 # Values at correlation one vary most and cost least: so many times the points.
-_FINER = 2
+_FINER = 8
 # Numbers of third moments, beyond which they cost more than they give.
 _THIRD = 2**18
 _ORDERS = 3
@@ -68,7 +68,7 @@ class OneRow:
     kernel: FloatArray
     stds: FloatArray
     std_range: tuple[float, float]
-    _kept: dict[int, tuple[FloatArray, FloatArray]] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _found: dict[int, tuple[FloatArray, FloatArray]] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
@@ -79,7 +79,7 @@ class OneRow:
         if (between[1] * largest) ** 2 > _LARGEST or len(kernel) ** 3 > _THIRD:
             return None
         m = chebyshev.node_count(length, between[1], 3 + int(np.ceil(2 * length * largest)))
-        return None if m * (m + 1) >= len(pairs) else cls(kernel, chebyshev.nodes(between, m), between)
+        return None if m * (m + 1) > len(pairs) else cls(kernel, chebyshev.nodes(between, m), between)
 
     def interpolate(self, pairs: Sequence[RowPair], seed: int, order: int = 0) -> tuple[FloatArray, FloatArray]:
         """Return the integrals of pairs, (pairs, REPLICATES), and what interpolation may be wrong by, (pairs,).
@@ -87,9 +87,9 @@ class OneRow:
         With ``order=1`` these are g'(c)/(σσ') = E[Σ_jk α_j α'_k M_jk²].
         """
         m = len(self.stds)
-        if seed not in self._kept:
-            self._kept[seed] = self._coefficients(self._integrate(seed)), self._between(seed)
-        coefficients, off = self._kept[seed]
+        if seed not in self._found:
+            self._found[seed] = self._coefficients(self._integrate(seed)), self._between(seed)
+        coefficients, off = self._found[seed]
         first = np.stack([chebyshev.polynomials(self.std_range, pair.var_u**0.5, m) for pair in pairs])
         second = np.stack([chebyshev.polynomials(self.std_range, pair.var_x**0.5, m) for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
@@ -153,15 +153,15 @@ class OneRow:
             scrambled_normals(root.shape[1], _FINER * count, np.random.default_rng(each)) @ root.T for each in streams
         )
         pilot = self._cumulants(next(scores)[:count])
-        line = self.kernel @ pilot[0][0]
-        known = self._control_means(line)
+        wide = self._controls(_EQUAL + _OPPOSITE, self.kernel @ pilot[0][0])
+        narrow = self._controls(_EQUAL)
         found, most, ends = [], [], []
         for each in scores:
             found.append(self._cumulants(each[:count]))
-            most.append(self._moments(each[:count], pilot, known))
-            ends.append(self._moments_at_one(each, line, known))
-        targets = _regressed(np.stack(most), len(known)).reshape(-1, 8, REPLICATES)
-        targets[:, 3] = _regressed(np.stack(ends), len(known))
+            most.append(self._moments(each[:count], pilot, wide))
+            ends.append(self._moments_at_one(each, narrow))
+        targets = _regressed(np.stack(most), wide.count).reshape(-1, 8, REPLICATES)
+        targets[:, 3:5] = _regressed(np.stack(ends), narrow.count).reshape(-1, 2, REPLICATES)
         values = np.empty((len(self._couples), 3 * _ORDERS, REPLICATES))
         for (a, b), own, into in zip(self._couples, targets, values, strict=True):
             into[:3], into[6:] = own[:3], own[3:6]
@@ -204,7 +204,9 @@ class OneRow:
             result.append((mean, np.diag(mean) - second, _third_cumulant(some)))
         return result
 
-    def _moments(self, scores: FloatArray, pilot: Sequence[tuple[FloatArray, ...]], known: FloatArray) -> FloatArray:
+    def _moments(
+        self, scores: FloatArray, pilot: Sequence[tuple[FloatArray, ...]], controls: RowControls
+    ) -> FloatArray:
         """Return means of products of (1, controls, targets) over one scrambling."""
         m, kernel = len(self.stds), self.kernel
         of_means = [kernel @ each[0] for each in pilot]
@@ -216,7 +218,7 @@ class OneRow:
             # Antithetic: the scores with both signs.
             lines = [[0.5 * sum(each.weights @ of_means[a] for each in rows[b]) for b in range(m)] for a in range(m)]
             forms = [[0.5 * sum(_form(of_seconds[a], row) for row in rows[b]) for b in range(m)] for a in range(m)]
-            columns = [np.ones((1, len(block))), less_known(self._controls(block, of_means[0]), known)]
+            columns = [np.ones((1, len(block))), controls.of(block)]
             for a, b in self._couples:
                 columns.append(self._at_ends(rows[a], rows[b]))
                 columns.append((lines[a][b] + lines[b][a] - pilot[a][0] @ of_means[b])[None])
@@ -225,19 +227,23 @@ class OneRow:
             total = total + of_block @ of_block.T
         return np.asarray(total / len(scores))
 
-    def _moments_at_one(self, scores: FloatArray, line: FloatArray, known: FloatArray) -> FloatArray:
-        """Return means of products of (1, controls, values at correlation one)."""
+    def _moments_at_one(self, scores: FloatArray, controls: RowControls) -> FloatArray:
+        """Return means of products of (1, controls, values and first derivatives at correlation one)."""
         total: FloatArray | float = 0.0
         for start in range(0, len(scores), _BLOCK):
             block = scores[start : start + _BLOCK]
-            values: FloatArray | float = 0.0
+            values = np.zeros((2 * len(self._couples), len(block)))
             for sign in (1.0, -1.0):
                 weights = [_softmax(sign * std * block) for std in self.stds]
                 seen = [each @ self.kernel for each in weights]
-                products = [np.einsum("ps,ps->p", weights[a], seen[b]) for a, b in self._couples]
-                values = values + 0.5 * np.stack(products)
-            controls = less_known(self._controls(block, line), known)
-            columns = np.concatenate([np.ones((1, len(block))), controls, np.asarray(values)])
+                twice = [2.0 * _mean(each, of**2) for each, of in zip(weights, seen, strict=True)]
+                by_square = [each @ self.kernel**2 for each in weights]
+                for at, (a, b) in enumerate(self._couples):
+                    value = _mean(weights[a], seen[b])
+                    crossed = _mean(weights[a], seen[b] ** 2) + _mean(weights[b], seen[a] ** 2) if a != b else twice[a]
+                    values[2 * at] += 0.5 * value
+                    values[2 * at + 1] += 0.5 * (_mean(weights[a], by_square[b]) - crossed + value**2)
+            columns = np.concatenate([np.ones((1, len(block))), controls.of(block), values])
             total = total + columns @ columns.T
         return np.asarray(total / len(scores))
 
@@ -258,40 +264,13 @@ class OneRow:
         kernel = self.kernel
         return _Row(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
 
-    @property
-    def _powers(self) -> list[tuple[float, float]]:
-        """The controls' powers of exponentials of a row of variance one; none for scores of few directions."""
+    def _controls(self, powers: Sequence[tuple[float, float]], line: FloatArray | None = None) -> RowControls:
+        """Return controls with these powers at a score's standard deviation of one; none for few directions."""
         top, of_one = self.std_range[1], largest_score(self.kernel)
-        if few_directions(self.kernel, top):
-            return []
         scale = top / max(1.0, top * of_one)
-        return [(scale * first, scale * second) for first, second in _POWERS]
-
-    def _controls(self, scores: FloatArray, line: FloatArray) -> FloatArray:
-        """Return the controls over rows with both signs, in the order of `_control_means`, (controls, points)."""
-        total: FloatArray | float = 0.0
-        exponentials = {power: np.exp(power * scores) for pair in self._powers for power in pair}
-        exponentials.update({-power: 1.0 / each for power, each in exponentials.items()})
-        for sign in (1.0, -1.0):
-            values = []
-            for first, second in self._powers:
-                u, x = exponentials[sign * first], exponentials[sign * second]
-                d, e = u.sum(axis=1), x.sum(axis=1)
-                b, v = np.einsum("ps,ps->p", u @ self.kernel, x), (u @ line) * e
-                values += [b, d, e, d * e, d * d, e * e, b * d, b * e, b * d * e, b * d * d, b * e * e]
-                values += [v, v * d, v * e, v * d * e, v * d * d, v * e * e]
-            total = total + 0.5 * np.reshape(values, (-1, len(scores)))
-        return np.asarray(total)
-
-    def _control_means(self, line: FloatArray) -> FloatArray:
-        """Return the exact means of the controls."""
-        means, linear = [], np.outer(line, np.ones(len(line)))
-        for first, second in self._powers:
-            moments = first**2 * self._centred, second**2 * self._centred, first * second * self._centred
-            means += exponential_means(self.kernel, *moments, squares=True)
-            of_line = exponential_means(linear, *moments, squares=True)
-            means += [of_line[k] for k in _LINEAR]
-        return np.array(means)
+        few = few_directions(self.kernel, top)
+        pairs = () if few else tuple((scale * first, scale * second) for first, second in powers)
+        return RowControls(self.kernel, self._centred, pairs, line)
 
 
 def _regressed(moments: FloatArray, controls: int) -> FloatArray:
@@ -299,6 +278,11 @@ def _regressed(moments: FloatArray, controls: int) -> FloatArray:
     kept = list(range(1 + controls))
     columns = [[*kept, target] for target in range(len(kept), moments.shape[1])]
     return np.stack([regress(moments[:, each][:, :, each]) for each in columns])
+
+
+def _mean(weights: FloatArray, of: FloatArray) -> FloatArray:
+    """Return the means by the weights at each point, (points,)."""
+    return np.asarray(np.einsum("ps,ps->p", weights, of))
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
@@ -331,22 +315,18 @@ def _third_cumulant(weights: FloatArray) -> FloatArray:
 
 def _derivatives(kernel: FloatArray, u: _Row, x: _Row) -> FloatArray:
     """Return αᵀKα' and Σ α_j α'_k M_jkⁿ, n = 2, 3, where M_jk = K_jk - (Kα')_j - (Kα)_k + αᵀKα', (3, points)."""
-
-    def mean(weights: FloatArray, of: FloatArray) -> FloatArray:
-        return np.asarray(np.einsum("ps,ps->p", weights, of))
-
     a, b = u.weights, x.weights
-    value = mean(a, x.moments[0])
+    value = _mean(a, x.moments[0])
     q, p = x.moments[0] - value[:, None], u.moments[0] - value[:, None]
     aq, bp = a * q, b * p
-    square, qq, pp = mean(a, x.moments[1]), mean(aq, q), mean(bp, p)
+    square, qq, pp = _mean(a, x.moments[1]), _mean(aq, q), _mean(bp, p)
     second = square - value**2 - qq - pp
     # M = (K - value) - q - p, in powers of which the means of q and p vanish.
-    cubes = mean(a, x.moments[2]) - 3.0 * value * square + 2.0 * value**3 - mean(aq * q, q) - mean(bp * p, p)
-    squares_q = mean(aq, x.moments[1]) - 2.0 * value * qq
-    squares_p = mean(bp, u.moments[1]) - 2.0 * value * pp
-    crossed = mean(aq * q, x.moments[0] - value[:, None]) + mean(bp * p, u.moments[0] - value[:, None])
-    third = cubes - 3.0 * (squares_q + squares_p) + 3.0 * crossed + 6.0 * mean(aq @ kernel, bp)
+    cubes = _mean(a, x.moments[2]) - 3.0 * value * square + 2.0 * value**3 - _mean(aq * q, q) - _mean(bp * p, p)
+    squares_q = _mean(aq, x.moments[1]) - 2.0 * value * qq
+    squares_p = _mean(bp, u.moments[1]) - 2.0 * value * pp
+    crossed = _mean(aq * q, x.moments[0] - value[:, None]) + _mean(bp * p, u.moments[0] - value[:, None])
+    third = cubes - 3.0 * (squares_q + squares_p) + 3.0 * crossed + 6.0 * _mean(aq @ kernel, bp)
     return np.stack([value, second, third])
 
 
