@@ -147,7 +147,7 @@ def _separate(read: Sequence[Effective], found: Factors, seen: _Seen) -> Inspect
     if seen.bilinear:
         known = scales(seen.head_dim, watcher.width, watcher.heads, POSITIONS)
         name, *ties = names_of(factor, known, _NAMED) or (f"{factor:.3g}",)
-        told = {"scale": name, "factor": factor, "ties": () if name == RIGHT else tuple(ties)}
+        told: dict[str, Any] = {"scale": name, "factor": factor, "ties": () if name == RIGHT else tuple(ties)}
         paths = {path: dataclasses.replace(each, **told) for path, each in paths.items()}
         if name != RIGHT:
             notes.append(Note(f"scores times {paths[watcher.path].scales}, not {RIGHT}", blames=True))

@@ -63,16 +63,17 @@ def added(bias: Callable[[int], Any], scores: bool) -> Make:
 
 @pytest.mark.parametrize("scores", [False, True], ids=["sdpa", "by hand"])
 @pytest.mark.parametrize(
-    ("bias", "said"),
+    ("bias", "said", "change"),
     [
-        (lambda n: torch.ones(n, n).tril(), "causal mask is added as 0 and 1: positions that it should hide get a score less by 1"),
-        (lambda n: torch.ones(n, n).triu(1), "causal mask is added as 1 and 0: positions that it should hide get a score more by 1"),
-        (lambda n: 3.0 * torch.ones(n, n).tril(), "causal mask is added as a number: positions that it should hide get a score less by 3"),
-        (lambda n: torch.ones(n, n).triu(), "anticausal mask is added as 0 and 1: positions that it should hide get a score less by 1"),
+        (lambda n: torch.ones(n, n).tril(), "the causal mask is added as 0 and 1", "less by 1"),
+        (lambda n: torch.ones(n, n).triu(1), "the causal mask is added as 1 and 0", "more by 1"),
+        (lambda n: 3.0 * torch.ones(n, n).tril(), "the causal mask is added as a number", "less by 3"),
+        (lambda n: torch.ones(n, n).triu(), "the anticausal mask is added as 0 and 1", "less by 1"),
     ],
-)  # fmt: skip
-def test_a_mask_that_is_added_as_a_number(bias: Any, said: str, scores: bool) -> None:
-    assert inspected(added(bias, scores)).blamed == (f"the {said}",)
+)
+def test_a_mask_that_is_added_as_a_number(bias: Any, said: str, change: str, scores: bool) -> None:
+    said += f": positions that it should hide get a score {change}"
+    assert inspected(added(bias, scores)).blamed == (said,)
 
 
 @pytest.mark.parametrize("scores", [False, True], ids=["sdpa", "by hand"])
