@@ -71,6 +71,7 @@ class Binding(Protocol):
     - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` is called in the place of every softmax, for
       attention that is written by hand.
     - ``parameters(state)``: the arrays that `init` made, by name.
+    - ``random(state, x, path)``: whether a call draws random numbers.
     - ``fill(state, arrays)``: the module with these arrays in place of its own, which it may change.
     - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules at once, as of torch. It may raise
       whatever it likes where it cannot: they are run one by one then.
@@ -136,6 +137,11 @@ class Instrument:
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "") -> FloatArray:
         """Return the output, (B, L, n), with the softmax watched only."""
         return self._output("softmax", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
+
+    def draws(self, state: Any, x: FloatArray, path: str = "") -> bool | None:
+        """Return whether a call draws random numbers, None where the binding does not say."""
+        found: Callable[..., bool] | None = getattr(self.binding, "random", None)
+        return None if found is None else found(state, x, **({"path": path} if path else {}))
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return what was initialised, by name; nothing where the binding does not say."""

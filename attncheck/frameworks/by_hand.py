@@ -17,13 +17,13 @@ from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
 from attncheck.frameworks.effective import LAYER, NONE, ROLES, Effective
 from attncheck.frameworks.factors import Factors, factors_of
-from attncheck.frameworks.forward import named, scales
+from attncheck.frameworks.forward import names_of, scales
 from attncheck.frameworks.heads import about_heads, uneven
 from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
-from attncheck.frameworks.inputs import MIXED_BATCH
+from attncheck.frameworks.inputs import MIXED_BATCH, multiplied_inputs
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
-from attncheck.frameworks.probe import UNTOLD, Forward, rounding
+from attncheck.frameworks.probe import RIGHT, UNTOLD, Forward, rounding
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.softmax import POSITIONS, UNSEEN, Products, Watcher, forward_of, rank_of
 from attncheck.frameworks.views import SoftmaxView, biases_of
@@ -65,7 +65,9 @@ class _Seen:
     @property
     def head_dim(self) -> int:
         """The neurons of a head: the rank of the products, where that is less than the rows that are seen."""
-        rank = rank_of(self.products.scores if self.bilinear else self.products.values)
+        rank = rank_of(
+            self.products.scores if self.bilinear else self.products.values, self.watcher.instrument.precision
+        )
         full = rank >= self.watcher.side
         return max(rank, self.watcher.width // self.watcher.heads) if full else rank
 
@@ -98,6 +100,8 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
     precision, centred = instrument.precision, watcher.norm == LAYER
     scores = products.scores if bilinear else None
     found = factors_of(scores, products.values, parameters, seen.head_dim, watcher.width, precision, centred)
+    if found is not None and bilinear:
+        found = found.of_inputs(seen.head_dim**-0.5, _NAMED)
     if found is None:
         others = (watcher.read(instrument.init(seed + i))[0] for i in range(1, draws))
         return _together([products, *others], seen)
@@ -141,10 +145,14 @@ def _separate(read: Sequence[Effective], found: Factors, seen: _Seen) -> Inspect
     precision = watcher.instrument.precision
     paths = dict(seen.paths)
     if seen.bilinear:
-        name = named(factor, scales(seen.head_dim, watcher.width, watcher.heads, POSITIONS), _NAMED)
-        if name != "1/sqrt(head_dim)":
-            notes.append(Note(f"scores times {name}, not 1/sqrt(head_dim)", blames=True))
-        paths = {path: dataclasses.replace(each, scale=name, factor=factor) for path, each in paths.items()}
+        known = scales(seen.head_dim, watcher.width, watcher.heads, POSITIONS)
+        name, *ties = names_of(factor, known, _NAMED) or (f"{factor:.3g}",)
+        told: dict[str, Any] = {"scale": name, "factor": factor, "ties": () if name == RIGHT else tuple(ties)}
+        paths = {path: dataclasses.replace(each, **told) for path, each in paths.items()}
+        if name != RIGHT:
+            notes.append(Note(f"scores times {paths[watcher.path].scales}, not {RIGHT}", blames=True))
+        if found.inputs != 1.0:
+            notes.append(multiplied_inputs(found.inputs))
     roles = [*(ROLES if seen.bilinear else ("value",)), "output"]
     labels = kv_labels(read[0], precision)
     distinct = [labels.index(label) for label in sorted(set(labels))]
@@ -197,6 +205,9 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
     def output(path: str) -> FloatArray:
         return instrument.run(state, x, untouched, path)
 
+    def draws(path: str) -> bool | None:
+        return instrument.draws(state, x, path)
+
     def differs(one: FloatArray, other: FloatArray) -> bool:
         bound = 2 * rounding(instrument.precision, watcher.width) * float(np.abs(one).max())
         return not bool(np.abs(one - other).max() <= bound)
@@ -209,7 +220,7 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
         found, notes, _ = forward_of(there, state, *there.read(state))
         return found, notes
 
-    return over_paths(instrument.paths, instrument.spare, watcher.path, forward, output, differs, look)
+    return over_paths(instrument.paths, instrument.spare, watcher.path, forward, output, differs, look, draws)
 
 
 def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> Matrix:

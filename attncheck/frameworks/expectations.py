@@ -98,7 +98,8 @@ def _of_forward(forward: Forward, name: str, value: Any) -> str:
         return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"
     if name == "rotary_base" and None not in (is_, value):
         return "" if abs(is_ - value) <= _NEAR * value else f"rotary_base is {is_:g}, not {value:g}"
-    return "" if is_ == value else f"{name} is {is_!r}, not {value!r}"
+    ties = forward.ties if name == "scale" else ()
+    return "" if value in (is_, *ties) else f"{name} is {is_!r}, not {value!r}"
 
 
 def _of_matrix(m: Matrix, role: str, what: str, value: Any) -> str:

@@ -60,18 +60,28 @@ class Factors:
     gain : float
         What outputs are multiplied by.
     head_dim : int
+    inputs : float
+        What inputs are multiplied by, so that queries, keys and values are.
     """
 
     places: Mapping[str, tuple[Place, ...]]
     factor: float
     gain: float
     head_dim: int
+    inputs: float = 1.0
+
+    def of_inputs(self, factor: float, tolerance: float) -> Factors:
+        """Return the same as of inputs that are multiplied by a number, where scores are then times `factor`."""
+        times = self.gain
+        if abs(times - 1) <= tolerance or abs(self.factor / times**2 / factor - 1) > tolerance:
+            return self
+        return dataclasses.replace(self, factor=self.factor / times**2, gain=1.0, inputs=times)
 
     def matrices(self, parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return W_Q, W_K, W_V, (n, H, d), and W_O, (H·d, m)."""
         flat = _flat(parameters)
         taken = {r: np.array([p.take(flat, self.head_dim) for p in of]) for r, of in self.places.items()}
-        made = {role: blocks.transpose(2, 0, 1) for role, blocks in taken.items() if role != "output"}
+        made = {role: self.inputs * blocks.transpose(2, 0, 1) for role, blocks in taken.items() if role != "output"}
         return made | {"output": self.gain * taken["output"].reshape(-1, taken["output"].shape[-1])}
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.notes import Note
 
 Booleans = NDArray[np.bool_]
 
@@ -22,6 +23,11 @@ AMONG_HEADS = "softmax among the heads of a position"
 REPEATED, TILED = "repeated", "tiled"
 # Directions that are told apart so much worse than the best are not told apart.
 _CONDITION = 1e3
+# A bias that is two numbers is so up to this part of their difference; and one of these names is one of a mask by it.
+_TWO_NUMBERS = 1e-2
+# Of fewer positions any bias by distance is two numbers.
+_FEWEST = 3
+_BY_ANY_NUMBER = ("causal", "anticausal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +136,7 @@ def scales(head_dim: int, width: int, heads: int, positions: int) -> dict[str, f
 
 
 def named(factor: float, known: dict[str, float], tolerance: float) -> str:
-    """Return the name of a factor, or its digits.
+    """Return the name of a factor, the first of several, or its digits.
 
     Examples
     --------
@@ -138,10 +144,18 @@ def named(factor: float, known: dict[str, float], tolerance: float) -> str:
     >>> named(0.25, known, 1e-6), named(0.3, known, 1e-6)
     ('1/sqrt(head_dim)', '0.3')
     """
-    for name, value in known.items():
-        if abs(factor / value - 1) <= tolerance:
-            return name
-    return f"{factor:.3g}"
+    return next(iter(names_of(factor, known, tolerance)), f"{factor:.3g}")
+
+
+def names_of(factor: float, known: dict[str, float], tolerance: float) -> tuple[str, ...]:
+    """Return all names of a factor.
+
+    Examples
+    --------
+    >>> names_of(0.5, scales(head_dim=16, width=64, heads=4, positions=5), 1e-6)
+    ('1/sqrt(heads)', 'head_dim**(-1/4)')
+    """
+    return tuple(name for name, value in known.items() if abs(factor / value - 1) <= tolerance)
 
 
 def candidates(known: dict[str, float], grouped: bool) -> Iterator[Formula]:
@@ -246,6 +260,39 @@ def _normalised(
     factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
     bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, tolerance**2) ** 2)
     return dataclasses.replace(found, factor=factor, bias=np.where(shown, bias, 0.0))
+
+
+def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
+    """Return what is to be said of a bias of scores that is a mask, added as numbers; None where it is none.
+
+    Parameters
+    ----------
+    bias : ndarray, (H, L, L)
+        Up to what is the same in a row, which a softmax does not see.
+    most : float
+        A mask that takes more of scores hides.
+
+    Examples
+    --------
+    >>> str(added_mask(np.tri(5)[None]))
+    'the causal mask is added as 0 and 1: positions that it should hide get a score less by 1'
+    """
+    names = (name for name in masks(bias.shape[1]) if name != "none" and not name.endswith(" of 1"))
+    for mask in names if bias.shape[1] >= _FEWEST else ():
+        seen = visible(mask, *bias.shape[1:])
+        both = seen.any(axis=1) & ~seen.all(axis=1)
+        shown, hidden = (np.mean(bias[:, both], axis=-1, where=which[both]) for which in (seen, ~seen))
+        less = float(np.mean(shown - hidden))
+        left = bias - less * seen
+        off = float(np.abs(left - left.mean(axis=-1, keepdims=True)).max())
+        one = abs(abs(less) - 1.0) <= _TWO_NUMBERS
+        if off > _TWO_NUMBERS * abs(less) or not (one or (mask in _BY_ANY_NUMBER and 0.0 < less < most)):
+            continue
+        numbers = ("0 and 1" if less > 0 else "1 and 0") if one else "a number"
+        change = f"{'less' if less > 0 else 'more'} by {abs(less):.3g}"
+        text = f"the {mask} mask is added as {numbers}: positions that it should hide get a score {change}"
+        return Note(text, blames=True)
+    return None
 
 
 def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:

@@ -16,6 +16,7 @@ _STEADY = 0.02
 NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
+_CHANGED = "others at a second call on one input: a call changes the module's state"
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
 _MIXED = "made of inputs at other positions too"
 _UNKNOWN = "not x W + b"
@@ -33,17 +34,22 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
         notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
     if probe.reader.norm != NONE:
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
-    if not probe.matrices.key.any() and probe.matrices.query.any():
+    found = {role: kind(probe, role) for role in ROLES}
+    if not probe.matrices.key.any() and probe.matrices.query.any() and found["key"] != _MIXED:
         notes.append(Note("keys do not depend on the inputs: cross-attention, whose other inputs `call` keeps fixed"))
     kinds: dict[str, list[str]] = {}
-    for role in ROLES:
-        if found := kind(probe, role):
-            kinds.setdefault(found, []).append(role)
+    for role, what in found.items():
+        if what:
+            kinds.setdefault(what, []).append(role)
     for what, roles in kinds.items():
         which = ", ".join(PLURALS[role] for role in roles[:-1])
         which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
-        notes.append(Note(f"{which} are {what}", blames=what in (_RANDOM, _SPLIT)))
-    unclaimed = {role for what, roles in kinds.items() if what in (NORMALISED, _UNKNOWN) for role in roles}
+        claims = (
+            f": {' and '.join(f'W_{role[0].upper()}' for role in roles)} cannot be claimed" if what == _MIXED else ""
+        )
+        notes.append(Note(f"{which} are {what}{claims}", blames=what in (_RANDOM, _CHANGED, _SPLIT)))
+    none = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
+    unclaimed = {role for what, roles in kinds.items() if what in none for role in roles}
     return notes, frozenset(unclaimed)
 
 
@@ -55,7 +61,7 @@ def kind(probe: Probe, role: str) -> str:
     if np.abs(lin - seen).max() <= small:
         return ""
     if np.abs(probe.reader.see(probe.state, probe.x)[role][:, :, :length] - seen).max() > small:
-        return _RANDOM
+        return _CHANGED if probe.reader.instrument.draws(probe.state, probe.x, probe.reader.path) is False else _RANDOM
     if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - seen).max() <= small:
         return _SPLIT
     lengths = np.linalg.norm(seen, axis=-1)
@@ -64,10 +70,18 @@ def kind(probe: Probe, role: str) -> str:
         return NORMALISED
     if np.abs(np.linalg.norm(lin, axis=-1) - lengths).max() <= 8 * probe.bound * lengths.max():
         return ROTATED
-    changed = probe.x.copy()
-    changed[:, -1] = 0.0
-    moved = probe.reader.see(probe.state, changed)[role][:, :, : length - 1] - seen[:, :, :-1]
-    return _MIXED if np.abs(moved).max() > small else _UNKNOWN
+    for at, others in ((-1, slice(None, -1)), (0, slice(1, None))):
+        changed = probe.x.copy()
+        changed[:, at] = 0.0
+        moved = probe.reader.see(probe.state, changed)[role][:, :, :length] - seen
+        if np.abs(moved[:, :, others]).max() > small:
+            return _MIXED
+    return _UNKNOWN
+
+
+def multiplied_inputs(times: float) -> Note:
+    """Say that queries, keys and values share a factor."""
+    return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V are told with it")
 
 
 def _steady(lengths: FloatArray) -> bool:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck.frameworks.binding import Binding, FloatArray, Instrument, NotSeen, bind, parameters_of
+from attncheck.frameworks.binding import Binding, FloatArray, Instrument, NotSeen, bind, generator_kept, parameters_of
 from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
 from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import SYMBOLS, Matrix, biased, kv_labels, matrix_of, repeated, same_layers
-from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs
+from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.lengths import beyond
 from attncheck.frameworks.notes import Note
@@ -35,6 +35,7 @@ _MOST_NEURONS = 2**20
 _SURE = 0.1
 
 
+@generator_kept()
 def inspect(
     make: Callable[..., Any] | Binding,
     width: int,
@@ -135,6 +136,8 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     before, unclaimed = about_inputs(probe)
     # What is not x W + b has no matrix that could be multiplied.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
+    shared = _shared(gains)
+    gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
     positions = positions_of(probe)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
@@ -154,6 +157,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
         probe.output,
         probe.differs,
         lambda path, y: look(y),
+        lambda path: instrument.draws(state, probe.x, path),
     )
     probe.formula = formula
     forward, paths, longer = beyond(probe, forward, paths)
@@ -168,13 +172,14 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
     said = [
         *before,
+        *([multiplied_inputs(shared)] if shared else []),
         *positions.notes,
         *notes,
         *longer,
         *after,
         *repeated(read, roles, labels, precision),
         *about_heads(read, roles, labels, precision),
-        *(_multiplied(gains, forward) if gains else _scaled_beforehand(weights, forward, probe)),
+        *(_multiplied(gains, forward) if gains or shared else _scaled_beforehand(weights, forward, probe)),
         *biased(weights),
         *copies,
         *differing,
@@ -199,12 +204,20 @@ def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator
 
 
 def _gains(reader: Reader, state: Any, first: Effective) -> dict[str, float]:
-    """Return what queries and keys are of the parameters; nothing where they are not found among these."""
+    """Return what queries and keys, and values, are of the parameters; nothing where the first two are not found."""
     instrument = reader.instrument
     parameters = instrument.parameters(state)
     centred = reader.norm == LAYER
-    found = {r: gain_of(first[r][:, 0], parameters, instrument.precision, centred) for r in ("query", "key")}
-    return {} if None in found.values() else {role: gain for role, gain in found.items() if gain is not None}
+    found = {r: gain_of(first[r][:, 0], parameters, instrument.precision, centred) for r in ROLES}
+    seen = {role: gain for role, gain in found.items() if gain is not None}
+    return seen if {"query", "key"} <= seen.keys() else {}
+
+
+def _shared(gains: Mapping[str, float]) -> float | None:
+    """Return what queries, keys and values are all multiplied by, None where that is 1 or differs."""
+    value = gains.get("value", 1.0)
+    alike = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
+    return value if alike and abs(value - 1) > _GAIN else None
 
 
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
@@ -217,7 +230,7 @@ def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
 def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
     """Say which of queries and keys are multiplied by a number before attention."""
     return [
-        Note(f"{PLURALS[role]} are multiplied by {gain:.4g} before attention: scores times {forward.scale} in all")
+        Note(f"{PLURALS[role]} are multiplied by {gain:.4g} before attention: scores times {forward.scales} in all")
         for role, gain in gains.items()
         if abs(gain - 1) > _GAIN
     ]

@@ -12,6 +12,11 @@ from attncheck.frameworks.probe import Forward
 
 # A path of this name may be random.
 _TRAINING = "train"
+_CAUSES = {
+    True: "dropout",
+    False: "a call changes the module's state",
+    None: "dropout, or a state that a call changes",
+}
 _WORDS = {"none": "no mask"}
 
 
@@ -23,6 +28,7 @@ def over_paths(
     output: Callable[[str], FloatArray],
     differs: Callable[[FloatArray, FloatArray], bool],
     look: Callable[[str, FloatArray], tuple[Forward, list[Note]]],
+    draws: Callable[[str], bool | None],
 ) -> tuple[dict[str, Forward], list[Note]]:
     """Return what all code paths of a module compute, and where they differ.
 
@@ -42,6 +48,8 @@ def over_paths(
         Says whether two outputs differ by more than rounding.
     look : callable
         Returns what a path with another output computes, and what is to be said of it.
+    draws : callable
+        Says whether a path draws random numbers, None where that is not known.
     """
     found, notes, usual = {own: forward}, list[Note](), output(own)
     for path in paths or ("",):
@@ -54,7 +62,9 @@ def over_paths(
             continue
         if differs(y, again):
             where = f"{path}: " if path else ""
-            notes.append(Note(f"{where}two calls on one input differ: dropout", not path.startswith(_TRAINING)))
+            notes.append(
+                Note(f"{where}two calls on one input differ: {_CAUSES[draws(path)]}", not path.startswith(_TRAINING))
+            )
         elif not differs(y, usual):
             found[path] = forward
         else:

@@ -19,8 +19,9 @@ from attncheck.frameworks.forward import (
     TILED,
     Booleans,
     Formula,
+    added_mask,
     candidates,
-    named,
+    names_of,
     portrait,
     scales,
     solved,
@@ -49,6 +50,8 @@ _SINGLE = float(np.finfo(np.float32).eps) / 2
 
 #: The scale of scores where only products of matrices show: another one would show in W_Q W_Kᵀ.
 UNTOLD = "1/sqrt(head_dim), by convention"
+#: The scale of a right layer.
+RIGHT = "1/sqrt(head_dim)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,8 @@ class Forward:
         What queries and keys are by position: "none", "rotary" or "other".
     rotary_base : float or None
         With "rotary", the base of the angles.
+    ties : tuple of str
+        Other names of the scale, where one number has several.
     """
 
     map: str
@@ -88,6 +93,12 @@ class Forward:
     biased: bool = False
     positions: str = NONE
     rotary_base: float | None = None
+    ties: tuple[str, ...] = ()
+
+    @property
+    def scales(self) -> str:
+        """All names of the scale."""
+        return " = ".join((self.scale, *self.ties))
 
     @property
     def known(self) -> bool:
@@ -103,7 +114,7 @@ class Forward:
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
-        scale = "a scale of scores that does not show" if self.scale == OTHER else f"scores times {self.scale}"
+        scale = "a scale of scores that does not show" if self.scale == OTHER else f"scores times {self.scales}"
         return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 
@@ -221,10 +232,12 @@ class Probe:
         self.formula = best
         known = self._scales
         factor = best.factor * self.gain
-        scale = named(factor, known, max(_NAMED, 4 * bound)) if best.map != OTHER else OTHER
+        names = names_of(factor, known, max(_NAMED, 4 * bound)) or (f"{factor:.3g}",)
+        scale, *ties = names if best.map != OTHER else (OTHER,)
+        ties = [] if scale == RIGHT else ties
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
         explained = bound * (_FITTED if fitted else 1.0)
-        made = Forward(best.map, best.mask, scale, factor, error, explained, best.bias is not None)
+        made = Forward(best.map, best.mask, scale, factor, error, explained, best.bias is not None, ties=tuple(ties))
         coarse = f"rounding hides what is less than {bound:.0%} of what attention adds"
         return made, [*self._told(made, best), *([Note(coarse)] if bound > _COARSE else [])]
 
@@ -233,7 +246,8 @@ class Probe:
             return [Note(f"the outputs are {made}", blames=True)]
         notes = []
         if formula.bias is not None:
-            notes.append(Note("scores have a bias that depends on positions only: ALiBi, or relative positions"))
+            said = Note("scores have a bias that depends on positions only: ALiBi, or relative positions")
+            notes.append((added_mask(formula.bias) if made.mask == NONE else None) or said)
         if made.map == AMONG_HEADS:
             shape = "(batch, positions, heads, head_dim)"
             notes.append(Note(f"attends over the heads of one position, not over positions: queries are {shape}", True))
@@ -244,8 +258,8 @@ class Probe:
             notes.append(Note(f"the mask is neither none nor causal: {made.mask}"))
         length = self.x.shape[1]
         notes += _unseen(visible(made.mask, length, length) if formula.shown is None else formula.shown)
-        if made.scale != "1/sqrt(head_dim)":
-            notes.append(Note(f"scores times {made.scale}, not 1/sqrt(head_dim)", blames=True))
+        if made.scale != RIGHT:
+            notes.append(Note(f"scores times {made.scales}, not 1/sqrt(head_dim)", blames=True))
         if formula.groups == TILED:
             of = ", ".join(str(h % self.seen.key.shape[1]) for h in range(self.num_heads))
             size = self.num_heads // self.seen.key.shape[1]

@@ -220,7 +220,16 @@ class Inspection:
             "forward": dataclasses.asdict(self.forward),
             "paths": {path: dataclasses.asdict(forward) for path, forward in self.paths.items()},
             "notes": [dataclasses.asdict(note) for note in self.notes],
+            "theory": self._theory,
         }
+
+    @property
+    def _theory(self) -> dict[str, Any]:
+        """What follows in the theorem by name, or why nothing does, under "nothing"."""
+        try:
+            return self.theory.to_dict()
+        except InputError as error:
+            return {"nothing": str(error)}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

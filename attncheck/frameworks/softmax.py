@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
 from attncheck.frameworks.effective import LAYER, NONE, SHORT, norm_of, normed, unit_size
-from attncheck.frameworks.forward import AXES, OTHER, Booleans, masks, visible
+from attncheck.frameworks.forward import AXES, OTHER, Booleans, added_mask, masks, visible
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, rounding
 
@@ -26,7 +26,7 @@ POSITIONS = 7
 _BEYOND = 8.0
 # Scores that change by less are the same but for what a norm adds to a variance.
 _STEADY = 0.02
-_RANK = 1e-4
+_RANK, _ROUNDED = 1e-4, 16.0
 _BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
 #: Of a path on which nothing shows.
 UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
@@ -153,10 +153,10 @@ class Watcher:
         return Products(*products, y[-1, m]), np.asarray(~hidden)
 
 
-def rank_of(products: FloatArray) -> int:
-    """Return how many neurons the heads have."""
+def rank_of(products: FloatArray, precision: float) -> int:
+    """Return how many neurons the heads have, where products are rounded so far."""
     values = np.linalg.svd(products, compute_uv=False)
-    return int(np.max(np.sum(values > _RANK * values[:, :1], axis=1)))
+    return int(np.max(np.sum(values > max(_RANK, _ROUNDED * precision) * values[:, :1], axis=1)))
 
 
 def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note], bool]:
@@ -198,6 +198,9 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     notes = [Note(what)] if what else []
     if what == _BY_POSITION:
         notes += _filled(scores, watcher.watch(state, np.roll(x, 1, axis=1))[1][0])
+        # At every position the same input: what is left is what positions add.
+        left = watcher.watch(state, np.repeat(x[:, :1], x.shape[1], axis=1))[1][0]
+        notes += [said] if mask == NONE and (said := added_mask(left, -_FAINT)) else []
         found = dataclasses.replace(found, positions=OTHER)
     if not found.known:
         notes.append(Note(f"the outputs are {found}", blames=True))

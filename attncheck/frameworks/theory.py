@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -51,22 +52,49 @@ class Theory:
     excess_kurtosis_error: float | None = None
     distance: Distance | None = None
 
+    @property
+    def score_variance_here(self) -> float:
+        """Of a score at this width: with scores times 1/head_dim, it is 0 in the limit only."""
+        between = self.layer.query_std**2 * self.layer.key_std**2
+        return between / self.layer.head_width if self.layer.score_scaling == "1/n" else between
+
+    @property
+    def temperature_here(self) -> float:
+        """The same as `temperature` at this width."""
+        return _temperature(self.score_variance_here**0.5)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it but the layer as built-in types."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "layer"}
+        return {
+            **found,
+            "score_variance_here": self.score_variance_here,
+            "temperature_here": self.temperature_here,
+            "distance": None if self.distance is None else dataclasses.asdict(self.distance),
+        }
+
     def __str__(self) -> str:
+        scores = f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}"
+        limit_only = ""
+        if self.score_variance != self.score_variance_here:
+            here = f"{self.score_variance_here:.3g} at width {self.layer.width}"
+            scores = f"score variance {here}, so softmax at temperature {self.temperature_here:.3g}; 0 in the limit"
+            limit_only = " in the limit"
         seen = "attends to" if self.layer.mask == "none" else "at the end attends to"
         kurtosis = f"excess kurtosis of an output {self.excess_kurtosis:.3g} in the limit"
-        here = [f"{kurtosis}; rotary positions: nothing is computed at width {self.layer.width}"]
+        rest = [f"{kurtosis}; rotary positions: nothing is computed at width {self.layer.width}"]
         if self.distance is not None:
             error = f"± {self.excess_kurtosis_error:.1g}"
             if self.excess_kurtosis_error == math.inf:
                 error = "(heads so narrow tell no error of it)"
             number = f"{self.excess_kurtosis_here:.3g} {error} at width {self.layer.width}"
-            here = [f"{kurtosis}, {number}", f"distance from the limit: {self.distance}"]
+            rest = [f"{kurtosis}, {number}", f"distance from the limit: {self.distance}"]
         return "\n".join(
             [
-                f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}",
+                scores,
                 f"a position {seen} {math.exp(self.entropy):.2f} of {math.exp(self.most_entropy):.0f} positions "
-                f"(entropy {self.entropy:.3f} nats)",
-                *here,
+                f"(entropy {self.entropy:.3f} nats){limit_only}",
+                *rest,
             ]
         )
 
@@ -85,7 +113,7 @@ def theory_of(layer: AttentionLayer) -> Theory:
     in_limit = Theory(
         layer,
         spread**2,
-        1 / spread if spread else math.inf,
+        _temperature(spread),
         _entropy(layer),
         math.log(int(visible(layer)[-1].sum())),
         limit(layer).excess_kurtosis(last),
@@ -99,6 +127,10 @@ def theory_of(layer: AttentionLayer) -> Theory:
         excess_kurtosis_error=here.excess_kurtosis_error(last),
         distance=distance(layer, position=last, size=_DRAWS),
     )
+
+
+def _temperature(spread: float) -> float:
+    return 1 / spread if spread else math.inf
 
 
 def _entropy(layer: AttentionLayer) -> float:

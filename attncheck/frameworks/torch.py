@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ from attncheck.frameworks.binding import Arrays, Core, FloatArray, SoftmaxCore, 
 _ATTENTION = functional.scaled_dot_product_attention
 _HEADS = functional.multi_head_attention_forward
 _SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
+# Sums of products, of which scores are made.
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
+_UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # What transformers calls the two ways in which its attention is written.
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _WEIGHTS = "need_weights"
@@ -69,8 +73,21 @@ class Torch:
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
         """Return the output; with `untouched`, of the module as its user runs it."""
-        with contextlib.nullcontext() if core is untouched else _watched(_answered(core)):
+        with contextlib.nullcontext() if core is untouched else _watched(_answered(core, self._given)):
             return self._output(state, x, path)
+
+    def random(self, state: Any, x: FloatArray, path: str = "eval") -> bool:
+        """Return whether a call draws random numbers of torch; the generator of the CPU is left as it was."""
+        cuda = self._device.type == "cuda"
+        states = (torch.get_rng_state, *((lambda: torch.cuda.get_rng_state(self._device),) if cuda else ()))
+        with torch.random.fork_rng():
+            before = [each() for each in states]
+            self._output(state, x, path)
+            return not all(torch.equal(old, each()) for old, each in zip(before, states, strict=True))
+
+    def _given(self, *tensors: Any) -> None:
+        """Take in what attention is given: with autocast fewer digits than weights have."""
+        self.precision = max(self.precision, *(float(torch.finfo(each.dtype).eps) / 2 for each in tensors))
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
         """Return outputs, and queries, keys and values of the first call of attention, all modules at once.
@@ -106,8 +123,14 @@ class Torch:
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
         """Return the output, with every softmax watched."""
-        with slow_path(), SoftmaxMode(core):
-            return self._output(state, x, path)
+        try:
+            with slow_path(), SoftmaxMode(core, self._given):
+                return self._output(state, x, path)
+        except NotImplementedError as error:
+            if (found := _UNWATCHED.search(str(error))) is None:
+                raise
+            remedy = "let it run scaled_dot_product_attention, or hand a simulator to attncheck.check: sampling remains"
+            refuse("call", found[1], "is one operation of torch, in which nothing can be watched", remedy)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name; one that has two names is told twice."""
@@ -170,22 +193,25 @@ class _Functions(TorchFunctionMode):
 class SoftmaxMode(TorchDispatchMode):
     """Sees every softmax, of attention that is written by hand too."""
 
-    def __init__(self, core: SoftmaxCore) -> None:
+    def __init__(self, core: SoftmaxCore, given: Callable[..., None] = lambda *_: None) -> None:
         super().__init__()
-        self.core = core
+        self.core, self.given = core, given
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
+        if function in _PRODUCTS:
+            self.given(made)
         if function not in _SOFTMAX:
             return made
         weights = self.core(array_of(args[0]), args[1] % args[0].ndim - args[0].ndim)
         return made if weights is None else torch.tensor(weights, dtype=made.dtype, device=made.device)
 
 
-def _answered(core: Core) -> Callable[..., Any]:
-    """Return attention that is `core`, where this gives an answer."""
+def _answered(core: Core, given: Callable[..., None]) -> Callable[..., Any]:
+    """Return attention that is `core`, where this gives an answer; `given` is called with what it gets."""
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        given(query, key, value)
         heads = core(*map(array_of, (query, key, value)))
         if heads is None:
             with torch._C.DisableTorchFunction():
