@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attncheck._lib.words import listed
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.effective import NONE, ROLES
 from attncheck.frameworks.notes import Note
@@ -44,9 +45,7 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
     for what, roles in kinds.items():
         which = ", ".join(PLURALS[role] for role in roles[:-1])
         which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
-        claims = (
-            f": {' and '.join(f'W_{role[0].upper()}' for role in roles)} cannot be claimed" if what == _MIXED else ""
-        )
+        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} cannot be claimed" if what == _MIXED else ""
         notes.append(Note(f"{which} are {what}{claims}", blames=what in (_RANDOM, _CHANGED, _SPLIT)))
     none = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
     unclaimed = {role for what, roles in kinds.items() if what in none for role in roles}

@@ -197,10 +197,11 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     what = "" if bilinear else _scores_are(watcher, state, x, scores, bound)
     notes = [Note(what)] if what else []
     if what == _BY_POSITION:
-        notes += _filled(scores, watcher.watch(state, np.roll(x, 1, axis=1))[1][0])
+        filled = _filled(scores, watcher.watch(state, np.roll(x, 1, axis=1))[1][0])
         # At every position the same input: what is left is what positions add.
         left = watcher.watch(state, np.repeat(x[:, :1], x.shape[1], axis=1))[1][0]
-        notes += [said] if mask == NONE and (said := added_mask(left, -_FAINT)) else []
+        masked = None if filled or mask != NONE else added_mask(left, -_FAINT)
+        notes += [masked] if masked else filled
         found = dataclasses.replace(found, positions=OTHER)
     if not found.known:
         notes.append(Note(f"the outputs are {found}", blames=True))

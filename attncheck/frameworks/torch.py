@@ -87,7 +87,8 @@ class Torch:
 
     def _given(self, *tensors: Any) -> None:
         """Take in what attention is given: with autocast fewer digits than weights have."""
-        self.precision = max(self.precision, *(float(torch.finfo(each.dtype).eps) / 2 for each in tensors))
+        coarse = (float(torch.finfo(each.dtype).eps) / 2 for each in tensors if each.is_floating_point())
+        self.precision = max((self.precision, *coarse))
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
         """Return outputs, and queries, keys and values of the first call of attention, all modules at once.

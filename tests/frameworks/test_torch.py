@@ -146,7 +146,8 @@ def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:
         def forward(self, x: Any) -> Any:
             return super().forward((x + F.pad(x, (0, 0, 1, -1))) / 2)
 
-    assert told(Shifted) == ["queries, keys and values are not x W + b"]
+    said = "queries, keys and values are made of inputs at other positions too: W_Q, W_K and W_V cannot be claimed"
+    assert told(Shifted) == [said]
 
 
 def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:

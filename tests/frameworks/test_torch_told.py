@@ -121,6 +121,14 @@ def test_autocast_has_the_digits_that_attention_is_given(attend: Any) -> None:
     assert inspected(lambda: Own(attend)).forward.bound < 1e-5
 
 
+def test_products_of_whole_numbers_have_no_digits() -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        ones = torch.ones(2, 2, dtype=torch.int64)
+        return by_hand(q * int((ones @ ones)[0, 0]) / 2, k, v)
+
+    assert inspected(lambda: Own(attend)).forward.bound < 1e-5
+
+
 def test_a_wrong_scale_shows_under_autocast() -> None:
     class Wrong(Own):
         def forward(self, x: Any) -> Any:
