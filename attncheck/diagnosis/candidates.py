@@ -113,6 +113,8 @@ class Candidate:
         Which of several sentences on one law is told: that of the smallest.
     scales : mapping of str to sequence of float
         Factors of standard deviations, one for each layer, where it changes nothing else.
+    field, value : str
+        Of the layer, as it is read, where it is a reading of one field.
     """
 
     name: str
@@ -121,6 +123,8 @@ class Candidate:
     free: int = 0
     rank: int = 1
     scales: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    field: str = ""
+    value: str = ""
 
 
 def candidates(
@@ -279,7 +283,9 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
     """Yield what a simulator may have read in a field."""
     for name, words, change in _readings():
         if any(_changed(layer, change) for layer in layers):
-            yield Candidate(name, words, right(laws, functools.partial(_changed, change=change)), rank=3)
+            field, _, value = name.partition("=")
+            draw = right(laws, functools.partial(_changed, change=change))
+            yield Candidate(name, words, draw, rank=3, field=field if value else "", value=value)
 
 
 def _readings() -> Iterator[tuple[str, str, Change]]:
@@ -287,7 +293,7 @@ def _readings() -> Iterator[tuple[str, str, Change]]:
     for field, values in _FIELDS.items():
         for value in values:
             changes = {field: value, **_WITH.get(field, {})}
-            yield f"{field}={value}", f"all of it fits a layer with {field}={value!r}", functools.partial(_are, changes)
+            yield f"{field}={value!r}", f"all of it fits a layer with {field}={value!r}", functools.partial(_are, changes)
     for words, factor in _REACHES.items():
         said = f"all of it fits a layer with a position_reach {words} the declared one"
         yield f"position_reach {words}", said, functools.partial(_reaching, factor)

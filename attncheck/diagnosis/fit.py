@@ -147,7 +147,24 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
     # A fitted factor says again what a known one before it does.
     known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
-    return [each for at, each in enumerate(found) if at < known or not each.candidate.free]
+    return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
+
+
+def _by_field(fits: Sequence[Cause]) -> list[Cause]:
+    """Return causes with one for each field: other values of it that fit are told with the nearest one.
+
+    Several values of one field may not be told apart, as odd activations under a norm. By themselves they would leave
+    no room for another field.
+    """
+    of_field: dict[str, list[Cause]] = {}
+    for cause in fits:
+        of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
+    found = []
+    for first, *others in of_field.values():
+        too = f", or {' or '.join(each.candidate.value for each in others)}" if others else ""
+        told = dataclasses.replace(first.candidate, words=first.candidate.words + too)
+        found.append(dataclasses.replace(first, candidate=told))
+    return found
 
 
 def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
