@@ -64,7 +64,7 @@ class Cause:
         Chance of a distance as large if the candidate is what is wrong.
     cost : float
         What is added to the distance before candidates are ranked: log N for each fitted number, as in Schwarz'
-        criterion.
+        criterion, and 2 log k where one of k values of a field is read.
     """
 
     candidate: Candidate
@@ -161,8 +161,8 @@ def _by_field(fits: Sequence[Cause]) -> list[Cause]:
         of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
     found = []
     for first, *others in of_field.values():
-        too = f", or {' or '.join(each.candidate.value for each in others)}" if others else ""
-        told = dataclasses.replace(first.candidate, words=first.candidate.words + too)
+        words = " or ".join([first.candidate.words, *(each.candidate.value for each in others)])
+        told = dataclasses.replace(first.candidate, words=words)
         found.append(dataclasses.replace(first, candidate=told))
     return found
 
@@ -170,7 +170,7 @@ def _by_field(fits: Sequence[Cause]) -> list[Cause]:
 def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
     """Return what a candidate comes to on so many times the sample's draws."""
     distance, dof = _distance(placed, candidate, seed, more=more)
-    cost = candidate.free * float(np.log(min(each.size for each in placed)))
+    cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
     return Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost)
 
 
