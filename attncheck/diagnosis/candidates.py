@@ -290,8 +290,7 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
     for name, words, change in readings:
         field, _, value = name.partition("=")
         draw = right(laws, functools.partial(_changed, change=change))
-        own = {"field": field, "value": value, "choices": choices[field]} if value else {}
-        yield Candidate(name, words, draw, rank=3, **own)
+        yield Candidate(name, words, draw, rank=3, field=field, value=value, choices=choices[field])
 
 
 def _readings() -> Iterator[tuple[str, str, Change]]:
