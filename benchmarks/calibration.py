@@ -6,7 +6,8 @@ per layer of right simulators of several kinds, where a null that is only nearly
 programs get the same on example programs and random ones. ``--write``
 puts the tables into benchmarks/calibration.md; ``--quick`` runs everything at a tiny scale. All streams are
 keyed: the same numbers come out every time. ``--check NAME``, once or more, prints the small samples of these
-checks of layers alone, in minutes. ``--pools N`` prints what N pools of the first layers come to, for each check.
+checks of layers alone, in minutes. ``--pools N`` prints what N pools of the first layers come to, for each check, and
+``--normalised N`` what N small samples of the layer with a norm do.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
 from attncheck.layers.program import ProgramCase
+from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 from attncheck.programs import EXAMPLES
 from attncheck.subject import programs
@@ -255,6 +257,23 @@ def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
     return [table(header, rows), smallest(found.values())]
 
 
+def normalised(replications: int) -> list[str]:
+    """Return what every check makes of small samples of the layer with a norm."""
+    layer = REGIMES["normalised inputs"].layer
+    with threadpool_limits(1):
+        found = calibrate(layer, CHECKS, replications)
+    return normalised_rows({layer.describe(): found}, replications)
+
+
+def normalised_rows(found: Mapping[str, dict[str, Calibration]], replications: int) -> list[str]:
+    """Return the worst check, and what is likely of all, in words."""
+    return [
+        f"{replications:,} small samples by every check on the layer that runs visit with a norm.",
+        table(("layer", "checks", "worst check", "chance", "as the least"), case_rows(found)),
+        smallest(each for on_layer in found.values() for each in on_layer.values()),
+    ]
+
+
 #: What a page is made of; the parts do not depend on each other.
 PARTS: dict[str, Callable[[Scale], Any]] = {
     "layers": calibrations,
@@ -262,7 +281,13 @@ PARTS: dict[str, Callable[[Scale], Any]] = {
     "programs": program_calibrations,
     "large": lambda scale: large_rows(scale.draws),
     "large programs": lambda scale: large_program_rows(scale.draws),
+    "normalised": lambda scale: normalised(scale.main),
 }
+
+
+def _with_norm(replications: int, rows: Sequence[str]) -> list[str]:
+    command = f"`python benchmarks/calibration.py --normalised {replications}` prints this section."
+    return ["## Normalised inputs", command, *rows]
 
 
 def measured(name: str, scale: Scale) -> Any:
@@ -274,7 +299,7 @@ def report(scale: Scale, hands: Hands | None = None) -> str:
     """Measure everything, part by part, and return the page; with nobody else in this process."""
     with Crew(hands or here()) as crew:
         each = in_order(crew, functools.partial(measured, scale=scale), list(PARTS))
-        found, pooled_rows, on_programs, large, large_programs = each
+        found, pooled_rows, on_programs, large, large_programs, with_norm = each
     columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
         "# False alarms of every check",
@@ -297,6 +322,7 @@ def report(scale: Scale, hands: Hands | None = None) -> str:
         *tables("program", on_programs),
         f"One sample of {scale.draws:,} draws of right simulators, by every check on every program.",
         table(columns, large_programs),
+        *_with_norm(scale.main, with_norm),
     ]
     if scale is QUICK:
         parts.insert(2, "A quick run: it shows that everything runs; its numbers mean nothing.")
@@ -312,6 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [check.name for check in CHECKS]
     parser.add_argument("--check", action="append", choices=names, metavar="NAME", help="measure this check alone")
     parser.add_argument("--pools", type=int, metavar="N", help="print what N pools of each check come to, and no more")
+    parser.add_argument("--normalised", type=int, metavar="N", help="print N small samples with a norm, and no more")
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     options = parser.parse_args(arguments)
@@ -319,10 +346,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")
     if options.write and options.quick:
         parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    if options.write and (options.check or options.pools):
-        parser.error("--write: the page has every check, and pools; leave --check and --pools out")
+    if options.write and (options.check or options.pools or options.normalised):
+        parser.error("--write: the page has every check, and pools; leave --check, --pools and --normalised out")
     scale = QUICK if options.quick else FULL.part(options.share)
-    if options.pools:
+    if options.normalised:
+        page = "\n\n".join(_with_norm(options.normalised, normalised(options.normalised))) + "\n"
+    elif options.pools:
         checks = [check for check in CHECKS if not options.check or check.name in options.check]
         page = "\n\n".join(pool_rows(options.pools, checks)) + "\n"
     elif options.check:

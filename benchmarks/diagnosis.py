@@ -83,6 +83,8 @@ _BLIND = {
 }
 # Faults that are a factor of one matrix, and are told as one.
 _AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
+# Those that read another field.
+_AS_READINGS = {"forgotten_norm": "norm=None", "other_norm": "norm='layer'"}
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -195,8 +197,8 @@ def _both(first: Any, second: Any) -> Literal:
 
 
 def _names(fault: str, cause: Cause) -> bool:
-    """Return whether a cause is a fault, or the scale that it changes."""
-    if cause.candidate.name in (fault, _AS_SCALES.get(fault)):
+    """Return whether a cause is a fault, or the scale or the field that it changes."""
+    if cause.candidate.name in (fault, _AS_SCALES.get(fault), _AS_READINGS.get(fault)):
         return True
     matrix = _MATRICES.get(fault.partition("_std_")[0], "none") if "_std_" in fault else "none"
     return matrix in cause.candidate.words and "times the declared" in cause.candidate.words

@@ -227,3 +227,6 @@ def test_predictions_in_closed_form_are_the_limits(note: Note) -> None:
     note(relu=relu[0, 0], relu_off_diagonal=relu[0, 1])
     assert relu[0, 0] == pytest.approx(0.5, rel=1e-12)
     assert relu[0, 1] == pytest.approx(0.5 / math.pi, rel=1e-9)
+    rms = REGIMES["normalised inputs"].layer
+    assert ac.limit(rms).kernel.matrix[0, :2] == pytest.approx([1.0, 1.0 / math.pi], rel=1e-9)
+    assert ac.limit(rms.replace(norm="layer")).kernel.matrix[0, :2] == pytest.approx([1.0, 0.0], abs=1e-9)

@@ -354,9 +354,9 @@ def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.Capt
     assert all(line.endswith("it changes none of the fixed layers that the profile visits") for line in lines)
 
 
-def test_power_of_a_fault_that_no_run_visits_is_that_on_a_layer_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["power", "forgotten_norm", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
+def test_power_of_a_wrong_norm_is_that_on_the_layer_that_default_runs_visit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["power", "forgotten_norm", "--quick", "--profile", "default"]) == ExitCode.CONSISTENT
     lines = capsys.readouterr().out.splitlines()[2:]
     assert len(lines) == 3
     assert all("100.0%" in line for line in lines)
-    assert all(line.endswith("relu norm=rms, which a run has to be given") for line in lines)
+    assert all(line.endswith("relu norm=rms") for line in lines)

@@ -66,8 +66,6 @@ def power(
 
 
 def _line(entry: PowerEntry, profile: str) -> str:
-    from attncheck.looks.profiles import profile_named
-
     row = entry.best(profile)
     head = f"{entry.fault:26} {entry.exposure:8} {entry.chance(profile):6.1%}"
     if row is None or row.needed is None:
@@ -75,7 +73,4 @@ def _line(entry: PowerEntry, profile: str) -> str:
         reason = "it changes none of the fixed layers that the profile visits" if row is None else untold
         return f"{head} {'-':>10} {'-':>9} {'-':>9}  {reason}"
     verified = f"{row.seen}/{row.looks}" if row.looks else "-"
-    where = f"{row.sight.check.name} on {row.layer.describe()}"
-    if row.layer not in profile_named(profile).layers:
-        where += ", which a run has to be given"
-    return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {where}"
+    return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"

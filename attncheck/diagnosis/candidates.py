@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -113,6 +114,10 @@ class Candidate:
         Which of several sentences on one law is told: that of the smallest.
     scales : mapping of str to sequence of float
         Factors of standard deviations, one for each layer, where it changes nothing else.
+    field, value : str
+        Of the layer, as it is read, where it is a reading of one field.
+    choices : int
+        How many values the field may be read as.
     """
 
     name: str
@@ -121,6 +126,9 @@ class Candidate:
     free: int = 0
     rank: int = 1
     scales: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    field: str = ""
+    value: str = ""
+    choices: int = 1
 
 
 def candidates(
@@ -149,7 +157,7 @@ def candidates(
     yield from _misread(layers, laws)
     if laws == GAUSSIAN_LAWS:
         yield from (
-            Candidate(fault.name, fault.what, fault.subject, rank=2 if fault.name in _TOLD_OTHERWISE else 0)
+            Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _TOLD_OTHERWISE else 0)
             for fault in (*FAULTS.values(), *MISTAKES, *TURNED)
             # Scales are candidates of their own, with any factor.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
@@ -277,9 +285,12 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
     """Yield what a simulator may have read in a field."""
-    for name, words, change in _readings():
-        if any(_changed(layer, change) for layer in layers):
-            yield Candidate(name, words, right(laws, functools.partial(_changed, change=change)), rank=3)
+    readings = [each for each in _readings() if any(_changed(layer, each[-1]) for layer in layers)]
+    choices = Counter(name.partition("=")[0] for name, *_ in readings)
+    for name, words, change in readings:
+        field, _, value = name.partition("=")
+        draw = right(laws, functools.partial(_changed, change=change))
+        yield Candidate(name, words, draw, rank=3, field=field, value=value, choices=choices[field])
 
 
 def _readings() -> Iterator[tuple[str, str, Change]]:
@@ -287,7 +298,11 @@ def _readings() -> Iterator[tuple[str, str, Change]]:
     for field, values in _FIELDS.items():
         for value in values:
             changes = {field: value, **_WITH.get(field, {})}
-            yield f"{field}={value}", f"all of it fits a layer with {field}={value!r}", functools.partial(_are, changes)
+            yield (
+                f"{field}={value!r}",
+                f"all of it fits a layer with {field}={value!r}",
+                functools.partial(_are, changes),
+            )
     for words, factor in _REACHES.items():
         said = f"all of it fits a layer with a position_reach {words} the declared one"
         yield f"position_reach {words}", said, functools.partial(_reaching, factor)

@@ -64,7 +64,7 @@ class Cause:
         Chance of a distance as large if the candidate is what is wrong.
     cost : float
         What is added to the distance before candidates are ranked: log N for each fitted number, as in Schwarz'
-        criterion.
+        criterion, and 2 log k where one of k values of a field is read.
     """
 
     candidate: Candidate
@@ -147,13 +147,30 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
     # A fitted factor says again what a known one before it does.
     known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
-    return [each for at, each in enumerate(found) if at < known or not each.candidate.free]
+    return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
+
+
+def _by_field(fits: Sequence[Cause]) -> list[Cause]:
+    """Return causes with one for each field: other values of it that fit are told with the nearest one.
+
+    Several values of one field may not be told apart, as odd activations under a norm. By themselves they would leave
+    no room for another field.
+    """
+    of_field: dict[str, list[Cause]] = {}
+    for cause in fits:
+        of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
+    found = []
+    for first, *others in of_field.values():
+        words = " or ".join([first.candidate.words, *(each.candidate.value for each in others)])
+        told = dataclasses.replace(first.candidate, words=words)
+        found.append(dataclasses.replace(first, candidate=told))
+    return found
 
 
 def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
     """Return what a candidate comes to on so many times the sample's draws."""
     distance, dof = _distance(placed, candidate, seed, more=more)
-    cost = candidate.free * float(np.log(min(each.size for each in placed)))
+    cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
     return Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost)
 
 

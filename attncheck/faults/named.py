@@ -9,8 +9,6 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 
-# What a run draws has no norm.
-_RMS = REGIMES["relu inputs"].layer.replace(norm="rms")
 _PAPER, _NARROW, _ONE, _GROUPED, _MANY = ANCHORS[:5]
 
 #: A layer in which each fault shows, and a check that sees it there and whose hint says what it is.
@@ -63,8 +61,8 @@ NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
         "skipped_values": (_ONE, "independence.output_inputs"),
         "ignored_mask": (_GROUPED, "conditional.joint"),
         "unscaled_uniform_weights": (_PAPER, "outputs.limit"),
-        "forgotten_norm": (_RMS, "exactness.input_length"),
-        "other_norm": (_RMS, "exactness.input"),
-        "norm_over_positions": (_RMS, "exactness.input_length"),
+        "forgotten_norm": (REGIMES["normalised inputs"].layer, "exactness.input_length"),
+        "other_norm": (REGIMES["normalised inputs"].layer, "exactness.input"),
+        "norm_over_positions": (REGIMES["normalised inputs"].layer, "exactness.input_length"),
     }
 )

@@ -127,6 +127,13 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "unscaled_uniform_weights",
                 weights="uniform",
             ),
+            Regime(
+                "normalised inputs",
+                AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm="rms"),
+                "each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu",
+                "layer norm, which takes off the mean that positions share, so that K is the identity",
+                "other_norm",
+            ),
         )
     }
 )

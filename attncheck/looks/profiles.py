@@ -99,11 +99,11 @@ PROFILES = {
             drawn=4,
             theory=False,
         ),
-        Profile("default", anchors=6, regimes=7, examples=13, entries=300_000_000, most_draws=20_000),
+        Profile("default", anchors=6, regimes=8, examples=13, entries=300_000_000, most_draws=20_000),
         Profile(
             "thorough",
             anchors=6,
-            regimes=7,
+            regimes=8,
             examples=40,
             entries=300_000_000,
             most_draws=60_000,

@@ -79,6 +79,17 @@ def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: st
     assert first == f"all of it fits a layer with norm={drawn!r}"
 
 
+@pytest.mark.parametrize("exposure", ["scores", "outputs"])
+def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -> None:
+    """Both leave positions uncorrelated and of one length, but for the order 1/n: no draws so few tell them apart."""
+    layers = [REGIMES["normalised inputs"].layer]
+    subject = right(change=lambda _: {"norm": "layer"})
+    for seed in range(3):
+        first_two = words(fitted(samples(subject, exposure, layers, seed=seed), root())[0])[:2]
+        assert "all of it fits a layer with norm='layer'" in first_two
+        assert sum("activation=" in told for told in first_two) <= 1
+
+
 @pytest.mark.parametrize(
     ("name", "exposure"),
     [

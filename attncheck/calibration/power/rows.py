@@ -174,9 +174,7 @@ class PowerEntry:
         return 0.0 if row is None else row.chance
 
 
-def rows_of(
-    sights: Iterable[Sight], exposure: str, profile: Profile, layers: Sequence[AttentionLayer] = ()
-) -> tuple[Row, ...]:
+def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[Row, ...]:
     """Return one row per layer and check, with what is exposed.
 
     Parameters
@@ -186,12 +184,10 @@ def rows_of(
     exposure : str
         Name in `attncheck.faults.EXPOSURES`.
     profile : Profile
-    layers : sequence of AttentionLayer
-        Those of the profile, if none are given.
     """
     units: dict[Unit, list[Sight]] = {}
     for sight in sights:
-        if sight.setting.layer in (layers or profile.layers):
+        if sight.setting.layer in profile.layers:
             units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
     return tuple(row for unit, members in units.items() for row in _rows_of_unit(unit, members, exposure, profile))
 

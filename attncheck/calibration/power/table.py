@@ -23,11 +23,10 @@ from attncheck.checks.registry import PROPERTIES, checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
-from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of, plan
-from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
+from attncheck.looks.profiles import ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
 # Draws of a first pilot, which settles what large effects are.
@@ -145,17 +144,13 @@ def entries_of(
     """Return the entries of one fault, as for `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    # What no run visits, of whatever profile, is measured on the layer that shows it.
-    visited = any(not FAULTS[fault].reason_hidden(layer) for layer in (*ANCHORS, *REGIME_ANCHORS))
-    own = () if visited else (NAMED_BY[fault][0],)
-    layers = own or last.layers
-    cheap = _cheap(FAULTS[fault], layers)
+    cheap = _cheap(FAULTS[fault], last.layers)
 
     def planned() -> list[PowerEntry]:
-        rows = {each: {name: rows_of(sights, each, p, own) for name, p in settled.items()} for each in exposures}
+        rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
         return [PowerEntry(fault, each, rows[each]) for each in exposures]
 
-    sights = measure(FAULTS[fault], layers, dataclasses.replace(last, most_draws=_FIRST), seed)
+    sights = measure(FAULTS[fault], last.layers, dataclasses.replace(last, most_draws=_FIRST), seed)
     entries = planned()
     unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
     if unsure:

@@ -192,6 +192,7 @@ _LAWS: Mapping[str, tuple[int, str, Callable[[AttentionLayer, int], tuple[ScaleM
             "relu inputs": (0, "uncorrelated inputs of the same variance", _replaced(_without_mean)),
             "positions": (0, "inputs of the same variance without positions", _replaced(_without_positions)),
             "non-Gaussian weights": (0, "weights of a third of the variance", _replaced(_thirds)),
+            "normalised inputs": (0, "layer norm", _replaced(lambda layer: layer.replace(norm="layer"))),
         }
     )
 )
