@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck._lib.streams import seed_sequence
+from attncheck.evidence.distances import one_sample_tail
 from attncheck.layers.attention import AttentionLayer
 from attncheck.pytest_plugin import Note, theory
 from attncheck.readings import tangent_kernel
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.strategies import layers
 from attncheck.theory.limits.tangent import TangentLimit
+from attncheck.theory.rates.tangent import TangentGap, tangent_gap
 
 FloatArray = NDArray[np.float64]
 
@@ -31,6 +33,9 @@ _FEW, _MANY = 4_000, 100_000
 _WIDTHS = (16, 128)
 # The next order, 1/n², bends a slope between these widths by less than this.
 _CURVATURE = 0.1
+# The whole law: its width, draws, and those that compute it. Its order is seen where scores make much of an entry.
+_WIDE, _SAMPLE, _COMPUTED = 256, 40_000, 2**14
+_STEEP, _STEEP_WIDTHS = _LAYER.replace(num_heads=4, attention_map="sigmoid"), (256, 1024)
 
 
 def _numbers(draws: TangentDraws) -> FloatArray:
@@ -132,4 +137,69 @@ def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_s
     half = _CURVATURE + _QUANTILE * math.hypot(narrow_error / narrow, wide_error / wide) / reach
     note(order=order, half_width=half)
     assert abs(order + 1.0) < half, f"order {order:.3f}, half a width {half:.3f}"
+    assert half < 0.5
+
+
+def _tail(sample: FloatArray, cdf: FloatArray, gap: TangentGap, allowed: FloatArray | float) -> float:
+    """Return the p-value of the law being within `allowed` of a distribution function at the points."""
+    found = (sample[:, None] <= gap.points).mean(axis=0)
+    return one_sample_tail(float((np.abs(found - cdf) - allowed).max()), len(sample))
+
+
+def _whole(layer: AttentionLayer, between: bool, seed: np.random.SeedSequence) -> FloatArray:
+    return tangent_kernel(layer, _SAMPLE, seed, coordinates=2).kernel[:, 0, int(between), 0, 0]
+
+
+@theory("tangent.law", between=(False, True))
+def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed(
+    between: bool, run_seed: int, note: Note
+) -> None:
+    """Rejected: constant and diagonal kernels, 1/n scores, a kernel without W^K's part, and scores a fifth larger."""
+    layer = _LAYER.replace(width=_WIDE)
+    key = ("tangent", "law", between)
+    gap = tangent_gap(
+        layer, between=between, size=_COMPUTED, seed=int(seed_sequence(run_seed, *key).generate_state(1)[0])
+    )
+    (law, of_law), (limit, of_limit) = gap.cdf(), gap.cdf(limit=True)
+    within = of_limit + gap.distance + gap.error
+    draws = tangent_kernel(layer, _SAMPLE, seed_sequence(run_seed, *key, "sample"), coordinates=2)
+    entry = (slice(None), 0, int(between), 0, 0)
+    sample = draws.kernel[entry]
+    note(distance=gap.distance, error=gap.error, p=_tail(sample, law, gap, of_law))
+    assert _tail(sample, law, gap, of_law) > _LEVEL
+    assert _tail(sample, limit, gap, within) > _LEVEL
+    constant = np.full(_SAMPLE, 0.0 if between else TangentLimit(layer).mean()[0, 0])
+    divided = layer.replace(score_scaling="1/n")
+    others = {
+        "constant": constant,
+        "1/n scores": _whole(divided, between, seed_sequence(run_seed, *key, "divided")),
+    }
+    for name, other in others.items():
+        assert _tail(other, limit, gap, within) < _LEVEL, name
+    # Between neurons the law is known to a hundredth, and near neighbours are told apart.
+    if between:
+        larger = layer.replace(query_std=1.2 * layer.query_std)
+        others = {
+            "without W^K": sample - draws.parts[:, 1][entry],
+            "larger scores": _whole(larger, between, seed_sequence(run_seed, *key, "larger")),
+        }
+        for name, other in others.items():
+            assert _tail(other, limit, gap, within) < _LEVEL, name
+
+
+@theory("tangent.law_order")
+def test_its_whole_law_approaches_the_limit_as_one_over_n(run_seed: int, note: Note) -> None:
+    seeds = seed_sequence(run_seed, "tangent", "law", "order").generate_state(len(_STEEP_WIDTHS))
+    narrow, wide = (
+        tangent_gap(_STEEP.replace(width=n), between=True, size=_COMPUTED, seed=int(seed))
+        for n, seed in zip(_STEEP_WIDTHS, seeds, strict=True)
+    )
+    reach = math.log(_STEEP_WIDTHS[1] / _STEEP_WIDTHS[0])
+    order = math.log(wide.distance / narrow.distance) / reach
+    # Errors are four standard errors.
+    relative = math.hypot(narrow.error / narrow.distance, wide.error / wide.distance)
+    half = _CURVATURE + 0.25 * _QUANTILE * relative / reach
+    note(order=order, half_width=half)
+    assert abs(order + 1.0) < half, f"order {order:.3f}, half a width {half:.3f}"
+    # Order -1/2 would have been told apart.
     assert half < 0.5

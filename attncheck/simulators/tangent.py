@@ -101,11 +101,17 @@ def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraw
         parts[:, 0] = layer.query_std**2 * square * G[:, None, None] * by_keys
         by_inputs = np.einsum("nbairl,nlm,nbejqm,nbaerq->nijrq", c, G, c, grams.queries, optimize=True)
         parts[:, 1] = layer.key_std**2 * square * by_inputs
-    mixed = np.einsum("nbarj,njl,nbeql,nbaeik->nikrq", A, G, A, grams.outputs, optimize=True)
-    parts[:, 2] = layer.value_std**2 * mixed
+    parts[:, 2] = value_part(layer, weights, G, grams.outputs)
     own = np.einsum("nbarj,nbjl,nbaql->nrq", A, grams.values, A, optimize=True)
     parts[:, 3] = layer.output_std**2 * np.eye(k)[:, :, None, None] * own[:, None, None]
     return TangentDraws(outputs, grams.scores, layer.head_factor**2 * parts)
+
+
+def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, outputs: FloatArray) -> FloatArray:
+    """Return σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ for `outputs` as of `Grams`: (size, k, k, s, s) before h²."""
+    A = weights.reshape(len(weights), layer.kv_heads, layer.group_size, *weights.shape[2:])
+    mixed = np.einsum("nbarj,njl,nbeql,nbaeik->nikrq", A, gram, A, outputs, optimize=True)
+    return np.asarray(layer.value_std**2 * mixed)
 
 
 def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:

@@ -1,0 +1,341 @@
+"""The law of an entry of the tangent kernel at a width less its limit, computed and not compared by samples.
+
+Between neurons an entry is linear in the second neuron's row of W^O: given all else it is N(0, S). That of one neuron
+is b + |z|² q(z/|z|) with normals z that make its row of W^O, and |z|² is χ². So distribution functions are known given
+what is left, and smooth. The same normals make an entry at the width and one in the limit; what is left are deviations
+δ of Gram matrices from their limits. A draw of F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n. The
+derivative along δ, of mean 0, takes noise off; it is a difference along a line, on the same normals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.layers.norm import normalised_with_ones
+from attncheck.simulators.linalg import bartlett, lower_root
+from attncheck.simulators.tangent import Grams, kernel_entries, kernel_of, refuse_rotary, value_part
+from attncheck.theory.rates.deviation import REPLICATES
+from attncheck.theory.rates.drivers import Drivers, Fluctuations
+from attncheck.theory.rates.gap import ERRORS, standard_error
+from attncheck.theory.rates.law import check_inputs
+
+FloatArray = NDArray[np.float64]
+
+# Laws are compared at so many quantiles of the limit; draws that find them.
+_QUANTILES, _PILOT = 48, 2**13
+# Step of differences along deviations.
+_STEP = 0.02
+# Float64 entries that a block works on.
+_BLOCK = 2**22
+_LEAST_SPREAD = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TangentGap:
+    """The law of an entry of the tangent kernel at a width, less its limit.
+
+    Attributes
+    ----------
+    points : ndarray, shape (m,)
+        Quantiles of the limit, where the laws are compared.
+    limits, differences : ndarray, shape (repetitions, m)
+        The limit's distribution function, and that at the width less it, in independent repetitions.
+    draws : int
+        Of all repetitions.
+    """
+
+    points: FloatArray
+    limits: FloatArray
+    differences: FloatArray
+    draws: int
+
+    @property
+    def distance(self) -> float:
+        """Kolmogorov's distance, over the points."""
+        return float(np.abs(self.differences.mean(axis=0)).max())
+
+    @property
+    def error(self) -> float:
+        """Four standard errors of `distance`."""
+        mean = self.differences.mean(axis=0)
+        worst = int(np.argmax(np.abs(mean)))
+        return standard_error(np.sign(mean[worst]) * self.differences[:, worst])
+
+    def cdf(self, *, limit: bool = False) -> tuple[FloatArray, FloatArray]:
+        """Return the distribution function at the points, at the width or in the limit, and four standard errors."""
+        each = self.limits if limit else self.limits + self.differences
+        return each.mean(axis=0), ERRORS * each.std(axis=0, ddof=1) / math.sqrt(len(each))
+
+
+def tangent_gap(
+    layer: AttentionLayer,
+    *,
+    between: bool = False,
+    positions: tuple[int, int] = (0, 0),
+    size: int = 2**14,
+    seed: int = 0,
+) -> TangentGap:
+    """Return how far the law of an entry of the tangent kernel at the layer's width is from its limit.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        Without rotary positions, with scores divided by √n.
+    between : bool
+        Whether the entry is one between two neurons, Θ^{01}; else it is Θ^{00}.
+    positions : tuple of int
+        Its positions r, r'.
+    size : int
+        Draws, at least 16.
+    seed : int
+        The same seed gives the same digits.
+
+    Returns
+    -------
+    TangentGap
+
+    Raises
+    ------
+    InputError
+        For arguments out of range, rotary positions, and an entry whose limit is one number, from which a distance of
+        distribution functions says nothing.
+
+    Examples
+    --------
+    >>> found = tangent_gap(AttentionLayer(width=256, seq_len=3, query_std=1.5), size=2048)
+    >>> found.error < found.distance < 0.01
+    True
+    """
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    refuse_rotary(layer)
+    if layer.score_scaling != "1/sqrt(n)":
+        problem = "leaves one number in the limit, from which a distance of laws says nothing"
+        refuse("layer.score_scaling", layer.score_scaling, problem, 'use score_scaling="1/sqrt(n)"')
+    if between and layer.width < 2:
+        refuse("between", between, "takes two neurons, and the width is 1", "pass a wider layer")
+    if not isinstance(positions, tuple) or len(positions) != 2:
+        refuse("positions", positions, "is not two positions", "pass e.g. positions=(0, 0)")
+    first, second = (check_position("positions", each, layer.seq_len) for each in positions)
+    size = check_draws("size", size, 16, "pass a number of draws, e.g. size=16384")
+    seed = check_whole("seed", seed, 0, "pass a whole number")
+    check_inputs("layer.width", layer)
+    return _Entry(layer, bool(between), (first, second)).gap(size, np.random.SeedSequence(seed))
+
+
+def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, int], share: float) -> FloatArray:
+    """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row of W^O, (draws,).
+
+    It is Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b, and O' that row.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+    grams : Grams
+        Of the first neuron.
+    positions : tuple of int
+        r and r'.
+    share : float
+        The variance of an entry of O': σ_O²/ν, and 0 in the limit.
+    """
+    r, q = positions
+    shape = (len(grams.scores), layer.kv_heads, layer.group_size)
+    A = attention_weights(layer, grams.scores).reshape(*shape, *grams.inputs.shape[1:])
+    slopes = weight_slopes(layer, grams.scores, grams.projected[:, :, 0])[:, :, r].reshape(*shape, -1)
+    seen, square = np.einsum("njl,nbal->nbaj", grams.inputs, slopes), layer.score_factor**2
+    # What the scores of row r' of each head move: the map from values to slopes is symmetric.
+    moved = layer.query_std**2 * grams.inputs[:, r, q][:, None, None, None] * (slopes @ grams.keys)
+    moved += layer.key_std**2 * np.einsum("nbae,nbaj->nbej", grams.queries[..., r, q], seen)
+    flat = square * moved.reshape(grams.projected.shape[0], layer.num_heads, -1)
+    w = weight_slopes(layer, grams.scores, flat)[:, :, q].reshape(*shape, -1)
+    mixed = layer.value_std**2 * np.einsum("nbaj,njl,nbel->nbae", A[..., r, :], grams.inputs, A[..., q, :])
+    first = grams.projected[:, :, 0].reshape(*shape, -1)
+    variance = layer.output_std**2 * np.einsum("nbej,nbjl,nbel->n", w, grams.values, w, optimize=True)
+    variance += 2.0 * share * np.einsum("nbej,nbae,nbaj->n", w, mixed, first, optimize=True)
+    outputs = grams.outputs[..., 0, 0]
+    variance += share * np.einsum("nbae,nbac,nbce->n", mixed, outputs, mixed, optimize=True)
+    return np.asarray(np.maximum(layer.head_factor**4 * variance, 0.0))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Parts:
+    """b and q of the entry b + |z|² q, or 0 and S of an entry between neurons, (draws,) each."""
+
+    rest: FloatArray
+    slope: FloatArray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Draws:
+    """What is random: deviations from the limits, of mean 0 but for the inputs', and normals.
+
+    Attributes
+    ----------
+    drivers : Drivers
+        Of the inputs, keys and values.
+    queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
+        Wishart matrices of what queries have across the keys, and rows of W^O across the values, over ν.
+    scores : ndarray, shape (draws, num_heads, s, s)
+        Normals.
+    along : ndarray, shape (draws, num_heads, s, 1)
+        z.
+    """
+
+    drivers: Drivers
+    queries: FloatArray
+    outputs: FloatArray
+    scores: FloatArray
+    along: FloatArray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """One entry of the kernel: of one neuron or between two, at two positions."""
+
+    layer: AttentionLayer
+    between: bool
+    positions: tuple[int, int]
+
+    @functools.cached_property
+    def _fluctuations(self) -> Fluctuations:
+        layer = self.layer
+        return Fluctuations(layer, tuple(range(layer.seq_len)), shared=True, groups=layer.kv_heads)
+
+    @property
+    def _seen(self) -> int:
+        """Directions of a head that keys, or values, have."""
+        return min(self.layer.seq_len, self.layer.head_width)
+
+    def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
+        """Return the law less its limit, from independent repetitions."""
+        pilot, *streams = seed.spawn(1 + REPLICATES)
+        points = self._quantiles(np.random.default_rng(pilot))
+        each = -(-size // REPLICATES)
+        entries = 8 * (kernel_entries(self.layer, 1) + 2 * len(points))
+        step = max(1, _BLOCK // entries)
+        limits, changes, slopes = np.zeros((3, REPLICATES, len(points)))
+        products, squares = 0.0, 0.0
+        for k, stream in enumerate(streams):
+            rng = np.random.default_rng(stream)
+            for start in range(0, each, step):
+                limit, change, slope = self._block(min(step, each - start), points, rng)
+                limits[k] += limit.sum(axis=0) / each
+                changes[k] += change.sum(axis=0) / each
+                slopes[k] += slope.sum(axis=0) / each
+                products, squares = products + float((change * slope).sum()), squares + float((slope**2).sum())
+        # One coefficient for all points: 1 but where slopes jump, as those of ReLU do.
+        used = products / squares if squares > 0 else 0.0
+        return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
+
+    def _quantiles(self, rng: np.random.Generator) -> FloatArray:
+        draws = self._draw(_PILOT, rng)
+        found = self._parts(draws, 0.0, 0.0)
+        if self.between:
+            # The law is symmetric.
+            values = np.sqrt(found.slope) * np.abs(rng.standard_normal(_PILOT))
+        else:
+            values = found.rest + (draws.along**2).sum(axis=(1, 2, 3)) * found.slope
+        found = np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+        if np.ptp(found) <= _LEAST_SPREAD * np.abs(found).max():
+            problem = "is an entry whose limit is one number, from which a distance of laws says nothing"
+            refuse("positions", self.positions, problem, "pass positions that see several, or a longer sequence")
+        return np.asarray(found)
+
+    def _block(
+        self, count: int, points: FloatArray, rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the limit, the change and its derivative along the deviations, (count, points) each."""
+        draws = self._draw(count, rng)
+        states = ((0.0, 0.0), (1.0, 1.0), (_STEP, 0.0), (-_STEP, 0.0))
+        limit, wide, ahead, behind = (self._below(draws, *state, points) for state in states)
+        return limit, wide - limit, (ahead - behind) / (2.0 * _STEP)
+
+    def _below(self, draws: _Draws, step: float, width: float, points: FloatArray) -> FloatArray:
+        """Return P(entry ≤ point) given what is drawn, (draws, points)."""
+        found = self._parts(draws, step, width)
+        if self.between:
+            roots = np.sqrt(found.slope)[:, None]
+            ratios = np.divide(points, roots, out=np.full((len(roots), len(points)), np.inf), where=roots > 0)
+            return np.asarray(special.ndtr(ratios))
+        half, apart = 0.5 * draws.along[0].size, points - found.rest[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below = special.gammainc(half, np.maximum(apart / found.slope[:, None], 0.0) * 0.5)
+        slope = found.slope[:, None]
+        return np.where(slope > 0, below, np.where(slope < 0, 1.0 - below, apart >= 0))
+
+    def _draw(self, count: int, rng: np.random.Generator) -> _Draws:
+        layer, fluctuations = self.layer, self._fluctuations
+        drivers = fluctuations.draw(count, rng)
+        drivers = dataclasses.replace(drivers, gram=drivers.gram - fluctuations.mean.gram)
+        s, batch = layer.seq_len, (count, layer.kv_heads)
+        return _Draws(
+            drivers=drivers,
+            queries=self._across(batch, layer.group_size * s, rng),
+            outputs=self._across(batch, layer.group_size, rng),
+            scores=rng.standard_normal((count, layer.num_heads, s, s)),
+            along=rng.standard_normal((count, layer.num_heads, s, 1)),
+        )
+
+    def _across(self, batch: tuple[int, ...], rows: int, rng: np.random.Generator) -> FloatArray:
+        """Draw Wishart matrices of the directions that are left, over ν and less their mean."""
+        left = self.layer.head_width - self._seen
+        if left == 0:
+            return np.zeros((*batch, rows, rows))
+        factor = bartlett(rng, batch, rows, left)
+        return np.asarray((factor @ factor.swapaxes(-1, -2) - left * np.eye(rows)) / self.layer.head_width)
+
+    def _parts(self, draws: _Draws, step: float, width: float) -> _Parts:
+        """Return the entry with deviations times a step, and what is of order 1/n given the normals times 0 or 1."""
+        layer, fluctuations = self.layer, self._fluctuations
+        s, identity = layer.seq_len, np.eye(layer.seq_len)
+        moved = fluctuations.limits.gram + step * draws.drivers.gram + width * fluctuations.mean.gram
+        gram = normalised_with_ones(layer.norm, moved)
+        root = lower_root(gram)[:, None]
+        keys, values = (
+            std * root @ lower_root(identity + step * deviation)
+            for std, deviation in ((layer.key_std, draws.drivers.keys), (layer.value_std, draws.drivers.values))
+        )
+        share = width / layer.head_width
+        along = self._own_gram(draws.scores[..., : self._seen]) - self._seen * np.eye(layer.group_size * s)
+        queries = self._by_heads(np.eye(layer.group_size * s) + step * draws.queries + share * along, s)
+        far = np.eye(layer.group_size) * (1.0 - share * self._seen) + step * draws.outputs
+        near = share * self._own_gram(draws.along[:, :, : self._seen].swapaxes(-1, -2))
+        far, near = (layer.output_std**2 * self._by_heads(each, 1) for each in (far, near))
+        of_heads = [np.repeat(each, layer.group_size, axis=1) for each in (keys, values)]
+        grams = Grams(
+            inputs=gram,
+            scores=layer.query_std * root @ draws.scores @ of_heads[0].swapaxes(-1, -2),
+            keys=keys @ keys.swapaxes(-1, -2),
+            values=values @ values.swapaxes(-1, -2),
+            queries=layer.query_std**2 * root[:, :, None, None] @ queries @ root[:, :, None, None].swapaxes(-1, -2),
+            outputs=near + far if self.between else near,
+            projected=layer.output_std * (of_heads[1] @ draws.along).swapaxes(-1, -2),
+        )
+        if self.between:
+            variance = variance_between(layer, grams, self.positions, layer.output_std**2 * share)
+            return _Parts(np.zeros(len(variance)), variance)
+        at = (slice(None), 0, 0, *self.positions)
+        parts = kernel_of(layer, grams, layer.score_factor**2).parts
+        of_values = layer.head_factor**2 * value_part(layer, attention_weights(layer, grams.scores), gram, far)
+        quadratic = parts[:, :3].sum(axis=1)[at]
+        return _Parts(parts[:, 3][at] + of_values[at], quadratic / (draws.along**2).sum(axis=(1, 2, 3)))
+
+    def _own_gram(self, vectors: FloatArray) -> FloatArray:
+        """Return the Gram matrices of the vectors of all heads of a group, (draws, kv_heads, g m, g m)."""
+        count, _, m, columns = vectors.shape
+        rows = vectors.reshape(count, self.layer.kv_heads, self.layer.group_size * m, columns)
+        return np.asarray(rows @ rows.swapaxes(-1, -2))
+
+    def _by_heads(self, gram: FloatArray, m: int) -> FloatArray:
+        """Return it with axes (draws, kv_heads, g, g, m, m)."""
+        g = self.layer.group_size
+        return gram.reshape(*gram.shape[:2], g, m, g, m).swapaxes(3, 4)
