@@ -40,6 +40,7 @@ from attncheck.theory.limits.tangent import TangentLimit, infinite_heads_tangent
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.law import Distance, FiniteWidthLaw, finite_width_law
 from attncheck.theory.rates.rate import Rate, rate
+from attncheck.theory.rates.tangent import TangentGap, tangent_gap
 from attncheck.theory.stacks.law import StackLaw
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "StackDraws",
     "StackLaw",
     "TangentDraws",
+    "TangentGap",
     "TangentLimit",
     "Widths",
     "check",
@@ -90,6 +92,7 @@ __all__ = [
     "simulate_chunks",
     "simulate_heads",
     "sin",
+    "tangent_gap",
     "tangent_kernel",
     "tanh",
     "widths",

@@ -52,7 +52,7 @@ def _distances(one: FloatArray, other: FloatArray) -> FloatArray:
     return np.array([stats.ks_2samp(a, b, method="asymp").statistic for a, b in zip(one, other, strict=True)])
 
 
-@theory("tangent.readings", layers(max_entries=300, max_width=8))
+@theory("tangent.readings", layers(max_entries=300, max_width=8, norm=True))
 def test_the_collapsed_kernel_has_the_law_of_literal_gradients(
     layer: AttentionLayer, run_seed: int, note: Note
 ) -> None:

@@ -224,9 +224,10 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Exact at finite width, for random layers: the kernel from Gram matrices alone has the law of literal "
         "gradients. In the limit, for one layer: its mean approaches that of infinitely many heads as 1/n; its "
         "variance, and that between two neurons, are the limit's with the order 1/n taken off; with 1/n scores what "
-        "W_Q and W_K add falls as 1/n.",
-        "The whole law at a width against the limit: moments stand for it. Rotary positions, stacks, and what training "
-        "makes of the kernel.",
+        "W_Q and W_K add falls as 1/n. The whole law of an entry at width 256, of one neuron and between two, is the "
+        "computed one, and no further from the limit than computed; between neurons that distance falls as 1/n.",
+        "Entries together: the law of one at a time is computed, at 48 quantiles of its limit. Rotary positions, "
+        "stacks, and what training makes of the kernel.",
     ),
     StatementRow(
         "Norms and blocks: beyond the paper",

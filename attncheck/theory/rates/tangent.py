@@ -111,8 +111,8 @@ def tangent_gap(
 
     Examples
     --------
-    >>> found = tangent_gap(AttentionLayer(width=256, seq_len=3, query_std=1.5), size=2048)
-    >>> found.error < found.distance < 0.01
+    >>> found = tangent_gap(AttentionLayer(width=256, attention_map="sigmoid"), between=True, size=2048)
+    >>> found.error < found.distance < 0.02
     True
     """
     if not isinstance(layer, AttentionLayer):
@@ -123,7 +123,7 @@ def tangent_gap(
         refuse("layer.score_scaling", layer.score_scaling, problem, 'use score_scaling="1/sqrt(n)"')
     if between and layer.width < 2:
         refuse("between", between, "takes two neurons, and the width is 1", "pass a wider layer")
-    if len(positions) != 2:
+    if np.shape(positions) != (2,):
         refuse("positions", positions, "is not two positions", "pass e.g. positions=(0, 0)")
     first, second = (check_position("positions", each, layer.seq_len) for each in positions)
     size = check_draws("size", size, 16, "pass a number of draws, e.g. size=16384")

@@ -1,0 +1,85 @@
+"""The law of an entry of the tangent kernel at a width: that of literal gradients, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck import AttentionLayer, InputError, tangent_gap, tangent_kernel
+from attncheck.evidence.distances import one_sample_tail
+from attncheck.theory.rates import tangent
+
+BASE: dict[str, Any] = {"width": 6, "seq_len": 3, "query_std": 1.3, "key_std": 0.8, "value_std": 1.2, "output_std": 0.7}
+KINDS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "grouped, low rank": ({"num_heads": 4, "num_kv_heads": 2, "head_dim": 2, "attention_map": "sigmoid"}, (0, 0)),
+    "grouped, causal": ({"num_kv_heads": 1, "mask": "causal"}, (2, 2)),
+    "relu, correlated": ({"attention_map": "relu", "input_correlation": 0.5}, (0, 2)),
+    "rms": ({"norm": "rms", "input_correlation": 0.5}, (0, 1)),
+    "layer": ({"norm": "layer", "activation": "relu"}, (1, 1)),
+    "positions, linear": ({"position_std": 0.7, "attention_map": "linear"}, (0, 1)),
+    "equal inputs": ({"input_correlation": 1.0, "attention_map": "sigmoid"}, (0, 1)),
+    "narrow": ({"width": 2, "seq_len": 4}, (0, 0)),
+}
+_SAMPLE, _LEVEL = 20_000, 1e-7
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
+    """At widths where nothing is near the limit, which is rejected."""
+    changes, positions = KINDS[kind]
+    layer = AttentionLayer(**{**BASE, **changes})
+    gap = tangent_gap(layer, between=between, positions=positions, size=2**12)
+    sample = tangent_kernel(layer, _SAMPLE, seed=5, reading="direct", coordinates=2).kernel
+    found = (sample[:, 0, int(between), *positions, None] <= gap.points).mean(axis=0)
+    (law, error), (limit, of_limit) = gap.cdf(), gap.cdf(limit=True)
+    assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
+    assert one_sample_tail(float((np.abs(found - limit) - of_limit).max()), _SAMPLE) < _LEVEL
+
+
+def test_width_one() -> None:
+    layer = AttentionLayer(width=1, seq_len=3, attention_map="sigmoid")
+    gap = tangent_gap(layer, size=2**12)
+    sample = tangent_kernel(layer, _SAMPLE, seed=5, reading="direct").kernel[:, 0, 0, 0, 0]
+    found, (law, error) = (sample[:, None] <= gap.points).mean(axis=0), gap.cdf()
+    assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
+
+
+def test_errors_hold_between_seeds() -> None:
+    gaps = [tangent_gap(AttentionLayer(**{**BASE, "width": 64}), between=True, size=2**12, seed=k) for k in range(8)]
+    mean = np.mean([gap.distance for gap in gaps])
+    assert all(abs(gap.distance - mean) < 1.5 * gap.error for gap in gaps)
+    assert all(gap.error < 0.5 * gap.distance for gap in gaps)
+
+
+def test_without_the_derivative_there_is_more_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = AttentionLayer(**{**BASE, "width": 512, "attention_map": "sigmoid"})
+    with_it = tangent_gap(layer, between=True, size=2**12).differences.std(axis=0)[10:].mean()
+    block = tangent._Entry._block
+    monkeypatch.setattr(
+        tangent._Entry, "_block", lambda *given: (*(found := block(*given))[:2], np.zeros_like(found[2]))
+    )
+    without = tangent_gap(layer, between=True, size=2**12).differences.std(axis=0)[10:].mean()
+    assert with_it < 0.5 * without
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"layer": "layer"}, "layer=.*is not an AttentionLayer"),
+        ({"layer": AttentionLayer(width=8, head_dim=4, rotary_base=1e4)}, "rotary_base=10000.0: turns"),
+        ({"layer": AttentionLayer(width=8, score_scaling="1/n")}, 'use score_scaling="1/sqrt'),
+        ({"layer": AttentionLayer(width=8, seq_len=1)}, "limit is one number"),
+        ({"layer": AttentionLayer(width=8, mask="causal")}, "limit is one number"),
+        ({"layer": AttentionLayer(width=8), "between": True, "positions": (0, 1)}, "limit is one number"),
+        ({"layer": AttentionLayer(width=1), "between": True}, "the width is 1"),
+        ({"layer": AttentionLayer(width=8), "positions": (0, 4)}, "positions=4"),
+        ({"layer": AttentionLayer(width=8), "positions": 0}, "positions=0: is not two positions"),
+        ({"layer": AttentionLayer(width=8), "size": 3}, "size=3"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        tangent_gap(**arguments)
