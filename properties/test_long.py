@@ -6,6 +6,7 @@ length follows. What is computed at every length is held to draws of one length,
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -128,9 +129,8 @@ def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Note) -
     s = 128
     for b in (1.0, 2.0):
         layer = AttentionLayer(width=8, seq_len=s, num_heads=1, query_std=b * math.sqrt(math.log(s)))
-        found, error = (
-            (each + add) / s for each, add in zip(_mean(layer, run_seed, "limit", 200, "limit"), (1.0, 0.0))
-        )
+        mean, error = _mean(layer, run_seed, "limit", 200, "limit")
+        found, error = (mean + 1.0) / s, error / s
         expected = inverse_participation(s, layer.query_std)
         note(**{f"share_{b}": found})
         assert abs(found - expected) < _QUANTILE * error, f"{found:.4f}, computed {expected:.4f}"
@@ -144,5 +144,5 @@ def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Note) -
     # Beyond: the gap falls as 1/ln s.
     gaps = [share(2.0, exponent) - condensed(2.0) for exponent in (24, 48, 96)]
     note(order=order, gap=gaps[-1])
-    assert all(0.5 < after / before < 0.6 for before, after in zip(gaps, gaps[1:], strict=False))
+    assert all(0.5 < after / before < 0.6 for before, after in itertools.pairwise(gaps))
     assert abs(share(2.0, 96) - (1.0 - 1.0 / 2.0)) > 0.1

@@ -246,8 +246,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "(arXiv:2410.07799), and condenses on few positions where σ² grows as 2 ln s and faster.",
         ("test_long.py",),
         "In the limit, for one layer: the mean of ‖A - 11ᵀ/s‖² is the computed one, with the order 1/n taken off. "
-        "Computed, at lengths up to 10⁹⁶: the gap to e^{σ²} - 1 falls as 1/s with its coefficient, heads of a fixed size "
-        "have another limit, tied queries and keys are not uniform, and the share of the largest weights has the "
+        "Computed, at lengths up to 10⁹⁶: the gap to e^{σ²} - 1 falls as 1/s with its coefficient, heads of a fixed "
+        "size have another limit, tied queries and keys are not uniform, and the share of the largest weights has the "
         "transition at b = √2.",
         "Other attention maps than softmax; correlated positions, but for tied queries and keys; the order in which "
         "width and length grow together.",
