@@ -201,11 +201,11 @@ def _check_finite(width: float | None, reference: str, layer: AttentionLayer, we
 def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distance:
     """Return a distance of the law with other weights from its limit."""
     of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
-    gap, first = kept_gap(entry, size, seed), _leading(entry, seed)
+    gap = kept_gap(entry, size, seed)
     wide, draws = float(entry.layer.width), gap.deviation.draws
     if vanishes(entry.layer, of):
         return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, draws)
-    return Distance(metric, *gap.distance(metric), *first.leading(metric), wide, draws)
+    return Distance(metric, *gap.distance(metric), *_leading(entry, seed).leading(metric), wide, draws)
 
 
 @functools.lru_cache(maxsize=32)

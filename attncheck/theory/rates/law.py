@@ -85,8 +85,8 @@ def finite_width_law(
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
     >>> uniform = finite_width_law(layer.replace(width=8), size=4096, weights="uniform")
-    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.0f}")
-    3 ± 1
+    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.1f}")
+    3 ± 0.2
     """
     return FiniteWidthLaw(check_separate(layer), size, seed, WeightLaws.of(weights))
 

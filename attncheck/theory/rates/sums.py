@@ -46,8 +46,8 @@ def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tup
     """Return a bin of each variance, and the least variance of that; beyond the ends they are in the last ones."""
     with np.errstate(divide="ignore"):
         powers = np.log2(variances / unit) + rng.beta(_OVERLAP, _OVERLAP, len(variances))
-    powers = np.clip(np.floor(powers) - 1.0, _LOWEST, _HIGHEST).astype(np.intp)
-    return powers - _LOWEST, unit * 2.0**powers
+    lowest = np.clip(np.floor(powers) - 1.0, _LOWEST, _HIGHEST)
+    return (lowest - _LOWEST).astype(np.intp), unit * 2.0**lowest
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

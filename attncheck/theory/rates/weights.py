@@ -75,7 +75,9 @@ class SumEntry:
 
     def __post_init__(self) -> None:
         if self.weights.biases:
-            refuse("weights", str(self.weights), "has biases, with which laws at a width are not known", "leave them out")
+            refuse(
+                "weights", str(self.weights), "has biases, with which laws at a width are not known", "leave them out"
+            )
         check_literal("width", self.layer)
 
     @property
@@ -177,7 +179,8 @@ class SumEntry:
             What the entries of the last matrix are multiplied by, for rows of scores that are equal in law.
         """
         ratios, x, controls = self._inputs(size, rng)
-        of_rest = self._score(x, rng) if self._of_scores else self._output(x, rng)
+        marginal = self.marginal
+        of_rest = self._score(marginal.column, x, rng) if isinstance(marginal, ScoreEntry) else self._output(x, rng)
         return ratios, np.column_stack([controls, of_rest[0]]), of_rest[1]
 
     def _inputs(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -220,9 +223,9 @@ class SumEntry:
         entries = WEIGHT_LAWS[getattr(self.weights, matrix)](rng, (len(vectors), columns, rows))
         return np.asarray(columns**-0.5 * (vectors @ entries))
 
-    def _score(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    def _score(self, column: int, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """Return controls of the key, and the sizes of terms."""
-        layer, column = self.layer, self.marginal.column
+        layer = self.layer
         other = x[:, [self._seen.index(column)]]
         keys = layer.key_std * self._image("key", other, layer.head_width, rng)
         query = layer.query_std * layer.score_factor * x[:, self._own] / math.sqrt(layer.width * layer.head_width)
@@ -267,7 +270,9 @@ class SumEntry:
         covariance = scale[:, None, None] * (keys_centred @ keys_centred.swapaxes(-1, -2) / nu)
         squares, trace = (centred**2).sum(axis=2), np.trace(covariance, axis1=1, axis2=2)
         tails_of_law = FOURTH_CUMULANTS[self.weights.query] * (layer.query_std * layer.score_factor) ** 4
-        of_law = tails_of_law / (n * nu) * (x[:, own] ** 4).mean(axis=1) * ((keys_centred**2).sum(axis=1) ** 2).mean(axis=1)
+        of_law = (
+            tails_of_law / (n * nu) * (x[:, own] ** 4).mean(axis=1) * ((keys_centred**2).sum(axis=1) ** 2).mean(axis=1)
+        )
         return np.stack(
             [
                 np.trace(off, axis1=1, axis2=2),
@@ -289,7 +294,7 @@ class SumEntry:
         gaussian : Deviation
             Of the same number with normal weights.
         """
-        if self._of_scores:
+        if isinstance(self.marginal, ScoreEntry):
             return gaussian
         head = kept_limit(self.layer).head_mixture(self.marginal.position)
         # E Σ_a u_a² g(v) for functions g of the variance v, of which u_a is a head's share.
