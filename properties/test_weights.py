@@ -104,6 +104,10 @@ def _score_shift(slot: str, law: str, width: int) -> float:
     return score_kurtosis(layer, {slot: law}, ratio) - score_kurtosis(layer, "gaussian", ratio)
 
 
+def _low_rank_shift(layer: AttentionLayer) -> float:
+    return output_kurtosis(layer, {"output": "rademacher"}) - output_kurtosis(layer)
+
+
 def _order(narrow: float, wide: float) -> float:
     """Return the power of the width that the shift of a moment follows between widths 2^10 and 2^14."""
     return math.log(wide / narrow) / math.log(2**4)
@@ -133,6 +137,9 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
     assert stats.kstwo.sf(max(0.0, other - allowed), _LOW_RANK_DRAWS) < _LEVEL
     limits = [output_kurtosis(layer, {"output": name}, infinite=True) for name in laws]
     assert limits == [3.0, 0.0]
+    # What W^O's law adds stays: its order is 0.
+    order = _order(*(_low_rank_shift(layer.replace(width=n)) for n in (2**10, 2**14)))
+    assert abs(order) < 0.01
     assert _depends(layer, "O1")
 
 
@@ -142,13 +149,17 @@ def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed
     phi, program = clip(1.0), Program()
     program.matmul(program.weight("W"), program.nonlin(phi, program.initial("h")))
     rng = stream(run_seed, "weights", "initial, nonlinear", law)
-    squares = _images(phi(WEIGHT_LAWS[law](rng, (_DRAWS, 2))), "gaussian", rng)[:, 0] ** 2
+    # The law stays at every width: it is the same at a narrow and at a wider one.
+    narrow, wide = (
+        _images(phi(WEIGHT_LAWS[law](rng, (_DRAWS // width, width))), "gaussian", rng)[:, 0] ** 2 for width in (2, 16)
+    )
     reach = 3.0**0.5
     own = {"uniform": (1.0 / 3.0 + reach - 1.0) / reach, "rademacher": 1.0}[law]
     gaussian = float(phi.dual(1.0, 1.0, 1.0)[0])
-    found, neighbour = _score(squares, own), _score(squares, gaussian)
-    note(**{"standard errors off": found, "off the Gaussian's": neighbour})
-    assert abs(found) < _QUANTILE
-    assert abs(neighbour) > _QUANTILE
+    for squares in (narrow, wide):
+        found, neighbour = _score(squares, own), _score(squares, gaussian)
+        note(**{"standard errors off": found, "off the Gaussian's": neighbour})
+        assert abs(found) < _QUANTILE
+        assert abs(neighbour) > _QUANTILE
     assert _depends(program, "h")
     assert not _depends(program, "W")

@@ -12,8 +12,8 @@ from attncheck.layers.nonlinearity import identity, tanh
 from attncheck.layers.program import LinearCombination
 from attncheck.layers.slots import law_slots
 from attncheck.simulators.weights import WEIGHT_LAWS, WeightLaws, draw_with_weights
+from attncheck.theory.rates.entries import FOURTH_CUMULANTS
 from attncheck.theory.rates.one_position import output_kurtosis, score_kurtosis
-from attncheck.theory.rates.weights import FOURTH_CUMULANTS
 
 LAYER = ac.AttentionLayer(width=8, seq_len=2, num_heads=2, num_kv_heads=1)
 ONE = ac.AttentionLayer(width=3, seq_len=1, num_heads=1, activation="identity")

@@ -19,10 +19,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import sparse, special
 
 from attncheck.theory.limits.rows import scrambled_normals
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
@@ -72,15 +73,8 @@ class Cells:
         """Return the measures with equal mass at each of a row of variances, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
-        logs = np.log(self.variances[[0, -2]])
+        left, weights = self._around(variances)
         positive = variances > 0
-        with np.errstate(divide="ignore"):
-            place = np.where(positive, (np.log(variances) - logs[0]) * ((count - 1) / (logs[1] - logs[0])), 0.0)
-        place = np.clip(place, 0.0, count - 1.0)
-        left = np.clip(np.floor(place).astype(np.intp) - 1, 0, count - 4)
-        x = place - left
-        a, b, c, d = x, x - 1.0, x - 2.0, x - 3.0
-        weights = (b * c * d / -6.0, a * c * d / 2.0, a * b * d / -2.0, a * b * c / 6.0)
         first = left + (count + 1) * np.arange(rows)[:, None]
         result = np.zeros(rows * (count + 1))
         for shift, weight in enumerate(weights):
@@ -88,6 +82,27 @@ class Cells:
         zeros = np.bincount(np.nonzero(~positive)[0], minlength=rows).astype(np.float64)
         result.reshape(rows, -1)[:, -1] = zeros
         return np.asarray(result.reshape(rows, -1) / points)
+
+    def places(self, variances: FloatArray) -> sparse.csr_array:
+        """Return the measures with mass 1 at each variance, (variances, cells + 1)."""
+        left, weights = self._around(variances)
+        last, positive = len(self.variances) - 1, (variances > 0)[:, None]
+        columns = np.where(positive, left[:, None] + np.arange(4), last)
+        masses = np.where(positive, np.stack(weights, axis=1), [1.0, 0.0, 0.0, 0.0])
+        ends = 4 * np.arange(len(variances) + 1)
+        return sparse.csr_array((masses.ravel(), columns.ravel(), ends), shape=(len(variances), last + 1))
+
+    def _around(self, variances: FloatArray) -> tuple[NDArray[np.intp], tuple[FloatArray, ...]]:
+        """Return the first of the four cells that variances > 0 are spread over, and the weights of each."""
+        count = len(self.variances) - 1
+        logs = np.log(self.variances[[0, -2]])
+        with np.errstate(divide="ignore"):
+            place = (np.log(variances) - logs[0]) * ((count - 1) / (logs[1] - logs[0]))
+        place = np.clip(place, 0.0, count - 1.0)
+        left = np.clip(np.floor(place).astype(np.intp) - 1, 0, count - 4)
+        x = place - left
+        a, b, c, d = x, x - 1.0, x - 2.0, x - 3.0
+        return left, (b * c * d / -6.0, a * c * d / 2.0, a * b * d / -2.0, a * b * c / 6.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,6 +139,15 @@ class Deviation:
     def atom(self) -> FloatArray:
         """Return the difference of P(v = 0), (REPLICATES,)."""
         return self.measures[:, -1]
+
+    @property
+    def cut(self) -> float:
+        """The chance of atoms beside that at 0, which are not told: none."""
+        return 0.0
+
+    def scaled(self, factor: float) -> Self:
+        """Return that of laws with variances multiplied by `factor` > 0."""
+        return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
         """Return the integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""

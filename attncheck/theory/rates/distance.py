@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,22 @@ from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program, Score
 from attncheck.layers.program.extent import entries_of
-from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
+from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.fixed_heads import FixedHeads
-from attncheck.theory.rates.gap import METRICS
+from attncheck.theory.rates.gap import METRICS, Gap
 from attncheck.theory.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate, gap_of
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.quadratic import ScoreSum
 from attncheck.theory.rates.vanishing import restored, vanishes
-from attncheck.theory.rates.weights import NARROWEST, OtherWeights, check_literal, kept_gap
-from attncheck.theory.rates.weights_gap import WeightsGap
+from attncheck.theory.rates.weights import SumEntry, check_literal, kept_gap
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
 # Coordinates of vectors that the draws of the default size take for programs, and bounds on their number.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
+# Characteristic functions of sums of scores of narrower programs fall off too slowly to be inverted.
+_NARROWEST = 8
 
 
 def distance(
@@ -44,7 +45,7 @@ def distance(
     width: float | None = None,
     reference: str = "limit",
     projection: Sequence[float] | None = None,
-    weights: str = GAUSSIAN,
+    weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
 ) -> Distance:
     """Return how far the law of an output, or of a score, at finite width is from its limit (Corollary 2).
 
@@ -76,10 +77,9 @@ def distance(
         limit 0 itself "w1" is the mean size and falls as n^{-1/2}, "ks" and "tv" do not fall, "kl" is infinite.
     projection : sequence of float, optional
         Of a program: what each score is multiplied by in the sum, the largest from 1e-12 to 1e12 in size. By default 1.
-    weights : str
-        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`. Others than
-        "gaussian" take literal matrices: small widths, and outputs only. Of "kl" the part far out, where too few draws
-        tell the density, is that of normal weights; the error has all of it.
+    weights : str, mapping or WeightLaws
+        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
+        ``{"query": "uniform"}``; the others are normal. Others than "gaussian" take literal matrices: small widths.
 
     Returns
     -------
@@ -112,10 +112,10 @@ def distance(
     if reference == "scaled limit":
         marginal = dataclasses.replace(marginal, layer=check_scaled(marginal.layer, of))
     layer = marginal.layer
-    if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
-        if isinstance(marginal, ScoreEntry):
-            refuse("of", of, f"is not known with weights={weights!r}", 'pass of="outputs"')
-        return of_other_weights(OtherWeights(layer, marginal.position, weights), metric, size, seed)
+    laws = WeightLaws.of(weights)
+    if not laws.gaussian:
+        _check_finite(width, reference, layer, str(laws))
+        return of_sum(SumEntry(marginal, laws), metric, size, seed)
     chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
@@ -136,7 +136,7 @@ def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
     return restored(layer)
 
 
-def check_drawn(field: str, layer: AttentionLayer | Program, width: int, weights: str = GAUSSIAN) -> None:
+def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal: bool = False) -> None:
     """Refuse a width at which one draw of what fluctuates takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
     if isinstance(layer, Program):
         entries = entries_of(layer, width)
@@ -145,7 +145,7 @@ def check_drawn(field: str, layer: AttentionLayer | Program, width: int, weights
         return
     layer = layer.replace(width=width)
     check_inputs(field, layer)
-    if weights != GAUSSIAN:
+    if literal:
         check_literal(field, layer)
 
 
@@ -176,7 +176,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     metric = check_choice("metric", metric, METRICS_BY_FREQUENCIES)
     if width is None:
         refuse("width", width, "is missing: a program has none", "pass width=...")
-    n = check_whole("width", width, NARROWEST, f"pass a width of {NARROWEST} or more")
+    n = check_whole("width", width, _NARROWEST, f"pass a width of {_NARROWEST} or more")
     check_drawn("width", total.program, n)
     draws = max(_FEWEST_DRAWS, min(_MOST_DRAWS, _COORDINATES // (n * total.entries))) if size is None else size
     each = max(2, -(-draws // REPLICATES))
@@ -187,24 +187,32 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
     return Distance(metric, *gap.distance(metric), first, 0.0, float(n), each * REPLICATES)
 
 
-def of_other_weights(output: OtherWeights, metric: str, size: int | None, seed: int) -> Distance:
+def _check_finite(width: float | None, reference: str, layer: AttentionLayer, weights: str) -> None:
+    """Refuse laws at infinite width with a head_dim, which depend on those of weights."""
+    remedy = 'pass reference="limit" and a finite width, or weights="gaussian"'
+    for field, value, meant in (
+        ("width", width, width == math.inf),
+        ("reference", reference, reference == "infinite width" and layer.head_dim is not None),
+    ):
+        if meant:
+            refuse(field, value, f"with a head_dim is not known with weights {weights}", remedy)
+
+
+def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distance:
     """Return a distance of the law with other weights from its limit."""
-    gap, first = kept_gap(output, size, seed), _leading(output, seed)
-    width = float(output.layer.width)
-    if metric == "kl":
-        gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, None, seed, False)
-        found = gap.divergence(gaussian.divergence_beyond)
-        if math.isnan(found[0]):
-            refuse("size", gap.draws, "is too few: the density is known nowhere", "pass a larger size")
-        return Distance(metric, *found, *first.square(), width, gap.draws)
-    return Distance(metric, *gap.distance(metric), *first.distance(metric), width, gap.draws)
+    of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
+    gap = kept_gap(entry, size, seed)
+    wide, draws = float(entry.layer.width), gap.deviation.draws
+    if vanishes(entry.layer, of):
+        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, draws)
+    return Distance(metric, *gap.distance(metric), *_leading(entry, seed).leading(metric), wide, draws)
 
 
 @functools.lru_cache(maxsize=32)
-def _leading(output: OtherWeights, seed: int) -> WeightsGap:
+def _leading(entry: SumEntry, seed: int) -> Gap:
     """Return the first term of the expansion, once for all metrics."""
-    gaussian = gap_of(OutputEntry(output.layer, output.position), output.layer, _FEWEST_DRAWS, seed, False)
-    return output.leading(gaussian.deviation)
+    gaussian = gap_of(entry.marginal, entry.layer, _FEWEST_DRAWS, seed, False)
+    return dataclasses.replace(gaussian, deviation=entry.leading(gaussian.deviation))
 
 
 def _marginal(

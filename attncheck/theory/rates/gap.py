@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.theory.limits.mixture import ScaleMixture
-from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation, bells, tails
+from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
 
 FloatArray = NDArray[np.float64]
 
@@ -71,16 +71,16 @@ class Gap:
         """Return a distance and its error.
 
         The error is `ERRORS` standard errors, from independent repetitions of what is linear in the deviation:
-        the difference at the farthest point, or its integral with the signs of the mean.
+        the difference at the farthest point, or its integral with the signs of the mean. Atoms that are not told add
+        their chance to that of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
-        return value, standard_error(replicates)
+        return value, standard_error(replicates) + {"ks": 0.5, "tv": 1.0}.get(metric, 0.0) * self.deviation.cut
 
     def scaled(self, factor: float) -> Gap:
         """Return the laws with variances multiplied by `factor` > 0."""
-        cells = Cells(factor * self.deviation.cells.variances)
-        return Gap(self.limit.scaled(factor), dataclasses.replace(self.deviation, cells=cells))
+        return Gap(self.limit.scaled(factor), self.deviation.scaled(factor))
 
     def from_zero(self, metric: str) -> tuple[float, float]:
         """Return a distance of the law at finite width from a number that is always 0, and its error.
@@ -145,14 +145,6 @@ class Gap:
             value += self.limit.atom * ((1.0 + change) * math.log1p(change) - change)
             replicates = replicates + (atom - atom.mean()) * math.log1p(change)
         return max(value, 0.0), value + replicates
-
-    def divergence_beyond(self, reach: float) -> float:
-        """Return the part of KL(finite ‖ limit) further than so many standard deviations from 0, without the atom's."""
-        base, density, weights = self._where_dense(self._densities)
-        far = self._grid[0][: len(base)] > reach * self.std
-        mean = density.mean(axis=0)[far]
-        share = np.maximum(mean / base[far], _LEAST_SHARE - 1.0)
-        return 2.0 * float(weights[far] @ (base[far] * ((1.0 + share) * np.log1p(share) - share)))
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the limit's density, the differences and the weights, where the first does not underflow."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, overload
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attncheck._lib.errors import check_choice, check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
-from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
+from attncheck.simulators.weights import GAUSSIAN, GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
@@ -25,8 +26,8 @@ from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import Gap, standard_error, told_errors
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
-from attncheck.theory.rates.other_law import OtherWidthLaw
 from attncheck.theory.rates.vanishing import restored, vanishes
+from attncheck.theory.rates.weights import SumEntry, kept_gap
 
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
@@ -35,6 +36,8 @@ Drawn = OutputEntry | ScoreEntry | FixedHeads
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
+# Entries of the literal matrices of a block of sampled draws.
+_BLOCK = 2**23
 
 
 def default_size(layer: AttentionLayer) -> int:
@@ -43,15 +46,13 @@ def default_size(layer: AttentionLayer) -> int:
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
 
-@overload
-def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw: ...
-@overload
 def finite_width_law(
-    layer: AttentionLayer, size: int | None = None, seed: int = 0, *, weights: str
-) -> FiniteWidthLaw | OtherWidthLaw: ...
-def finite_width_law(
-    layer: AttentionLayer, size: int | None = None, seed: int = 0, *, weights: str = GAUSSIAN
-) -> FiniteWidthLaw | OtherWidthLaw:
+    layer: AttentionLayer,
+    size: int | None = None,
+    seed: int = 0,
+    *,
+    weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
+) -> FiniteWidthLaw:
     """Return the law of the outputs of a layer at its own width, without histograms.
 
     Parameters
@@ -62,14 +63,13 @@ def finite_width_law(
         from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
     seed : int
         The same seed gives the same digits.
-    weights : str
-        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`; the vector h that
-        inputs are made from is normal with each. Given normal ones outputs are exactly normal. Others take literal
-        matrices, small widths, and layers that `OtherWidthLaw` names.
+    weights : str, mapping or WeightLaws
+        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
+        ``{"query": "uniform"}``; the others are normal. Others than "gaussian" take literal matrices: small widths.
 
     Returns
     -------
-    FiniteWidthLaw or OtherWidthLaw
+    FiniteWidthLaw
 
     Raises
     ------
@@ -85,13 +85,10 @@ def finite_width_law(
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
     >>> uniform = finite_width_law(layer.replace(width=8), size=4096, weights="uniform")
-    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.0f}")
-    3 ± 1
+    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.1f}")
+    3 ± 0.2
     """
-    layer = check_separate(layer)
-    if check_choice("weights", weights, tuple(WEIGHT_LAWS)) != GAUSSIAN:
-        return OtherWidthLaw(layer, weights, size, seed)
-    return FiniteWidthLaw(layer, size, seed)
+    return FiniteWidthLaw(check_separate(layer), size, seed, WeightLaws.of(weights))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +115,7 @@ class FiniteWidthLaw(SymmetricLaw):
     layer: AttentionLayer
     size: int | None = None
     seed: int = 0
+    weights: WeightLaws = GAUSSIAN_LAWS
     _gaps: dict[int, Gap] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +123,8 @@ class FiniteWidthLaw(SymmetricLaw):
             remedy = "pass a number of draws, e.g. size=1024"
             object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
+        if not self.weights.gaussian:
+            SumEntry(OutputEntry(self.layer, 0), self.weights)
 
     @property
     def limit(self) -> LimitLaw:
@@ -192,8 +192,9 @@ class FiniteWidthLaw(SymmetricLaw):
         not tell how far it is off.
         """
         t = check_points(t)
-        limit = self.gap(position).limit.upper_tail(np.abs(t))
-        return self._errors(t, limit, self._replicates(t, position, "upper_tail"), position)
+        gap = self.gap(position)
+        limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
+        return self._errors(t, limit, replicates, position) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `pdf` and `density_difference`, in the shape of `t`.
@@ -247,22 +248,39 @@ class FiniteWidthLaw(SymmetricLaw):
     @property
     def _narrow(self) -> bool:
         bounded = self.layer.attention_map in ("softmax", "sigmoid")
-        return min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
+        heavy = "student5" in self.weights.by_matrix.values()
+        return heavy or min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs by the collapsed reading, (size, seq_len, coordinates), as ``LimitLaw.sample`` does."""
+        """Draw outputs, (size, seq_len, coordinates), as ``LimitLaw.sample`` does.
+
+        By the collapsed reading, or with literal matrices where weights are not normal.
+        """
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
         if coordinates > self.layer.width:
             problem = f"exceeds width={self.layer.width}"
             refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
-        return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
+        if self.weights.gaussian:
+            return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
+        rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+        step = max(1, _BLOCK // self.layer.weight_entries)
+        parts = [
+            draw_with_weights(self.layer, min(step, size - start), coordinates, rng, self.weights).outputs
+            for start in range(0, size, step)
+        ]
+        return np.concatenate(parts)
 
     def gap(self, position: int = 0) -> Gap:
         """Return the law at a position together with its limit."""
         position = check_position("position", position, self.layer.seq_len)
         if position not in self._gaps:
-            self._gaps[position] = gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
+            marginal = OutputEntry(self.layer, position)
+            if self.weights.gaussian:
+                found = gap_of(marginal, self.layer, self.size, self.seed, False)
+            else:
+                found = kept_gap(SumEntry(marginal, self.weights), self.size, self.seed)
+            self._gaps[position] = found
         return self._gaps[position]
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
@@ -280,7 +298,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     @property
     def _what(self) -> str:
-        return f"law of {self.layer.describe()} at its width"
+        weights = "" if self.weights.gaussian else f" with weights {self.weights}"
+        return f"law of {self.layer.describe()}{weights} at its width"
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(sizes)

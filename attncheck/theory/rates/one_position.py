@@ -16,7 +16,7 @@ from typing import Any
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
-from attncheck.theory.rates.weights import FOURTH_CUMULANTS
+from attncheck.theory.rates.entries import FOURTH_CUMULANTS
 
 
 def output_kurtosis(

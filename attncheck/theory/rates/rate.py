@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from attncheck._lib.errors import check_choice, check_whole, check_wholes, refus
 from attncheck._lib.least_squares import least_squares
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
-from attncheck.simulators.weights import GAUSSIAN
+from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, score_sum
 from attncheck.theory.rates.gap import ERRORS, METRICS
@@ -104,7 +104,7 @@ def rate(
     size: int | None = None,
     seed: int = 0,
     projection: Sequence[float] | None = None,
-    weights: str = GAUSSIAN,
+    weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
     reference: str = "limit",
 ) -> Rate:
     """Return how the distance to the limit falls with the width, with its curvature and intervals.
@@ -162,13 +162,14 @@ def rate(
         to_zero = _to_zero(layer, metric, of)
     needed = 6 if predicted == -0.5 else 4
     usual: Sequence[int] = HALF_ORDER_WIDTHS if predicted == -0.5 else WIDTHS
-    if weights != GAUSSIAN:
+    literal = not WeightLaws.of(weights).gaussian
+    if literal:
         usual = LITERAL_WIDTHS
     widths = usual if widths is None else widths
     chosen = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
     if len(chosen) < needed:
         refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
-    check_drawn("widths", layer, chosen[-1], weights)
+    check_drawn("widths", layer, chosen[-1], literal)
     predicted = -0.5 if to_zero else predicted
     arguments: dict[str, Any] = {
         "of": of,

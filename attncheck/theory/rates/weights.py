@@ -1,9 +1,13 @@
-"""Outputs of layers with i.i.d. weights of another law than the normal: by literal matrices, W^O integrated out.
+"""Outputs and scores of layers with i.i.d. weights of other laws than the normal: one matrix is integrated out.
 
-Given all matrices but W^O an output is a sum of independent terms, whose characteristic function is the product of
-cf(τ c b_α/√n), b^a = Σ_j A^a_ij W^{V,a} x^j. What a draw of it tells beside its mean is taken off by controls whose
-means are 0 whatever the law of the weights: inner products less their expectations given what was drawn before, odd
-functions of the scores, and the square of the scores' sum of squares, where the fourth cumulant of the law enters.
+Given all matrices but W^O an output is a sum of independent terms: of the entries of a row of each head's W^O, times
+what the heads make of the values. Given all but W^Q so is a score: of all entries of W^Q, times a key and an input.
+Either is a `SumDeviation` from draws of the others with literal matrices.
+
+What a draw tells beside its mean is taken off by controls whose means are 0 whatever the laws are: inner products less
+their expectations given what was drawn before, odd functions of the scores, and the square of the scores' sum of
+squares, where the fourth cumulant of W^Q enters. Half of the draws start from a longer h, and count for less by the
+ratio of the densities: long ones make the tails.
 
 To first order in 1/n only W^O tells laws apart: all else averages over n or n² weights before it is used.
 """
@@ -13,268 +17,276 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.errors import check_choice, check_whole, refuse
+from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.attention_map import map_scores
+from attncheck.layers.kernel import position_covariance, psd_root
+from attncheck.layers.norm import normalised
 from attncheck.simulators.layers import matrix_entries
-from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
+from attncheck.simulators.weights import WEIGHT_LAWS, WeightLaws
 from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.mixture import ScaleMixture, condense
-from attncheck.theory.rates.deviation import REPLICATES, Deviation
-from attncheck.theory.rates.inversion import frequencies
-from attncheck.theory.rates.weights_gap import MOMENTS, WeightsGap
+from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation
+from attncheck.theory.rates.entries import ENTRY_LAWS, FOURTH_CUMULANTS
+from attncheck.theory.rates.gap import Gap
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.sums import BINS, SumDeviation, bins_of, frequencies
+from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
 
-# Frequencies in units of 1/std where characteristic functions are not 0 to any digit that is wanted. At width n they
-# fall about as τ^{-n}: by 1 + `_BEND`/n² times as far out they are below 1e-6 at all widths.
-_HIGHEST, _BEND = 8.0, 128.0
-# Characteristic functions of narrower sums fall off too slowly to be inverted.
-NARROWEST = 8
-# Entries of literal matrices that the draws of the default size take, and bounds on their number.
-_ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**29, 64, 2**16
+# Entries of literal matrices, and terms times frequencies, that the draws of the default size take, and bounds on them.
+_ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
 # Arrays of the size of a matrix while one is drawn.
 _LITERAL = 3
 # Matrix entries of a block of draws.
 _BLOCK = 2**21
-# How far a table of a characteristic function reaches, and its knots.
-_TABLE, _KNOTS = 40.0, 2**12
-
-
-def _sinc(x: FloatArray) -> FloatArray:
-    return np.asarray(np.sinc((3.0**0.5 / np.pi) * x))
-
-
-@functools.lru_cache(maxsize=1)
-def _truncated_rule() -> tuple[FloatArray, FloatArray]:
-    """Return Gauss–Legendre nodes and weights for a standard normal cut at ±2 and rescaled."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    masses = weights * np.exp(-0.5 * (2.0 * nodes) ** 2)
-    masses = masses / masses.sum()
-    return 2.0 * nodes / math.sqrt(float(masses @ (2.0 * nodes) ** 2)), masses
-
-
-@functools.lru_cache(maxsize=1)
-def _truncated_spline() -> FloatArray:
-    """Return coefficients of cubic polynomials of the place between two knots, (4, knots - 1)."""
-    nodes, weights = _truncated_rule()
-    table = np.linspace(0.0, _TABLE, _KNOTS)
-    spline = CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
-    return np.asarray(spline.c * table[1] ** np.array([[3], [2], [1], [0]]))
-
-
-def _truncated(x: FloatArray) -> FloatArray:
-    # Knots are evenly spaced: the one below is found by a division.
-    place = np.minimum(np.abs(x), _TABLE) * ((_KNOTS - 1) / _TABLE)
-    below = np.minimum(place.astype(np.intp), _KNOTS - 2)
-    a, b, c, d = (each[below] for each in _truncated_spline())
-    t = place - below
-    return np.asarray(((a * t + b) * t + c) * t + d)
-
-
-def _student(x: FloatArray) -> FloatArray:
-    scaled = math.sqrt(3.0) * np.abs(x)
-    return np.asarray(np.exp(-scaled) * (1.0 + scaled + scaled**2 / 3.0))
-
-
-# The characteristic function of each law, and its fourth cumulant.
-_LAWS: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
-    "uniform": (_sinc, -1.2),
-    "rademacher": (np.cos, -2.0),
-    "truncated normal": (_truncated, float(_truncated_rule()[0] ** 4 @ _truncated_rule()[1]) - 3.0),
-    "student5": (_student, 6.0),
-}
-#: The fourth cumulant of each law of `WEIGHT_LAWS`.
-FOURTH_CUMULANTS: dict[str, float] = {GAUSSIAN: 0.0} | {name: fourth for name, (_, fourth) in _LAWS.items()}
+# Variances of draws, relative to the limit's mean.
+_SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
+# By how many standard deviations of ‖h‖² the longer h are longer, about.
+_LONGER = 1.0
+# Rows of scores that one matrix W^Q makes.
+_SIGNS = 4
+# What may be left of characteristic functions at the highest frequencies: atoms leave their chance.
+_MOST_CUT = 0.02
+# The relative step of a second difference.
+_DIFFERENCE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherWeights:
-    """One neuron of the output at a position, of a layer whose weights follow another law.
+class SumEntry:
+    """One neuron of the output at a position, or one score, of a layer whose weights follow other laws.
 
     Parameters
     ----------
-    layer : AttentionLayer
-        Full heads, each with keys and values of its own, softmax or sigmoid.
-    position : int
-    weights : str
-        One of `attncheck.simulators.weights.WEIGHT_LAWS`, not "gaussian".
+    marginal : OutputEntry or ScoreEntry
+    weights : WeightLaws
+        Without biases.
     """
 
-    layer: AttentionLayer
-    position: int
-    weights: str
+    marginal: OutputEntry | ScoreEntry
+    weights: WeightLaws
 
     def __post_init__(self) -> None:
-        layer = self.layer
-        check_choice("weights", self.weights, tuple(_LAWS))
-        remedy = 'pass a layer without it, or weights="gaussian"'
-        if layer.position_std:
-            refuse("position_std", layer.position_std, f"is not known with weights={self.weights!r}", remedy)
-        if layer.norm:
-            refuse("norm", layer.norm, f"is not known with weights={self.weights!r}", remedy)
-        if layer.head_dim is not None:
-            refuse("head_dim", layer.head_dim, f"is not known with weights={self.weights!r}", remedy)
-        if layer.group_size > 1:
-            refuse("num_kv_heads", layer.num_kv_heads, f"is not known with weights={self.weights!r}", remedy)
-        if layer.attention_map not in ("softmax", "sigmoid"):
-            problem = f"with weights={self.weights!r} has a characteristic function that falls off too slowly"
-            refuse("attention_map", layer.attention_map, problem, remedy)
-        check_whole("width", layer.width, NARROWEST, f"pass a width of {NARROWEST} or more")
-        check_literal("width", layer)
+        if self.weights.biases:
+            refuse(
+                "weights", str(self.weights), "has biases, with which laws at a width are not known", "leave them out"
+            )
+        check_literal("width", self.layer)
+
+    @property
+    def layer(self) -> AttentionLayer:
+        """The layer."""
+        return self.marginal.layer
+
+    @functools.cached_property
+    def limit(self) -> ScaleMixture:
+        """The law at infinite width."""
+        return self.marginal.law()
 
     @functools.cached_property
     def _seen(self) -> tuple[int, ...]:
-        return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
-
-    @functools.cached_property
-    def _mixture(self) -> ScaleMixture:
-        return kept_limit(self.layer).mixture(self.position)
+        return self.marginal.fluctuations(infinite=True).positions
 
     @property
-    def std(self) -> float:
-        """The standard deviation of the limit."""
-        return math.sqrt(self._mixture.mean())
+    def _of_scores(self) -> bool:
+        return isinstance(self.marginal, ScoreEntry)
+
+    @property
+    def _last(self) -> str:
+        """The law of the matrix that is integrated out."""
+        return self.weights.query if self._of_scores else self.weights.output
+
+    @property
+    def _terms(self) -> int:
+        return self.layer.head_width * (self.layer.width if self._of_scores else self.layer.num_heads)
+
+    @functools.cached_property
+    def _frequencies(self) -> FloatArray:
+        return frequencies(self._terms) if ENTRY_LAWS[self._last][1] else np.zeros(0)
 
     @property
     def default_size(self) -> int:
         """How many draws some seconds allow."""
-        return max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self.layer.weight_entries))
+        terms = max(1, self._terms * len(self._frequencies) * (1 if self._of_scores else _SIGNS))
+        return max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self.layer.weight_entries, _TERMS // terms))
 
-    @functools.cached_property
-    def _limiting(self) -> FloatArray:
-        """The limit's characteristic function where it is not 0, and its second and fourth moment."""
-        mixture, squares = self._mixture, self._frequencies**2
-        cf = np.exp(-0.5 * np.outer(squares, mixture.variances)) @ mixture.weights
-        return np.append(cf, [mixture.mean(), 3.0 * (mixture.variance() + mixture.mean() ** 2)])
-
-    @functools.cached_property
-    def _frequencies(self) -> FloatArray:
-        tau = frequencies(self.std)
-        return tau[tau * self.std < _HIGHEST * (1.0 + _BEND / self.layer.width**2)]
-
-    def gap(self, size: int, seeds: list[np.random.SeedSequence]) -> WeightsGap:
+    def deviation(self, size: int, seeds: list[np.random.SeedSequence]) -> SumDeviation:
         """Return the law at the layer's width less the limit, each repetition from `size` draws."""
-        moments = np.stack([self._moments(size, np.random.default_rng(seed)) for seed in seeds])
-        controls = moments.shape[1]
-        # Coefficients come from the other repetitions, so that they are independent of what they are used on.
-        others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
-        means = others[:, 0, 1:]
-        centred = others[:, 1:controls, 1:] - others[:, 1:controls, :1] * means[:, None, :]
-        products, cross = centred[..., : controls - 1], centred[..., controls - 1 :]
-        spread = np.sqrt(np.maximum(np.diagonal(products, axis1=1, axis2=2), 0.0))
-        scale = np.where(spread > 1e-12 * spread.max(axis=1, keepdims=True), spread, np.inf)
-        ridge = 1e-9 * np.eye(controls - 1)
-        solved = np.linalg.solve(products / (scale[:, :, None] * scale[:, None, :]) + ridge, cross / scale[:, :, None])
-        coefficients = solved / scale[:, :, None]
-        found = moments[:, 0, controls:] - np.einsum("rk,rkt->rt", moments[:, 0, 1:controls], coefficients)
-        difference = np.zeros((len(seeds), len(frequencies(self.std))), dtype=np.complex128)
-        count = found.shape[1] - MOMENTS
-        difference[:, :count] = found[:, :count]
-        return WeightsGap(self.std, difference, self._mixture, found[:, count:], size * len(seeds))
+        unit = self.limit.mean()
+        cells = Cells.over(unit * _SMALLEST, unit * _LARGEST)
+        moments = np.stack([self._moments(cells, unit, size, np.random.default_rng(seed)) for seed in seeds])
+        found = _controlled(moments)
+        end = len(cells.variances)
+        limiting = self.limit.weights @ cells.spread(self.limit.variances[:, None])
+        limiting[-1] += self.limit.atom
+        measures = found[:, :end] - limiting
+        corrections = found[:, end:-1].reshape(len(seeds), BINS, -1)
+        nowhere = np.full_like(measures, np.nan)
+        return SumDeviation(
+            cells, measures, nowhere, size * len(seeds), unit, corrections, found[:, -1], self._frequencies
+        )
 
-    def _moments(self, size: int, rng: np.random.Generator) -> FloatArray:
-        """Return the means of products of (1, controls) with (1, controls, differences)."""
+    def _moments(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
+        """Return the means of products of (1, controls) with (1, controls, what is asked of a draw).
+
+        What is asked: the place of v on the cells, the correction on each bin's frequencies, the fourth cumulant.
+        """
         total: FloatArray | float = 0.0
         step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
         for start in range(0, size, step):
-            controls, differences = self._draw(min(step, size - start), rng)
-            left = np.concatenate([np.ones((len(controls), 1)), controls], axis=1)
-            total = total + left.T @ np.concatenate([left, differences], axis=1)
+            total = total + self._block(cells, unit, min(step, size - start), rng)
         return np.asarray(total) / size
 
-    def _draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Draw all but W^O; return controls, (size, controls), and differences, (size, frequencies + `MOMENTS`)."""
-        layer, n, own = self.layer, self.layer.width, self._seen.index(self.position)
-        entries, (function, fourth) = WEIGHT_LAWS[self.weights], _LAWS[self.weights]
-        hidden, controls = self._hidden(size, rng)
-        x = nonlinearity.of_inputs(layer.inputs)(hidden)
-        gram = x @ x.swapaxes(-1, -2) / n
-        product = np.ones((size, len(self._frequencies)))
-        squares, fourths = np.zeros((2, size))
-        of_heads = np.zeros((size, 8))
-        for _ in range(layer.num_heads):
-            keys = (layer.key_std / math.sqrt(n)) * (x @ entries(rng, (size, n, n)))
-            queries = (layer.query_std / math.sqrt(n)) * _row(x[:, own], entries(rng, (size, n, n)))
-            scores = layer.score_factor / math.sqrt(n) * np.einsum("dja,da->dj", keys, queries)
-            attention = map_scores(layer, scores, np.ones(len(self._seen), dtype=bool))
-            mixed = np.einsum("dj,djb->db", attention, x)
-            projected = (layer.value_std / math.sqrt(n)) * _row(mixed, entries(rng, (size, n, n)))
-            of_heads += self._of_head(x, gram, keys, scores, fourth)
-            value = (projected**2).mean(axis=1) - layer.value_std**2 * (mixed**2).mean(axis=1)
-            of_heads[:, -1] += value
-            arguments = (layer.output_std * layer.head_factor / math.sqrt(n)) * projected
-            squares += (arguments**2).sum(axis=1)
-            fourths += (arguments**4).sum(axis=1)
-            for k, tau in enumerate(self._frequencies):
-                product[:, k] *= function(tau * arguments).prod(axis=1)
-        # Of a sum of independent terms fourth cumulants add up.
-        moments = np.stack([squares, 3.0 * squares**2 + fourth * fourths], axis=1)
-        return np.concatenate([controls, of_heads], axis=1), np.concatenate([product, moments], axis=1) - self._limiting
+    def _block(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
+        ratios, controls, sizes = self.draw(size, rng)
+        function, fourth = ENTRY_LAWS[self._last]
+        left = np.column_stack([np.ones(size), ratios - 1.0, ratios[:, None] * controls])
+        # Rows of one draw share its controls.
+        rows = sizes.shape[1]
+        shared = np.repeat(left * (ratios / rows)[:, None], rows, axis=0)
+        sizes = sizes.reshape(size * rows, -1)
+        variances = (sizes**2).sum(axis=1)
+        places = cells.places(variances).T @ shared
+        chosen, least = bins_of(variances, unit, rng)
+        relative = sizes / np.sqrt(least)[:, None]
+        squares = (relative**2).sum(axis=1)
+        corrections = np.empty((len(sizes), len(self._frequencies)))
+        for k, tau in enumerate(self._frequencies):
+            corrections[:, k] = function(tau * relative).prod(axis=1) - np.exp(-0.5 * tau**2 * squares)
+        by_bin = np.zeros((left.shape[1], BINS, len(self._frequencies)))
+        for k in np.unique(chosen):
+            by_bin[:, k] = shared[chosen == k].T @ corrections[chosen == k]
+        fourths = fourth * shared.T @ (sizes**4).sum(axis=1)
+        asked = [places.T, by_bin.reshape(left.shape[1], -1), fourths[:, None]]
+        return np.concatenate([left.T @ left, *asked], axis=1)
 
-    def _hidden(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return W^j h of the seen positions, and their inner products less expectations."""
-        layer, n = self.layer, self.layer.width
-        entries, rho = WEIGHT_LAWS[self.weights], layer.input_correlation
-        h = rng.standard_normal((size, n))
-        images = np.zeros((size, len(self._seen), n))
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Draw all matrices but one.
+
+        Returns
+        -------
+        ratios : ndarray, shape (size,)
+            By which draws count.
+        controls : ndarray, shape (size, controls)
+        sizes : ndarray, shape (size, rows, terms)
+            What the entries of the last matrix are multiplied by, for rows of scores that are equal in law.
+        """
+        ratios, x, controls = self._inputs(size, rng)
+        marginal = self.marginal
+        of_rest = self._score(marginal.column, x, rng) if isinstance(marginal, ScoreEntry) else self._output(x, rng)
+        return ratios, np.column_stack([controls, of_rest[0]]), of_rest[1]
+
+    def _inputs(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Draw h and the W^i; return ratios, the seen inputs and controls of their inner products."""
+        layer, n, m = self.layer, self.layer.width, len(self._seen)
+        rho = layer.input_correlation
+        longer = 1.0 + _LONGER * math.sqrt(2.0 / n)
+        h = rng.standard_normal((size, n)) * np.where(rng.random(size) < 0.5, longer**0.5, 1.0)[:, None]
+        squares = (h**2).sum(axis=1)
+        ratios = 2.0 / (1.0 + np.exp(0.5 * squares * (1.0 - 1.0 / longer) - 0.5 * n * math.log(longer)))
+        images = np.zeros((size, m, n))
         if rho > 0:
-            images += math.sqrt(rho) * _row(h, entries(rng, (size, n, n)))[:, None]
+            images += math.sqrt(rho) * self._image("inputs", h[:, None], n, rng)
         if rho < 1:
-            for k in range(len(self._seen)):
-                matrix = entries(rng, (size, n, n))
-                images[:, k] += math.sqrt(1.0 - rho) * _row(h, matrix)
-        length = (h**2).mean(axis=1)
-        own = self._seen.index(self.position)
-        squares = (images**2).mean(axis=2) / n
-        whole = (images.sum(axis=1) ** 2).mean(axis=1) / n
-        m = len(self._seen)
+            for k in range(m):
+                images[:, k : k + 1] += math.sqrt(1.0 - rho) * self._image("inputs", h[:, None], n, rng)
+        length, whole = squares / n, (images.sum(axis=1) ** 2).mean(axis=1)
+        lengths = (images**2).mean(axis=2)
         controls = [
             length - 1.0,
-            squares[:, own] - length,
-            squares.mean(axis=1) - length,
+            lengths[:, self._own] - length,
+            lengths.mean(axis=1) - length,
             whole - m * (1.0 + rho * (m - 1)) * length,
         ]
-        return layer.input_std / math.sqrt(n) * images, np.stack(controls, axis=1)
+        hidden = layer.input_std * images
+        if layer.position_std:
+            root = psd_root(position_covariance(layer.inputs)[np.ix_(self._seen, self._seen)])
+            hidden += root @ rng.standard_normal((size, root.shape[1], n))
+        return ratios, normalised(layer.norm, nonlinearity.of_inputs(layer.inputs)(hidden)), np.stack(controls, axis=1)
 
-    def _of_head(
-        self, x: FloatArray, gram: FloatArray, keys: FloatArray, scores: FloatArray, fourth: float
-    ) -> FloatArray:
-        """Return controls of one head's keys and scores, (draws, 8), the last of which is left for its values."""
-        layer, n, own = self.layer, self.layer.width, self._seen.index(self.position)
-        scale = (layer.query_std * layer.score_factor) ** 2
-        of_keys = keys @ keys.swapaxes(-1, -2) / n
-        expected = layer.key_std**2 * gram
-        centred = scores - scores.mean(axis=1, keepdims=True)
+    @property
+    def _own(self) -> int:
+        """Which of the seen positions has the query."""
+        marginal = self.marginal
+        return self._seen.index(marginal.row if isinstance(marginal, ScoreEntry) else marginal.position)
+
+    def _image(self, matrix: str, vectors: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
+        """Return W u/√columns of (draws, m, columns) vectors, by one matrix with that many rows for each draw."""
+        columns = vectors.shape[-1]
+        entries = WEIGHT_LAWS[getattr(self.weights, matrix)](rng, (len(vectors), columns, rows))
+        return np.asarray(columns**-0.5 * (vectors @ entries))
+
+    def _score(self, column: int, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """Return controls of the key, and the sizes of terms."""
+        layer = self.layer
+        other = x[:, [self._seen.index(column)]]
+        keys = layer.key_std * self._image("key", other, layer.head_width, rng)
+        query = layer.query_std * layer.score_factor * x[:, self._own] / math.sqrt(layer.width * layer.head_width)
+        off = (keys**2).mean(axis=2) - layer.key_std**2 * (other**2).mean(axis=2)
+        return off, (keys[:, 0, :, None] * query[:, None, :]).reshape(len(x), 1, -1)
+
+    def _output(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """Return controls of keys, scores and values, added up over heads, and the sizes of terms.
+
+        Queries have independent entries of symmetric laws: with random signs they are other ones, for less than those
+        that new matrices make.
+        """
+        layer, nu, own = self.layer, self.layer.head_width, self._own
+        every = np.ones(len(self._seen), dtype=bool)
+        controls, sizes = np.zeros((len(x), 8)), []
+        for _ in range(layer.kv_heads):
+            keys, mixed = layer.key_std * self._image("key", x, nu, rng), []
+            for _ in range(layer.group_size):
+                query = layer.query_std * self._image("query", x[:, [own]], nu, rng)
+                signs = 2.0 * rng.integers(2, size=(len(x), _SIGNS, nu)) - 1.0
+                scores = layer.score_factor / math.sqrt(nu) * (query * signs) @ keys.swapaxes(-1, -2)
+                mixed.append(map_scores(layer, scores, every) @ x)
+                controls[:, :7] += self._of_head(x, keys, scores)
+            together = np.concatenate(mixed, axis=1)
+            values = layer.value_std * self._image("value", together, nu, rng)
+            expected = layer.value_std**2 * (together**2).mean(axis=2)
+            controls[:, 7] += ((values**2).mean(axis=2) - expected).sum(axis=1)
+            sizes.extend(np.split(values, layer.group_size, axis=1))
+        factor = layer.output_std * layer.head_factor / math.sqrt(nu)
+        return controls, factor * np.concatenate(sizes, axis=2)
+
+    def _of_head(self, x: FloatArray, keys: FloatArray, scores: FloatArray) -> FloatArray:
+        """Return controls of one head's keys, and of its rows of scores, averaged over these, (draws, 7)."""
+        layer, own = self.layer, self._own
+        n, nu = layer.width, layer.head_width
+        gram = x @ x.swapaxes(-1, -2) / n
+        scale = (layer.query_std * layer.score_factor) ** 2 * gram[:, own, own]
+        of_keys = keys @ keys.swapaxes(-1, -2) / nu
+        off = of_keys - layer.key_std**2 * gram
+        centred = scores - scores.mean(axis=2, keepdims=True)
         keys_centred = keys - keys.mean(axis=1, keepdims=True)
-        covariance = scale * gram[:, own, own][:, None, None] * (keys_centred @ keys_centred.swapaxes(-1, -2) / n)
-        squares, trace = (centred**2).sum(axis=1), np.trace(covariance, axis1=1, axis2=2)
-        tails_of_law = fourth * scale**2 * (x[:, own] ** 4).mean(axis=1) / n
-        tails_of_law *= ((keys_centred**2).sum(axis=1) ** 2).mean(axis=1) / n
-        whole = scale * gram[:, own, own] * of_keys.sum(axis=(1, 2))
+        covariance = scale[:, None, None] * (keys_centred @ keys_centred.swapaxes(-1, -2) / nu)
+        squares, trace = (centred**2).sum(axis=2), np.trace(covariance, axis1=1, axis2=2)
+        tails_of_law = FOURTH_CUMULANTS[self.weights.query] * (layer.query_std * layer.score_factor) ** 4
+        of_law = (
+            tails_of_law / (n * nu) * (x[:, own] ** 4).mean(axis=1) * ((keys_centred**2).sum(axis=1) ** 2).mean(axis=1)
+        )
         return np.stack(
             [
-                np.trace(of_keys - expected, axis1=1, axis2=2),
-                (of_keys - expected).sum(axis=(1, 2)),
-                squares - trace,
-                scores.sum(axis=1) ** 2 - whole,
-                (centred**3).sum(axis=1),
-                np.einsum("dj,djk->d", scores, gram),
-                squares**2 - trace**2 - 2.0 * (covariance**2).sum(axis=(1, 2)) - tails_of_law,
-                np.zeros(len(scores)),
+                np.trace(off, axis1=1, axis2=2),
+                off.sum(axis=(1, 2)),
+                squares.mean(axis=1) - trace,
+                (scores.sum(axis=2) ** 2).mean(axis=1) - scale * of_keys.sum(axis=(1, 2)),
+                (centred**3).sum(axis=2).mean(axis=1),
+                (scores @ gram).sum(axis=2).mean(axis=1),
+                (squares**2).mean(axis=1) - trace**2 - 2.0 * (covariance**2).sum(axis=(1, 2)) - of_law,
             ],
             axis=1,
         )
 
-    def leading(self, gaussian: Deviation) -> WeightsGap:
+    def leading(self, gaussian: Deviation) -> Deviation:
         """Return the first term of the expansion in 1/n: that of normal weights, and what W^O adds to it.
 
         Parameters
@@ -282,32 +294,57 @@ class OtherWeights:
         gaussian : Deviation
             Of the same number with normal weights.
         """
-        squares = frequencies(self.std) ** 2
-        rows = gaussian.expansion @ np.exp(-0.5 * np.outer(gaussian.cells.variances, squares))
-        head = kept_limit(self.layer).head_mixture(self.position)
-        # E Σ_a u_a², by the variance that the output has where a head's share is u_a.
+        if isinstance(self.marginal, ScoreEntry):
+            return gaussian
+        head = kept_limit(self.layer).head_mixture(self.marginal.position)
+        # E Σ_a u_a² g(v) for functions g of the variance v, of which u_a is a head's share.
         size = float(head.weights @ head.variances**2)
         one = condense(head.variances, head.weights * head.variances**2)
         where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))
-        fourth = 3.0 * _LAWS[self.weights][1] / self.layer.width * self.layer.num_heads * size
-        added = where.weights @ np.exp(-0.5 * np.outer(where.variances, squares))
-        difference = (rows + fourth / 24.0 * squares**2 * added).astype(np.complex128)
-        return WeightsGap(self.std, difference, self._mixture, np.full((len(rows), MOMENTS), np.nan), 0)
+        fourth = 3.0 * FOURTH_CUMULANTS[self._last] / self.layer.head_width * self.layer.num_heads * size
+        # A fourth cumulant adds τ⁴/24 of it to e^{-τ²v/2}: 1/6 of a second difference in v.
+        step = _DIFFERENCE * where.variances
+        ahead, at, behind = (gaussian.cells.spread((where.variances + k * step)[:, None]) for k in (1, 0, -1))
+        added = fourth / 6.0 * (where.weights / step**2) @ (ahead - 2.0 * at + behind)
+        return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
 
 
 @functools.lru_cache(maxsize=32)
-def kept_gap(output: OtherWeights, size: int | None, seed: int) -> WeightsGap:
+def kept_gap(entry: SumEntry, size: int | None, seed: int) -> Gap:
     """Return the gap from draws of this number, over all repetitions, once for all that is asked of it."""
-    each = max(2, -(-(output.default_size if size is None else size) // REPLICATES))
-    return output.gap(each, np.random.SeedSequence(seed).spawn(REPLICATES))
+    if vanishes(entry.layer, "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"):
+        whole = dataclasses.replace(entry.marginal, layer=restored(entry.layer))
+        return kept_gap(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
+    each = max(2, -(-(entry.default_size if size is None else size) // REPLICATES))
+    found = entry.deviation(each, np.random.SeedSequence(seed).spawn(REPLICATES))
+    if found.cut > _MOST_CUT:
+        problem = f"with weights {entry.weights} makes a law with atoms: {found.cut:.2g} of it is at single numbers"
+        refuse("width", entry.layer.width, problem, "pass a larger width, or weights of a law with a density")
+    return Gap(entry.limit, found)
 
 
 def check_literal(field: str, layer: AttentionLayer) -> None:
     """Refuse a layer whose literal matrices, of one draw, take more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
-    remedy = f'pass a smaller width, or weights="{GAUSSIAN}"'
+    remedy = 'pass a smaller width, or weights="gaussian"'
     check_memory(field, layer.width, "literal matrices", _LITERAL * matrix_entries(layer), remedy)
 
 
-def _row(vectors: FloatArray, matrices: FloatArray) -> FloatArray:
-    """Return vectors times matrices, one of each for every draw."""
-    return np.asarray((vectors[:, None, :] @ matrices)[:, 0])
+def _controlled(moments: FloatArray) -> FloatArray:
+    """Return the means of what is asked with the controls taken off, (repetitions, asked).
+
+    Parameters
+    ----------
+    moments : ndarray, shape (repetitions, 1 + controls, 1 + controls + asked)
+        Means of products.
+    """
+    controls = moments.shape[1]
+    # Coefficients come from the other repetitions, so that they are independent of what they are used on.
+    others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
+    means = others[:, 0, 1:]
+    centred = others[:, 1:, 1:] - others[:, 1:, :1] * means[:, None, :]
+    products, cross = centred[..., : controls - 1], centred[..., controls - 1 :]
+    spread = np.sqrt(np.maximum(np.diagonal(products, axis1=1, axis2=2), 0.0))
+    scale = np.where(spread > 1e-12 * spread.max(axis=1, keepdims=True), spread, np.inf)[..., None]
+    ridge = 1e-9 * np.eye(controls - 1)
+    coefficients = np.linalg.solve(products / (scale * scale.swapaxes(-1, -2)) + ridge, cross / scale) / scale
+    return np.asarray(moments[:, 0, controls:] - np.einsum("rk,rkt->rt", moments[:, 0, 1:controls], coefficients))
