@@ -39,7 +39,10 @@ def features_of(sample: Sample) -> dict[str, FloatArray]:
             found |= dict(_of_scores(sample))
             found |= dict(_of_outputs_given(sample))
         found |= dict(_of_grams(sample))
-    return {name: np.nan_to_num(values, nan=0.0, posinf=1e300, neginf=-1e300) for name, values in found.items()}
+    values = np.array(list(found.values()))
+    if not np.isfinite(values).all():
+        np.nan_to_num(values, copy=False, nan=0.0, posinf=1e300, neginf=-1e300)
+    return dict(zip(found, values, strict=True))
 
 
 def _log(squares: FloatArray) -> FloatArray:
@@ -218,11 +221,12 @@ def _of_grams(sample: Sample) -> Iterator[Feature]:
             yield "scores of one query by keys", (products * K[:, :, -1, 0]).sum(axis=1)
     if V is not None and sample.scores is not None:
         A, y = sample.weights, sample.outputs
-        given = np.einsum("nhij,nhjk,nhik->ni", A, V, A)
+        mixed = A @ V
+        given = np.einsum("nhik,nhik->ni", mixed, A)
         for i in _positions(sample):
             yield f"size of outputs at {i} given values", _log((y[:, i] ** 2).sum(axis=-1)) - _log(given[:, i])
         for i, j in pairs:
-            cross = np.einsum("nhj,nhjk,nhk->n", A[:, :, i], V, A[:, :, j])
+            cross = np.einsum("nhk,nhk->n", mixed[:, :, i], A[:, :, j])
             scale = np.sqrt(np.abs(given[:, i] * given[:, j])) + _TINY
             product = (y[:, i] * y[:, j]).sum(axis=-1) / scale
             yield f"outputs at {i} times those at {j} given values", product * np.sign(cross)

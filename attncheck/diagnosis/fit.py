@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,8 +122,7 @@ def fitted(
     scales = _scales(placed, laws, own)
     left = [each for each in candidates(layers, exposed, laws, handed) if _may_be(each, scales)]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
-        distances = [_distance(placed, candidate, root, draws)[0] for candidate in left]
-        left = [left[place] for place in np.argsort(distances, kind="stable")[:most]]
+        left = _nearest(placed, left, root, draws, most)
     causes = [_cause(placed, candidate, whole, 1) for candidate in [*left, _own_scale(scales, exposed, laws)]]
     near = [cause for cause in causes if cause.p_value > _LEFT_OUT]
     if len(near) > 1 or not any(cause.fits for cause in near):
@@ -152,28 +152,50 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
 
 def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
     """Return what a candidate comes to on so many times the sample's draws."""
-    distance, dof = _distance(placed, candidate, seed, more=more)
+    distance, dof = _distance(placed, candidate, seed, more)
     cost = candidate.free * float(np.log(min(each.size for each in placed)))
     return Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost)
 
 
+def _nearest(
+    placed: Sequence[Placed], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
+) -> list[Candidate]:
+    """Return the candidates of the least distances over all layers, the nearest first, on at most so many draws.
+
+    Layers only add to a distance: what is far on the first ones is not drawn on the others.
+    """
+    reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap: how far, which candidate, on how many layers
+    found: list[Candidate] = []
+    while reached and len(found) < most:
+        distance, at, layers = reached[0]
+        if layers == len(placed):
+            heapq.heappop(reached)
+            found.append(tried[at])
+        else:
+            each = placed[layers]
+            distance += _distance_on(layers, each, tried[at], seed, min(draws, each.size))
+            heapq.heapreplace(reached, (distance, at, layers + 1))
+    return found
+
+
 def _distance(
-    placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, draws: int = 0, more: int = 1
+    placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> tuple[float, int]:
     """Return the squared distance of a candidate over all layers, and its degrees of freedom.
 
-    It is drawn `draws` times at most, or `more` times as often as the sample where that is 0.
+    It is drawn `more` times as often as the sample.
     """
-    total, dof = 0.0, 0
-    for number, each in enumerate(placed):
-        rng = np.random.default_rng([number, *seed.generate_state(4)])
-        size = min(draws, each.size) if draws else more * each.size
-        try:
-            drawn = _alike(candidate.draw(each.sample.layer, size, rng), each.sample)
-        except InputError:
-            return np.inf, 1
-        total, dof = total + each.distance(drawn), dof + each.dof
-    return total, dof
+    distances = (_distance_on(at, each, candidate, seed, more * each.size) for at, each in enumerate(placed))
+    return sum(distances), sum(each.dof for each in placed)
+
+
+def _distance_on(at: int, placed: Placed, candidate: Candidate, seed: np.random.SeedSequence, size: int) -> float:
+    """Return the squared distance of a candidate on one layer; infinite where it cannot be drawn."""
+    rng = np.random.default_rng([at, *seed.generate_state(4)])
+    try:
+        return placed.distance(_alike(candidate.draw(placed.sample.layer, size, rng), placed.sample))
+    except InputError:
+        return np.inf
 
 
 def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:

@@ -17,29 +17,42 @@ _SHARE = 1e-4
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
-class _Feature:
-    """One feature of a sample, and the normal score of each place among its values."""
+class _Features:
+    """Features of a sample, and the normal score of each place among the values of each of them."""
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
         # What is the same but for rounding counts as the same: its order would be that of the rounding.
-        self._step = max(_ROUNDING * rounding, _STEP * float(np.quantile(np.abs(values), 0.9)))
-        self._different, counts = np.unique(self._rounded(values), return_counts=True)
-        upto = np.concatenate([[0], np.cumsum(counts)])
-        # Below the first value, at it, between it and the second one, …: how many are smaller, and how many not larger.
-        below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
-        below_and_upto[1::2] = upto[:-1] + upto[1:]
-        self._scores = special.ndtri((below_and_upto + 1.0) / (2.0 * len(values) + 2.0))
-        self.sorted = np.repeat(self._different, counts)
+        sizes = np.quantile(np.abs(values), 0.9, axis=1, keepdims=True)
+        self._steps = np.maximum(_ROUNDING * rounding, _STEP * sizes)
+        self.sorted = np.sort(self._rounded(values), axis=1)
+        found = [np.unique(row, return_counts=True) for row in self.sorted]
+        self._different = [different for different, _ in found]
+        self._values = np.concatenate(self._different)
+        # Where the values of each feature begin, and the scores of its places, which are twice as many and one more.
+        self._begin = np.cumsum([[0, *(len(each) for each in self._different[:-1])]], axis=1).T
+        self._last = np.array([[len(each) - 1] for each in self._different])
+        self._scores = np.concatenate([_scores_of(counts) for _, counts in found])
 
     def _rounded(self, values: FloatArray) -> FloatArray:
-        return np.asarray(np.round(values / self._step) * self._step)
+        return np.asarray(np.round(values / self._steps) * self._steps)
 
     def scores(self, values: FloatArray) -> FloatArray:
-        """Return the normal scores of the places of values; sorted ones are found the fastest."""
+        """Return the normal scores of the places of values, (features, draws); sorted ones are found the fastest."""
         rounded = self._rounded(values)
-        after = np.searchsorted(self._different, rounded)
-        equal = self._different[np.minimum(after, len(self._different) - 1)] == rounded
-        return np.asarray(self._scores[2 * after + equal])
+        after = np.stack([each.searchsorted(row) for each, row in zip(self._different, rounded, strict=True)])
+        equal = self._values[self._begin + np.minimum(after, self._last)] == rounded
+        places = 2 * (self._begin + after) + equal
+        places += np.arange(len(self._different))[:, None]
+        return np.asarray(self._scores[places])
+
+
+def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
+    """Return the normal scores of the places below the first value, at it, between it and the second one, and so on."""
+    upto = np.concatenate([[0], np.cumsum(counts)])
+    # Below and at each: how many are smaller, and how many not larger.
+    below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
+    below_and_upto[1::2] = upto[:-1] + upto[1:]
+    return np.asarray(special.ndtri((below_and_upto + 1.0) / (2.0 * upto[-1] + 2.0)))
 
 
 class Placed:
@@ -52,6 +65,8 @@ class Placed:
     Attributes
     ----------
     sample : Sample
+    names : list of str
+        Of the features.
     dof : int
         Degrees of freedom of the chi-square.
     """
@@ -60,31 +75,28 @@ class Placed:
         self.sample, self.size = sample, len(sample)
         found = features_of(sample)
         # A feature that is one number in all draws is kept: another number elsewhere tells the most.
-        self._features = {name: _Feature(values, sample.rounding) for name, values in found.items()}
-        scores = np.stack([each.scores(found[name]) for name, each in self._features.items()], axis=1)
-        own = np.concatenate([scores, scores * scores], axis=1)
-        self._center = own.mean(axis=0)
-        covariance = np.cov(own, rowvar=False) + 1e-6 * np.eye(own.shape[1])
+        self.names = list(found)
+        values = np.stack(list(found.values()))
+        self._features = _Features(values, sample.rounding)
+        scores = self._features.scores(values)
+        own = np.concatenate([scores, scores * scores])
+        self._center = own.mean(axis=1)
+        covariance = np.cov(own) + 1e-6 * np.eye(len(own))
         values, vectors = np.linalg.eigh(covariance)
         kept = values > _SHARE * values.mean()
         self.dof = int(kept.sum())
         self._whiten = vectors[:, kept] / np.sqrt(values[kept])
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the features."""
-        return list(self._features)
-
     def feature(self, name: str) -> FloatArray:
         """Return the sample's own values of a feature, sorted."""
-        return self._features[name].sorted
+        return np.asarray(self._features.sorted[self.names.index(name)])
 
     def distance(self, other: Sample) -> float:
         """Return the squared distance of another sample: about a chi-square if it is of the same law."""
         found = features_of(other)
-        scores = [each.scores(np.sort(found[name])) for name, each in self._features.items()]
-        means = [*(each.mean() for each in scores), *((each * each).mean() for each in scores)]
-        gap = (np.array(means) - self._center) @ self._whiten
+        scores = self._features.scores(np.sort([found[name] for name in self.names], axis=1))
+        means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(other)])
+        gap = (means - self._center) @ self._whiten
         known = max(1, self.size - self.dof - 2) / self.size  # the covariance is an estimate, as in Hotelling's test
         return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
 

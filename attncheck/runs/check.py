@@ -202,7 +202,7 @@ def check(
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
     call = "" if written else _call(subject, layers, names, run)
     conclusion = run.conclude([*single, *pools])
-    causes = causes_of(run.subject, single, run.seed)
+    causes = causes_of(run.subject, single, run.seed) if run.explains else []
     return CheckReport(run, tuple(single), conclusion, tuple(dict.fromkeys(notes)), call, tuple(pools), tuple(causes))
 
 
