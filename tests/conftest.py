@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,7 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from attncheck.runs.run import Run
+
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
+
+
+@pytest.fixture
+def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process end with their verdicts: what is wrong is sought where a test looks at it."""
+    of = Run.of
+    monkeypatch.setattr(Run, "of", lambda **options: dataclasses.replace(of(**options), explains=False))
+
+
+@pytest.fixture
+def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process end without a fit of causes; violated results are diagnosed as ever."""
+    for module in ("check", "reporting"):
+        monkeypatch.setattr(f"attncheck.runs.{module}.causes_of", lambda subject, results, seed: [])
 
 
 @pytest.fixture

@@ -78,22 +78,23 @@ def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) ->
 
 
 def test_where_the_first_pieces_all_end_their_process_the_others_are_done(tmp_path: Path) -> None:
-    function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(14)), once=frozenset())
+    # Twice as many as it takes to give up where no piece is done.
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(6)), once=frozenset())
     with Crew(pool(2)) as crew:
-        found = crew.results(function, range(20))
-    assert found[14:] == [number * number for number in range(14, 20)]
-    reasons = {result.reason for result in found[:14] if isinstance(result, Lost)}
+        found = crew.results(function, range(9))
+    assert found[6:] == [36, 49, 64]
+    reasons = {result.reason for result in found[:6] if isinstance(result, Lost)}
     assert reasons == {"its process died, and died again whenever it was done alone"}
 
 
 def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) -> None:
-    function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(40)), once=frozenset())
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(20)), once=frozenset())
     with Crew(pool(2)) as crew:
-        found = crew.results(function, range(40))
+        found = crew.results(function, range(20))
     reasons = [result.reason for result in found if isinstance(result, Lost)]
-    assert len(reasons) == 40
+    assert len(reasons) == 20
     assert sum("died again whenever it was done alone" in reason for reason in reasons) == 3
-    assert sum("not tried again after 3 others" in reason for reason in reasons) == 37
+    assert sum("not tried again after 3 others" in reason for reason in reasons) == 17
     assert len(list(tmp_path.iterdir())) < 20
 
 

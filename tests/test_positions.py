@@ -244,6 +244,7 @@ def _added(kind: str, size: int, lengths: Any, rng: np.random.Generator) -> Any:
     return {"apart": _HELD.position_std * noise, "scaled": lengths * (root @ noise)}.get(kind, root @ noise)
 
 
+@pytest.mark.usefixtures("no_causes")
 @pytest.mark.parametrize(
     ("kind", "observed"),
     [
@@ -270,6 +271,7 @@ def test_messages_on_wrong_positions_speak_of_positions(kind: str, observed: str
     assert "e^i" not in plain
 
 
+@pytest.mark.usefixtures("no_causes")
 def test_messages_on_tied_layers_claim_what_holds_of_them() -> None:
     layer = TIED.replace(width=16)
 

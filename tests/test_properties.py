@@ -102,6 +102,7 @@ def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
     assert sum(each.verdict == "consistent" for each in results) > 60
 
 
+@pytest.mark.usefixtures("no_causes")
 @pytest.mark.parametrize(
     ("fault", "file", "said"),
     [
@@ -141,6 +142,7 @@ def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, fi
     assert f"{worst.text}; p = {looks} on {worst.size:,} draws a look" in text
 
 
+@pytest.mark.usefixtures("no_causes")
 def test_a_subtle_bug_of_ones_own(place: pytest.Pytester) -> None:
     """Packed Q, K and V share a fan-out that each of them should have alone: a public bug of a real library."""
     result, _, verdict = held(place, "mine:packed", "test_scores.py", only=PLAIN)

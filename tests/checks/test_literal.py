@@ -176,6 +176,7 @@ def test_reference_shows_what_the_subject_shows() -> None:
         np.testing.assert_array_equal(values, values.astype(np.float32))
 
 
+@pytest.mark.usefixtures("verdicts_only")
 def test_layers_add_up_in_the_unit_of_the_check() -> None:
     layers = [PAPER, NARROW, ac.AttentionLayer(width=4, seq_len=1, num_heads=1)]
     report = ac.check(Drawn("uniform", "uniform", 1.05), layers, properties=["scores"], profile="smoke")

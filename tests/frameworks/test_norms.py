@@ -16,6 +16,8 @@ pytest.importorskip("torch")
 
 import torch
 
+pytestmark = pytest.mark.usefixtures("verdicts_only")
+
 FloatArray = NDArray[np.float64]
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, activation="identity", query_std=1.5)

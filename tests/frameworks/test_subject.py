@@ -17,6 +17,8 @@ from attncheck.runs.run import Run
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
+pytestmark = pytest.mark.usefixtures("verdicts_only")
+
 FloatArray = NDArray[np.float64]
 WIDTH, HEADS, SIZE = 16, 2, 8
 ROLES = ("query", "key", "value", "output")

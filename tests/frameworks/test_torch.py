@@ -434,6 +434,7 @@ def test_a_make_that_cannot_be_called_is_told_what_to_be(make: Any) -> None:
         ac.inspect(make, width=64)
 
 
+@pytest.mark.usefixtures("verdicts_only")
 def test_attention_by_hand_is_a_subject() -> None:
     def grouped(q: Any, k: Any, v: Any) -> Any:
         return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
@@ -569,6 +570,7 @@ def test_zeros_are_not_drawn() -> None:
     assert "W_Q W_Kᵀ is the same in every draw: this initialiser does not draw it" in found.blamed
 
 
+@pytest.mark.usefixtures("verdicts_only")
 def test_llama_is_examined_with_its_rotary_positions() -> None:
     transformers = pytest.importorskip("transformers")
     from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding

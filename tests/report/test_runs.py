@@ -87,6 +87,7 @@ def test_plugin_renders_the_page_at_the_end(place: pytest.Pytester) -> None:
     assert "behaves as the theorem says" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("verdicts_only")
 def test_page_that_cannot_be_made_does_not_hide_the_verdict(place: pytest.Pytester) -> None:
     (place.path / "page.html").mkdir()
     subject = "attncheck.faults:half_precision_scores"

@@ -66,6 +66,7 @@ def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("verdicts_only")
 
 
 @functools.cache

@@ -90,6 +90,7 @@ def test_a_right_subject_is_consistent(layer: ac.AttentionLayer, seed: int) -> N
     assert not {name for name in examined if name.startswith("scores.") and "key" not in name}
 
 
+@pytest.mark.usefixtures("verdicts_only")
 def test_wrong_ones_are_violated() -> None:
     def hotter(layer: ac.AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, 1.5 * scores)

@@ -63,19 +63,19 @@ def words(fits: Sequence[Cause]) -> list[str]:
 
 @pytest.mark.parametrize("mistake", TURNED, ids=lambda mistake: mistake.name)
 def test_rotary_positions_are_named(mistake: Fault) -> None:
-    """Also where the layer declares none."""
+    """Also where the layer declares none; one layer tells."""
     declared = {} if mistake.name == "undeclared_rotary" else {"rotary_base": 10_000.0}
-    layers = [layer.replace(input_correlation=0.5, head_dim=layer.width, **declared) for layer in LAYERS]
-    assert words(fitted(samples(mistake.subject, "scores", layers), root())[0])[0] == mistake.what
+    layer = LAYERS[0].replace(input_correlation=0.5, head_dim=LAYERS[0].width, **declared)
+    assert words(fitted(samples(mistake.subject, "scores", [layer]), root())[0])[0] == mistake.what
 
 
 @pytest.mark.parametrize("exposure", ["grams", "scores"])
 @pytest.mark.parametrize(("declared", "drawn"), [("rms", None), ("layer", None), ("layer", "rms"), (None, "rms")])
 def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: str) -> None:
-    """Also where the layer declares none."""
-    layers = [layer.replace(activation="relu", norm=declared) for layer in LAYERS]
+    """Also where the layer declares none; one layer tells."""
+    layer = LAYERS[0].replace(activation="relu", norm=declared)
     subject = right(change=lambda layer: {"norm": drawn})
-    first, *_ = words(fitted(samples(subject, exposure, layers), root())[0])
+    first, *_ = words(fitted(samples(subject, exposure, [layer]), root())[0])
     assert first == f"all of it fits a layer with norm={drawn!r}"
 
 

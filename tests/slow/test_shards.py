@@ -41,12 +41,15 @@ def closing_of(record: Path) -> Closing:
     return closing
 
 
-@pytest.mark.parametrize(("subject", "of"), [(RIGHT, 1), (RIGHT, 8), (SLIGHT, 3)])
-def test_shards_come_to_the_digest_of_one_run(tmp_path: Path, subject: str, of: int) -> None:
-    code = smoke(tmp_path, subject, "whole.jsonl")
+@pytest.mark.parametrize(
+    ("subject", "of", "only"), [(RIGHT, 1, ("--only", "scores")), (RIGHT, 6, ()), (SLIGHT, 3, ("--only", "scores"))]
+)
+def test_shards_come_to_the_digest_of_one_run(tmp_path: Path, subject: str, of: int, only: tuple[str, ...]) -> None:
+    """All properties once: which of them it is makes no difference to a single shard, or to further looks."""
+    code = smoke(tmp_path, subject, "whole.jsonl", *only)
     assert code == (ExitCode.CONSISTENT if subject == RIGHT else ExitCode.VIOLATED)
     names = [f"part{number}.jsonl" for number in range(1, of + 1)]
-    codes = [smoke(tmp_path, subject, name, "--shard", f"{place}/{of}") for place, name in enumerate(names, 1)]
+    codes = [smoke(tmp_path, subject, name, "--shard", f"{place}/{of}", *only) for place, name in enumerate(names, 1)]
     assert codes == [ExitCode.CONSISTENT] * of
     merged = command(tmp_path, "merge", *reversed(names), "-o", "run.jsonl")
     assert merged == (ExitCode.CONSISTENT if subject == RIGHT else ExitCode.INCOMPLETE)

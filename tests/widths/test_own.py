@@ -46,7 +46,7 @@ def test_lines_of_programs_hold_the_order_of_their_limit(name: str) -> None:
     assert [row.name for row in found.rows] == [line.name for line in program.lines()]
     assert {row.predicted for row in found.rows} == {"0"}
     assert not found.violated
-    wrong = ac.widths(program, WIDTHS, {"*": -0.5}, seeds=8)
+    wrong = ac.widths(program, WIDTHS[:3], {"*": -0.5}, seeds=8)
     assert len(wrong.violated) == len(found.rows)
 
 
@@ -76,18 +76,14 @@ def test_stacks_hold_the_orders_of_their_layers(scaling: Any, order: str, residu
     assert ac.widths(stack, WIDTHS, {"1.scores": 0.5}, seeds=8).violated
 
 
-def test_red_is_for_what_is_violated_on_a_terminal() -> None:
+def test_a_layer_that_is_predicted_wrong_is_violated_and_red_on_a_terminal() -> None:
     found = ac.widths(LAYER.replace(score_scaling="1/n"), WIDTHS, "standard", seeds=32)
+    assert [row.name for row in found.violated] == ["scores"]
     red = [line for line in found.shown(red=True).splitlines() if line.startswith("\x1b[31m")]
     assert len(red) == 1
     assert red[0].startswith("\x1b[31mscores ")
     assert red[0].endswith("\x1b[0m")
     assert "\x1b" not in str(found)
-
-
-def test_a_layer_that_is_predicted_wrong_is_violated() -> None:
-    found = ac.widths(LAYER.replace(score_scaling="1/n"), WIDTHS, "standard", seeds=32)
-    assert [row.name for row in found.violated] == ["scores"]
 
 
 def test_it_takes_no_functions() -> None:
