@@ -15,7 +15,14 @@ from attncheck.records.schema import Closing, Manifest, Result, Theory, read
 pytest_plugins = ["pytester"]
 
 # Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
+# A function of `concurrent.futures.process` that was imported twice cannot be pickled.
+for module in (
+    "attncheck.runs.run",
+    "attncheck.strategies",
+    "attncheck.runs.summary",
+    "concurrent.futures.process",
+    "statsmodels.stats.multitest",
+):
     importlib.import_module(module)
 
 TESTS = """
