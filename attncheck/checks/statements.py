@@ -239,6 +239,16 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Gains and biases of norms, which are 1 and 0 at initialisation. Of blocks the mean correlation of positions "
         "stands for the law. Other mixers than attention, and what training makes of any of it.",
     ),
+    StatementRow(
+        "Long sequences: beyond the paper",
+        "The width first, then the length: with softmax the squared distance of attention from uniform tends to "
+        "e^{σ²} - 1, and with σ² = b² ln s few positions keep a share of attention where b > √2.",
+        ("test_long.py",),
+        "In the limit: the distance of draws has the computed value with the order 1/n taken off, full heads, heads of "
+        "two neurons, and tied queries and keys; computed values approach their limits as 1/s with the right constant. "
+        "On both sides of the transition shares approach their limits: as a power of s below, as 1/ln s beyond.",
+        "The length first, or both together. Positions that are told apart, maps other than softmax, b near √2.",
+    ),
 )
 
 _HEADER = ("statement", "in `properties/`", "examined", "not examined")
