@@ -29,6 +29,7 @@ STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
 # Two layers in three have no positions.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
+MLP_RATIOS = (1, 2, 4)
 ROTARY_BASES = (10_000.0, 100.0, 500_000.0)
 INPUTS: tuple[dict[str, Any], ...] = (
     {"activation": "clip", "clip": DEFAULT_CLIP},
@@ -242,6 +243,7 @@ def stacks(
     max_depth: int = 4,
     max_entries: int = DIRECT_ENTRIES,
     regular: bool = False,
+    blocks: bool = False,
 ) -> AttentionStack:
     """Draw stacks of attention layers: any layer, several times, with any activations between them.
 
@@ -250,10 +252,13 @@ def stacks(
     min_depth, max_depth : int
         Bounds on the layers; of linear attention there are at most 3, or `min_depth`.
     max_entries : int
-        Cap on the weight entries of one literal draw of one layer.
+        Cap on the weight entries of one literal draw of one layer, its perceptron included.
     regular : bool
         Only stacks that are to approach their limit as 1/n at moderate widths: full heads, 1/√n scaling, softmax or
         sigmoid, σ_Q σ_K σ² of at most 2, σ² the variance of h + e.
+    blocks : bool
+        Whether stacks have norms before attention and after each sum, and perceptrons, as it comes: not by default, as
+        the paper's layers have none.
 
     Raises
     ------
@@ -282,4 +287,13 @@ def stacks(
         deepest = max(least, min(deepest, _DEEPEST_LINEAR))
     depth = draw(st.integers(least, deepest))
     names = draw(st.lists(st.sampled_from(ACTIVATIONS), min_size=depth, max_size=depth))
-    return AttentionStack(layer=layer, depth=depth, activations=tuple(names), residual=draw(st.booleans()))
+    stack = AttentionStack(layer=layer, depth=depth, activations=tuple(names), residual=draw(st.booleans()))
+    if not blocks:
+        return stack
+    # Layer norm takes the only neuron of a position away.
+    norms = st.sampled_from((None, *NORMS) if layer.width > 1 else (None, *NORMS[:1]))
+    stack = stack.replace(layer=layer.replace(norm=draw(norms)), post_norm=draw(norms))
+    ratios = [m for m in MLP_RATIOS if layer.weight_entries + 2 * m * layer.width**2 <= max_entries]
+    if ratios and (mlp := draw(st.sampled_from((None, "relu", "gelu")))):
+        stack = stack.replace(mlp=mlp, mlp_ratio=draw(st.sampled_from(ratios)), mlp_std=draw(st.sampled_from(STDS)))
+    return stack

@@ -242,15 +242,13 @@ STATEMENTS: tuple[StatementRow, ...] = (
     ),
     StatementRow(
         "Long sequences: beyond the paper",
-        "At infinite width and with positions in great number attention stays a distance e^{σ²} - 1 from uniform "
-        "(arXiv:2410.07799), and condenses on few positions where σ² grows as 2 ln s and faster.",
+        "The width first, then the length: with softmax the squared distance of attention from uniform tends to "
+        "e^{σ²} - 1, and with σ² = b² ln s few positions keep a share of attention where b > √2.",
         ("test_long.py",),
-        "In the limit, for one layer: the mean of ‖A - 11ᵀ/s‖² is the computed one, with the order 1/n taken off. "
-        "Computed, at lengths up to 10⁹⁶: the gap to e^{σ²} - 1 falls as 1/s with its coefficient, heads of a fixed "
-        "size have another limit, tied queries and keys are not uniform, and the share of the largest weights has the "
-        "transition at b = √2.",
-        "Other attention maps than softmax; correlated positions, but for tied queries and keys; the order in which "
-        "width and length grow together.",
+        "In the limit: the distance of draws has the computed value with the order 1/n taken off, full heads, heads of "
+        "two neurons, and tied queries and keys; computed values approach their limits as 1/s with the right constant. "
+        "On both sides of the transition shares approach their limits: as a power of s below, as 1/ln s beyond.",
+        "The length first, or both together. Positions that are told apart, maps other than softmax, b near √2.",
     ),
 )
 

@@ -9,8 +9,8 @@ def explain(name: str | None = None, /) -> int:
     Parameters
     ----------
     name
-        A claim, a property, a check or a known-wrong simulator; without it, all claims are listed, and with
-        "faults" all known-wrong simulators.
+        A claim, a property, a check, a known-wrong simulator, a statement of the theory or a group of these; without
+        it, all claims are listed, and with "faults" all known-wrong simulators.
     """
     from attncheck.commands.explanation import print_explanation
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
@@ -14,6 +15,7 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of
 from attncheck.checks.statements import STATEMENTS
+from attncheck.commands.collected import properties_folder
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault
 from attncheck.faults.named import NAMED_BY
@@ -47,6 +49,8 @@ def print_explanation(name: str | None = None, /) -> int:
 def explanation(name: str) -> list[str]:
     """Return the lines that explain a claim, a property, a check, a known-wrong simulator, or name all of the last.
 
+    Statements of the theory are explained by name, or by the group of their names.
+
     Raises
     ------
     InputError
@@ -71,14 +75,17 @@ def explanation(name: str) -> list[str]:
         lines += _program_fault(PROGRAM_FAULTS[name])
     if name == _FAULTS:
         lines += _faults()
+    theory = _theory()
+    stated = {key: place for key, place in theory.items() if name in (key, key.partition(".")[0])}
+    lines += ["", *_statements(stated)] if lines and stated else _statements(stated)
     if not lines:
         checks = (check.name for check in EVERY_CHECK)
-        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *checks, *FAULTS, *PROGRAM_FAULTS, _FAULTS])
+        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *checks, *FAULTS, *PROGRAM_FAULTS, _FAULTS, *theory])
         close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
         refuse(
             "name",
             name,
-            "is no claim, property, check or fault",
+            "is no claim, property, check, fault or statement of the theory",
             f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
         )
     return lines
@@ -128,6 +135,33 @@ def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
     for check in checks:
         yield ""
         yield from _check(check, "  ")
+
+
+def _theory() -> dict[str, tuple[str, str]]:
+    """Return the file and the test of each statement of the theory, by its key."""
+    return {
+        mark.args[0].value: (path.name, test.name)
+        for path in sorted(properties_folder().glob("test_*.py"))
+        for test in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(test, ast.FunctionDef)
+        for mark in test.decorator_list
+        if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "theory"
+        if isinstance(mark.args[0], ast.Constant) and isinstance(mark.args[0].value, str)
+    }
+
+
+def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Yield what statements of the theory say, how each is tried alone, and the rows of the table on their files."""
+    for key, (file, test) in stated.items():
+        yield f"Statement of the theory {key}"
+        yield from _field("says", test.removeprefix("test_").replace("_", " "))
+        yield f"  try:       pytest properties/{file} -k {test}"
+    for row in STATEMENTS:
+        if any(file in row.modules for file, _ in stated.values()):
+            yield f"{row.name}, in {', '.join(f'properties/{file}' for file in row.modules)}"
+            yield from _field("says", row.statement)
+            yield from _field("examined", row.examined)
+            yield from _field("unseen", row.not_examined)
 
 
 def _property(name: str) -> Iterator[str]:
