@@ -324,3 +324,11 @@ def test_norms_are_drawn_where_they_are_asked_for() -> None:
     assert all(layer.norm is None for layer in collect(layers(), 100))
     assert {layer.norm for layer in collect(layers(norm=True), 100)} == set(NORMS)
     assert {layer.norm for layer in collect(layers(max_width=1, norm=True), 20)} == {"rms"}
+
+
+def test_drawing_leaves_no_callback_of_garbage_collection() -> None:
+    # In a process of its own, in which hypothesis has drawn nothing yet.
+    script = "import gc; from attncheck.looks.examples import draw_examples; from attncheck.strategies import layers; "
+    script += "drawn = draw_examples(layers(max_entries=500), 2, 0, 'callbacks'); print(len(drawn), len(gc.callbacks))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "0"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 from attncheck._lib.streams import seed_sequence
@@ -61,6 +63,19 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         if len(found) == count:
             raise _Enough
 
-    with contextlib.suppress(_Enough):
+    with _callbacks_kept(), contextlib.suppress(_Enough):
         collect()
     return list(found)
+
+
+@contextlib.contextmanager
+def _callbacks_kept() -> Iterator[None]:
+    """Leave callbacks of garbage collection as they were: what is raised in one is lost, a Ctrl-C too.
+
+    hypothesis has one from its first example on, to take such pauses off its deadlines.
+    """
+    kept = list(gc.callbacks)
+    try:
+        yield
+    finally:
+        gc.callbacks[:] = kept
