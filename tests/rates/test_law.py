@@ -278,7 +278,7 @@ def test_what_is_no_layer_is_refused() -> None:
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match="layer"):
             # The wrong type is what is refused.
-            function("layer")  # type: ignore[arg-type]
+            function("layer")  # type: ignore[arg-type]  # its refusal is tested
     law = ac.finite_width_law(ac.AttentionLayer(width=8, seq_len=2, num_heads=1), size=16)
     for method in (law.cdf, law.sf, law.pdf, law.difference, law.density_difference, law.cdf_error, law.pdf_error):
         # A whole number without axes is one to `operator.index`, as it is to slices.
@@ -293,4 +293,4 @@ def test_stacks_are_sent_to_distances_of_their_own() -> None:
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match=r"attncheck\.theory\.stacks\.distance\.distances"):
             # The wrong type is what is refused.
-            function(stack)  # type: ignore[arg-type]
+            function(stack)  # type: ignore[arg-type]  # its refusal is tested
