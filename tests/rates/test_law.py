@@ -122,7 +122,7 @@ def _analytic(mean: float, spread: float, t: FloatArray) -> FloatArray:
 
 def test_leading_constants_of_scores_are_the_analytic_ones() -> None:
     # E G_ii G_jj = 1 + 2/n (i ≠ j); relative variances add up over ‖h‖², both tokens and the key: 14/n.
-    # `properties/test_rates.py` has the score of a token with itself, 4/n and 18/n.
+    # `properties/theory/test_rates.py` has the score of a token with itself, 4/n and 18/n.
     width, t = 20_000, np.linspace(0.01, 4.0, 400)
     found = ac.distance(ac.AttentionLayer(width=width), of="scores", key=1, size=256)
     expected = np.abs(_analytic(2.0, 14.0, t)).max()

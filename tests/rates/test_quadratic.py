@@ -51,7 +51,7 @@ def test_it_is_the_law_of_literal_draws(sides: tuple[str, ...], hidden: bool) ->
     assert stats.kstwo.sf(max(0.0, found - error), size) > 1e-6
 
 
-# `properties/test_rates.py` fits the orders, and holds the constants to the leading terms.
+# `properties/theory/test_rates.py` fits the orders, and holds the constants to the leading terms.
 @pytest.mark.parametrize(
     ("sides", "projection", "skewed"),
     [

@@ -13,7 +13,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.theory.rates.regimes import draws_needed, gaussian, kolmogorov, prediction
 
 
-# `properties/test_regimes.py` tells the prediction of every regime from its neighbour, by draws or by numbers.
+# `properties/theory/test_regimes.py` tells the prediction of every regime from its neighbour, by draws or by numbers.
 def test_predictions_say_how_many_draws_tell_them_apart() -> None:
     for name in ("linear attention", "tied queries and keys"):
         found = prediction(name)

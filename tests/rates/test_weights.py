@@ -190,7 +190,7 @@ def test_only_the_fourth_cumulant_enters_the_first_term() -> None:
         16 * ac.distance(layer, weights=name, size=16).leading for name in ("rademacher", "student5")
     )
     gaussian = 16 * ac.distance(layer, size=128).leading
-    # `properties/test_rates.py` has the sign of what each law adds.
+    # `properties/theory/test_rates.py` has the sign of what each law adds.
     assert rademacher < gaussian < student
     assert (student - gaussian) / (gaussian - rademacher) == pytest.approx(3.0, rel=0.25)
 
