@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,10 @@ from pathlib import Path
 import pytest
 
 from attncheck.runs.run import Run
+
+# Runs of pytest inside a test forget what they import first: imported here, it is imported once, and whole.
+for module in ("attncheck.strategies", "attncheck.runs.summary", "attncheck.report.svg", "statsmodels.stats.multitest"):
+    importlib.import_module(module)
 
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 

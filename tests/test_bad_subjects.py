@@ -187,7 +187,7 @@ class TestRefused:
         def leaves(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
             raise SystemExit(3)
 
-        assert "leaves: failed on n=8 s=3 H=2 with SystemExit: 3" in refused(leaves)
+        assert "leaves: raised SystemExit: 3" in refused(leaves)
 
     def test_errors_that_cannot_be_shown(self) -> None:
         class Silent(Exception):
@@ -197,7 +197,7 @@ class TestRefused:
         def fails(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
             raise Silent
 
-        assert "fails: failed on n=8 s=3 H=2 with Silent: (its message cannot be shown)" in refused(fails)
+        assert "fails: raised Silent: (its message cannot be shown)" in refused(fails)
 
     def test_modules_that_leave_when_imported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -334,13 +334,13 @@ def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: s
 @pytest.mark.parametrize("group", ["tangent", "norms", "stacks", "weights", "rates", "long", "theorem1"])
 def test_explain_statements_of_the_theory(capsys: pytest.CaptureFixture[str], group: str) -> None:
     """By their group, and each by itself: what is said, what is not examined, and the test that runs it alone."""
-    folder, said = properties_folder(), explained(capsys, group)
+    folder, said = properties_folder() / "theory", explained(capsys, group)
     texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("test_*.py")}
     keys = {key: name for name, text in texts.items() for key in re.findall(rf'@theory\(\s*"({group}\.\w+)"', text)}
     assert keys
     for key, file in keys.items():
         own = explained(capsys, key)
-        tried = re.search(rf"try: pytest properties/{file} -k (test_\w+)", own)
+        tried = re.search(rf"try: pytest properties/theory/{file} -k (test_\w+)", own)
         assert tried
         assert f"def {tried[1]}(" in texts[file].partition(f'"{key}"')[2]
         assert f"Statement of the theory {key} " in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import re
@@ -21,7 +20,7 @@ import msgspec
 import pytest
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.checks.registry import PROPERTIES
 from attncheck.commands.cli import main
 from attncheck.commands.collected import properties_folder
 from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read
@@ -29,10 +28,6 @@ from attncheck.records.writer import Writer
 from attncheck.runs.earlier import set_aside
 
 pytest_plugins = ["pytester"]
-
-# Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
-    importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,8 +86,9 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Properties of layers and of programs, and one of the theory.
     """
     place = tmp_path_factory.mktemp("some")
-    for name in ("conftest", "test_draws", "test_independence", "test_netsor", "test_stacks"):
-        shutil.copy(ROOT / "properties" / f"{name}.py", place)
+    (place / "theory").mkdir()
+    for name in ("conftest", "test_draws", "test_independence", "test_netsor", "theory/test_stacks"):
+        shutil.copy(ROOT / "properties" / f"{name}.py", place / f"{name}.py")
     return place
 
 
@@ -291,14 +287,15 @@ def test_another_run_is_not_gone_on_with(folder: Path, few: Path, small_run: Don
 
 
 def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path) -> None:
-    arguments = ["--workers", "0", "--only", "draws", "--only", "netsor"]
-    done = examined(folder, some, "small", *arguments, record=str(tmp_path / "only.jsonl"))
-    assert done.code == ExitCode.INCONCLUSIVE, done.out + done.err  # signs, digits and repeats alone prove little
+    done = examined(folder, some, "small", "--workers", "0", "--only", "draws", record=str(tmp_path / "only.jsonl"))
+    assert done.code == ExitCode.CONSISTENT, done.out + done.err
     lines = list(read(done.record))
-    assert {line.property for line in lines if isinstance(line, Result)} == {"draws", "netsor"}
+    assert {line.property for line in lines if isinstance(line, Result)} == {"draws"}
     assert not any(isinstance(line, Theory) for line in lines)
     done = examined(folder, some, "small", "--only", "drawn", record=str(tmp_path / "none.jsonl"))
     assert "only='drawn': is not known; use one of " in refused(done.err)
+    done = examined(folder, some, "small", "--only", "netsor", record=str(tmp_path / "none.jsonl"))
+    assert "only='netsor': is about programs, and cli_subjects:small simulates none" in refused(done.err)
 
 
 def quarters(errors: str) -> list[int]:
@@ -314,8 +311,13 @@ def _incomplete(done: Done) -> None:
 
 def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) -> None:
     done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
-    assert done.code == ExitCode.INCOMPLETE, done.out + done.err
-    assert "with ValueError: not in the mood" in done.out
+    assert done.code == ExitCode.UNUSABLE, done.out + done.err
+    first = done.out.splitlines()[1]
+    assert first.startswith(
+        "ERROR: subject=cli_subjects:broken: raised ValueError: not in the mood (cli_subjects.py:26)"
+    )
+    assert first.endswith("Nothing was examined.")
+    assert "missing" not in done.out
     assert done.out.count("Traceback (most recent call last):") == 1
     assert "attncheck/" not in done.out.partition("Traceback")[2]
     _incomplete(done)
@@ -394,7 +396,7 @@ def test_interrupted_run_leaves_a_readable_record(
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))
     assert isinstance(lines[0], Manifest)
-    assert {planned.unit.partition("@")[0] for planned in lines[0].planned} == set(EVERY_PROPERTY)
+    assert {planned.unit.partition("@")[0] for planned in lines[0].planned} == set(PROPERTIES)
     assert isinstance(lines[1], Result)
     assert main(["gate", str(record), "--baseline", str(folder / "none.jsonl")]) == ExitCode.INCOMPLETE
     assert "planned results are missing" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import signal
 import subprocess
@@ -19,10 +18,6 @@ from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 
 pytest_plugins = ["pytester"]
-
-# Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
-    importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from pathlib import Path
 
@@ -15,10 +14,6 @@ from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, read
 
 pytest_plugins = ["pytester"]
-
-# Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
-    importlib.import_module(module)
 
 FOLDER = Path(__file__).resolve().parents[1] / "properties"
 # The files of properties of layers: the others have nothing to run on the anchors below.
@@ -163,22 +158,3 @@ def test_and_mended(place: pytest.Pytester) -> None:
     # The grouped layer is not supported, which is neither a pass nor a failure.
     unsupported = {each.reason for each in results if each.case["num_kv_heads"]}
     assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}
-
-
-@pytest.mark.parametrize(("profile", "stacks"), [("smoke", 0), ("default", 4)])
-def test_smoke_leaves_out_what_is_not_of_the_subject(place: pytest.Pytester, profile: str, stacks: int) -> None:
-    paths = [str(FOLDER / file) for file in ("test_stacks.py", "test_inputs.py")]
-    options = ["--collect-only", "-q", f"--attncheck-profile={profile}", "-p", "no:cacheprovider"]
-    result = place.runpytest_inprocess(*paths, *options)
-    drawn = [line for line in result.outlines if "test_stacks_approach_the_conjectured_limit[" in line]
-    assert len(drawn) == stacks
-    assert any("test_inputs[" in line for line in result.outlines)
-    assert any("deselected" in line for line in result.outlines) == (stacks == 0)
-
-
-def test_smoke_leaves_tests_of_other_folders_alone(place: pytest.Pytester) -> None:
-    own = place.makepyfile(test_mine="def test_mine():\n    pass\n")
-    options = ["--collect-only", "-q", "--attncheck-profile=smoke", "-p", "no:cacheprovider"]
-    result = place.runpytest_inprocess(str(own), str(FOLDER / "test_stacks.py"), *options)
-    assert any("::test_mine" in line for line in result.outlines)
-    assert not any("test_stacks_approach" in line for line in result.outlines)

@@ -164,13 +164,13 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "first word cut": (lambda data: data[:5], "is cut in its first line"),
     "a long line of something else": (lambda data: b'{"a":' + data[:30], "has no manifest"),
     "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
-    "newer schema": (lambda data: data.replace(b'"schema":3', b'"schema":4'), "upgrade attncheck"),
-    "older schema": (lambda data: data.replace(b'"schema":3', b'"schema":2'), "reads 3; make the record again"),
+    "newer schema": (lambda data: data.replace(b'"schema":4', b'"schema":5'), "upgrade attncheck"),
+    "older schema": (lambda data: data.replace(b'"schema":4', b'"schema":3'), "reads 4; make the record again"),
     "schema is text": (
-        lambda data: data.replace(b'"schema":3', b'"schema":"3"'),
-        "has schema '3', this version reads 3",
+        lambda data: data.replace(b'"schema":4', b'"schema":"4"'),
+        "has schema '4', this version reads 4",
     ),
-    "schema is true": (lambda data: data.replace(b'"schema":3', b'"schema":true'), "has schema True"),
+    "schema is true": (lambda data: data.replace(b'"schema":4', b'"schema":true'), "has schema True"),
     "broken line": (
         lambda data: data.replace(b'"unit":"a@1","property"', b'"unit":"a@1,"property"'),
         "line 2 is broken",

@@ -190,7 +190,7 @@ def test_shards_that_make_no_run_leave_what_is_there(
     assert told.code == ExitCode.INCOMPLETE
     assert told.out == (
         "INCOMPLETE: no record was written.\n  shard 2/2 is missing; examine it: "
-        "attncheck run --profile smoke --subject shard_subjects:right --shard 2/2\n"
+        "attncheck run --profile smoke --subject shard_subjects:right --only scores --theory --shard 2/2\n"
     )
     told = said(capsys, "merge", "part1.jsonl", "part1.jsonl", "-o", "run.jsonl")
     assert told.code == ExitCode.INCOMPLETE
@@ -210,7 +210,7 @@ def test_interrupted_shard_is_gone_on_with(place: pytest.Pytester, capsys: pytes
     assert told.code == ExitCode.INCOMPLETE
     assert (
         "shard 2/2 did not end, part2.jsonl has no closing line; go on with it: attncheck run --profile smoke "
-        "--subject shard_subjects:right --shard 2/2 --resume part2.jsonl --record part2.jsonl\n"
+        "--subject shard_subjects:right --only scores --theory --shard 2/2 --resume part2.jsonl --record part2.jsonl\n"
     ) in told.out
     assert shard(place, 2, 2, "--attncheck-resume=part2.jsonl").ret == 0
     assert closing_of("part2.jsonl").digest == digest

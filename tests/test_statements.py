@@ -12,7 +12,7 @@ from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES, checks_of
 from attncheck.checks.statements import STATEMENTS, StatementRow, render
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "properties").glob("test_*.py")}
+MODULES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "properties").rglob("test_*.py")}
 PAGE = ROOT / "docs" / "statements.md"
 # How the paper names what it states.
 STATEMENT = re.compile(r"(?:Fact|Definition|Theorem|Corollary|Example|Assumption|Lemma|Proposition) \d+(?: \([iv]+\))?")

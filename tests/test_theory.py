@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.gate import gate
 from attncheck.pytest_plugin import theory
@@ -15,10 +16,7 @@ from attncheck.records.schema import Closing, Manifest, Theory, read
 from attncheck.report import render_report
 
 pytest_plugins = ["pytester"]
-
-# Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.runs.run", "attncheck.strategies", "attncheck.runs.summary", "statsmodels.stats.multitest"):
-    importlib.import_module(module)
+PROPERTIES = Path(__file__).resolve().parents[1] / "properties"
 
 STATEMENTS = """
 import os
@@ -67,11 +65,14 @@ def closing(record: Path) -> Closing:
 def test_each_case_is_planned_and_recorded_with_its_numbers(place: pytest.Pytester) -> None:
     result, record, found = recorded(place)
     assert result.ret == 0
-    assert "Theory, without the subject: 9 of 9 statements hold" in result.stdout.str()
+    said = result.stdout.str()
+    assert "9 of 9 statements of attncheck's own theory hold" in said
+    assert "CONSISTENT" not in said, "no simulator was examined"
     manifest = next(read(record))
     assert isinstance(manifest, Manifest)
-    assert {each.id for each in manifest.planned} == {each.id for each in found}
-    assert len(manifest.planned) == len(found) == 9
+    assert manifest.planned == []
+    assert set(manifest.statements) == {each.id for each in found}
+    assert len(manifest.statements) == len(found) == 9
     assert {each.name: each.numbers for each in found}["things.grid"].keys() == {"heads"}
     assert sum(each.name == "things.widths" for each in found) == 4
     assert {each.case for each in found if each.name == "things.grid"} == {
@@ -83,25 +84,30 @@ def test_each_case_is_planned_and_recorded_with_its_numbers(place: pytest.Pytest
     assert closing(place.path / "workers.jsonl").digest == closing(record).digest
 
 
-def test_one_that_does_not_hold_is_a_violation_that_everybody_tells(
+def test_one_that_fails_is_a_fault_of_attncheck_and_says_nothing_of_a_subject(
     place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = recorded(place)[1].rename(place.path / "before.jsonl")
     monkeypatch.setenv("FEWEST", "2")
     result, record, found = recorded(place)
-    assert result.ret == 1
+    assert result.ret == ExitCode.REFUTED
     bad = [each for each in found if each.verdict == "violated"]
     assert [each.case for each in bad] == ["of=outputs, heads=3", "of=scores, heads=3"]
     assert bad[0].reason.startswith("too many heads")
     said = result.stdout.str()
-    assert "7 of 9 statements hold" in said
+    first = (
+        "ATTNCHECK'S OWN STATEMENT FAILED: things.grid; this is a fault of attncheck, not of attncheck.subject:direct"
+    )
+    assert first in said
+    assert "7 of 9 statements of attncheck's own theory hold" in said
+    assert "VIOLATED" not in said
     assert f"attncheck replay {record} {bad[0].id}" in said
-    assert closing(record).verdict == "violated"
-    judged = gate(record, before)
-    assert judged.verdict == "violated"
-    assert judged.findings[0].text == "2 results are violated: things.grid"
+    assert closing(record).verdict == "refuted"
+    judged = gate(record, place.path / "none.jsonl")
+    assert judged.verdict == "refuted"
+    assert judged.exit_code == ExitCode.REFUTED
+    assert "attncheck's own statements failed: things.grid" in [finding.text for finding in judged.findings]
     page = render_report(record, out=place.path / "page.html").read_text("utf-8")
-    assert "2 results are violated: things.grid" in page
+    assert "2 statements of attncheck&#39;s own theory failed, which says nothing of attncheck.subject:direct" in page
     assert "too many heads" in page
 
 
@@ -113,32 +119,48 @@ def test_one_that_could_not_be_examined_is_missing(place: pytest.Pytester, monke
     assert closing(record).verdict == "incomplete"
 
 
-def test_the_gate_misses_a_statement_of_the_baseline(place: pytest.Pytester) -> None:
-    before = recorded(place)[1].rename(place.path / "before.jsonl")
-    _, record, _ = recorded(place, "--deselect", "test_statements.py::test_without_cases_or_numbers")
-    judged = gate(record, before)
-    assert judged.verdict == "incomplete"
-    assert any("things.alone" in finding.text for finding in judged.findings)
-    assert gate(before, record).verdict == "consistent"
+def test_a_failed_one_beside_a_right_subject(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subject keeps its verdict; the run ends with a code that is not that of a violation."""
+    folder = tmp_path / "properties"
+    (folder / "theory").mkdir(parents=True)
+    shutil.copy(PROPERTIES / "test_draws.py", folder)
+    (folder / "theory" / "test_statements.py").write_text(STATEMENTS, "utf-8")
+    monkeypatch.setattr("attncheck.commands.session.properties_folder", lambda: folder)
+    monkeypatch.setattr("attncheck.commands.collected.properties_folder", lambda: folder)
+    monkeypatch.setenv("FEWEST", "2")
+    run = ["run", "--profile=smoke", "--workers=0", f"--record={tmp_path / 'record.jsonl'}"]
+    assert main(run) == ExitCode.CONSISTENT
+    assert "own theory" not in capsys.readouterr().out
+    assert main([*run, "--theory"]) == ExitCode.REFUTED
+    said = capsys.readouterr().out
+    assert said.index("ATTNCHECK'S OWN STATEMENT FAILED: things.grid") < said.index("CONSISTENT: attncheck.subject")
+    assert "VIOLATED" not in said
+    manifest = next(read(tmp_path / "record.jsonl"))
+    assert isinstance(manifest, Manifest)
+    assert not {each.id for each in manifest.planned} & set(manifest.statements)
 
 
-def test_smoke_leaves_the_theory_out_and_draws_nothing_for_it(place: pytest.Pytester) -> None:
-    place.makeconftest("""
-        from pathlib import Path
-        from attncheck.pytest_plugin import deselect_theory, engage
-        def pytest_sessionstart(session):
-            engage(session.config)
-        def pytest_collection_modifyitems(config, items):
-            deselect_theory(config, items, Path(__file__).parent)
-    """)
-    result = place.runpytest_inprocess("--attncheck-profile=smoke", "--collect-only", "-q")
-    assert "things." not in result.stdout.str()
+@pytest.mark.parametrize(("options", "stated"), [((), False), (("--attncheck-theory",), True)])
+def test_the_folder_of_properties_leaves_them_out_unless_asked(
+    place: pytest.Pytester, options: tuple[str, ...], stated: bool
+) -> None:
+    folder = place.mkdir("properties")
+    shutil.copy(PROPERTIES / "conftest.py", folder)
+    shutil.copy(PROPERTIES / "test_draws.py", folder)
+    (folder / "theory").mkdir()
+    (folder / "theory" / "test_statements.py").write_text(STATEMENTS, "utf-8")
+    common = ("--collect-only", "-q", "--attncheck-profile=smoke", "-p", "no:cacheprovider")
+    said = place.runpytest_inprocess("properties", *common, *options).stdout.str()
+    assert "test_draws[" in said
+    assert ("things.grid" in said) == stated
+    assert "things.grid" in place.runpytest_inprocess("properties/theory", *common).stdout.str()
 
 
 def test_replay_repeats_a_statement_of_the_properties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "record.jsonl"
-    folder = Path(__file__).resolve().parents[1] / "properties"
-    pytest.main([str(folder / "test_regimes.py"), "-q", "-k", "laplace", f"--attncheck-record={record}"])
+    pytest.main([str(PROPERTIES / "theory" / "test_regimes.py"), "-q", "-k", "laplace", f"--attncheck-record={record}"])
     (statement,) = (line for line in read(record) if isinstance(line, Theory))
     assert statement.numbers.keys() == {"tail"}
     capsys.readouterr()
@@ -164,12 +186,12 @@ def test_failed():
 """
 
 
-def test_numbers_that_no_record_holds_and_failures_of_pytest_are_violations(place: pytest.Pytester) -> None:
+def test_numbers_that_no_record_holds_and_failures_of_pytest_are_failures(place: pytest.Pytester) -> None:
     place.makepyfile(test_statements=ODD)
     _, record, found = recorded(place)
     assert {each.name: each.verdict for each in found} == {"odd.nan": "violated", "odd.failed": "violated"}
     assert next(each for each in found if each.name == "odd.nan").reason.startswith("x is nan")
-    assert closing(record).verdict == "violated"
+    assert closing(record).verdict == "refuted"
 
 
 @pytest.mark.parametrize("key", ["nodot", "a.subtle-key", "a.b.c", ""])

@@ -46,8 +46,6 @@ class Claim:
         return self.statement
 
 
-#: Why programs are not examined of a subject that knows layers.
-NO_PROGRAMS = "the subject simulates layers and no programs"
 #: How a reason starts where a subject does not expose what a check takes.
 NOT_EXPOSED = "the subject does not expose "
 #: Why nothing is said of two neurons.

@@ -20,7 +20,8 @@ _HELP = """Does this attention simulator behave as the infinite-width theorem sa
 
 To begin: attncheck init.
 
-Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete."""
+Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete,
+6 a failed statement of attncheck's own theory."""
 
 app = App(
     name="attncheck",

@@ -1,4 +1,4 @@
-"""What the properties examine, without a run of pytest: units of the subject, and statements of the theory."""
+"""What the properties examine, without a run of pytest: units of the subject, and statements of attncheck's theory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import inspect
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from attncheck.runs.shards import Dealer
 from attncheck.runs.statements import Statement, cases_of, named
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Stated:
     """A statement of the theory on one case as a piece of work, which any process can do.
 
@@ -98,43 +98,57 @@ def collect(run: Run, folder: Path) -> Collected:
     run : Run
         Without a plan.
     folder : Path
-        Whose files ``test_*.py`` have tests that are marked.
+        Whose files ``test_*.py`` examine the subject; those in its folder ``theory`` state something of the theory,
+        and are imported for a run with statements only.
 
     Raises
     ------
     InputError
-        If the subject cannot say what it supports.
+        If the subject cannot say what it supports, or simulates nothing that is examined.
     """
-    units: dict[Unit, bool] = {}
-    stated: list[Stated] = []
-    own_stated: list[Stated] = []
-    of = run.shard.of if run.shard else 1
-    # Costs of units and of statements have nothing to do with each other.
-    by_unit, by_statement = Dealer(of), Dealer(of)
-    for path in sorted(folder.glob("test_*.py")):
-        for test, mark in _marked(_module(path)):
-            if mark.name == EXAMINES:
-                found = run.units(*mark.args)
-                homes = by_unit.deal(run.costs(found))
-                units |= {unit: run.shard in (None, homes[unit.id]) for unit in found}
-            elif run.profile.theory:
-                each = list(_stated(run, path.stem, test, mark))
-                homes = by_statement.deal(dict.fromkeys([one.id for one in each], 1.0))
-                stated += each
-                own_stated += [one for one in each if run.shard in (None, homes[one.id])]
+    units = _units(run, folder)
+    stated = _own(run, statements(run, folder)) if run.theory else {}
+    if not units and not stated:
+        refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "name other properties")
     own_units = tuple(unit for unit, mine in units.items() if mine)
+    own_stated = tuple(one for one, mine in stated.items() if mine)
     part = [unit.id for unit in own_units] + [one.id for one in own_stated]
     settled = run.settled([unit.id for unit in units], [one.id for one in stated], part)
-    return Collected(settled, own_units, tuple(own_stated))
+    return Collected(settled, own_units, own_stated)
 
 
-def _marked(module: ModuleType) -> Iterator[tuple[Any, pytest.Mark]]:
-    """Iterate over the tests of a module that are marked, in the order in which they stand there."""
-    for name, test in vars(module).items():
-        if name.startswith("test_"):
-            for mark in getattr(test, "pytestmark", ()):
-                if mark.name in (EXAMINES, THEORY):
-                    yield test, mark
+def _units(run: Run, folder: Path) -> dict[Unit, bool]:
+    """Return the planned units, and whether each is of the run's shard."""
+    units: dict[Unit, bool] = {}
+    dealer = Dealer(run.shard.of if run.shard else 1)
+    for _, _, mark in _marked(folder, EXAMINES):
+        found = run.units(*mark.args)
+        homes = dealer.deal(run.costs(found))
+        units |= {unit: run.shard in (None, homes[unit.id]) for unit in found}
+    return units
+
+
+def statements(run: Run, folder: Path) -> list[list[Stated]]:
+    """Return the cases of each statement of the theory."""
+    return [list(_stated(run, *marked)) for marked in _marked(folder / "theory", THEORY)]
+
+
+def _own(run: Run, stated: Iterable[Sequence[Stated]]) -> dict[Stated, bool]:
+    """Return all cases of statements, and whether each is of the run's shard: what they cost is not known."""
+    dealer = Dealer(run.shard.of if run.shard else 1)
+    found: dict[Stated, bool] = {}
+    for cases in stated:
+        homes = dealer.deal(dict.fromkeys([one.id for one in cases], 1.0))
+        found |= {one: run.shard in (None, homes[one.id]) for one in cases}
+    return found
+
+
+def _marked(folder: Path, kind: str) -> Iterator[tuple[str, Any, pytest.Mark]]:
+    """Iterate over tests with a mark in a folder: module, test and mark, in the order in which they stand there."""
+    for path in sorted(folder.glob("test_*.py")):
+        for name, test in vars(_module(path)).items():
+            if name.startswith("test_"):
+                yield from ((path.stem, test, mark) for mark in getattr(test, "pytestmark", ()) if mark.name == kind)
 
 
 def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Stated]:
@@ -146,7 +160,7 @@ def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Sta
 
 def settle(stated: Stated) -> Settled:
     """Examine a statement: call its test as pytest does, with one BLAS thread."""
-    test = getattr(_module(properties_folder() / f"{stated.module}.py"), stated.test)
+    test = getattr(_module(properties_folder() / "theory" / f"{stated.module}.py"), stated.test)
     statement = Statement(stated.id, stated.case)
     offered = {"run_seed": stated.seed, "note": statement, **stated.arguments}
     wanted = {name: offered[name] for name in inspect.signature(test).parameters}

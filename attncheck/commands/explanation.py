@@ -141,7 +141,7 @@ def _theory() -> dict[str, tuple[str, str]]:
     """Return the file and the test of each statement of the theory, by its key."""
     return {
         mark.args[0].value: (path.name, test.name)
-        for path in sorted(properties_folder().glob("test_*.py"))
+        for path in sorted((properties_folder() / "theory").glob("test_*.py"))
         for test in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(test, ast.FunctionDef)
         for mark in test.decorator_list
@@ -155,7 +155,7 @@ def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     for key, (file, test) in stated.items():
         yield f"Statement of the theory {key}"
         yield from _field("says", test.removeprefix("test_").replace("_", " "))
-        yield f"  try:       pytest properties/{file} -k {test}"
+        yield f"  try:       pytest properties/theory/{file} -k {test}"
     for row in STATEMENTS:
         if any(file in row.modules for file, _ in stated.values()):
             yield f"{row.name}, in {', '.join(f'properties/{file}' for file in row.modules)}"

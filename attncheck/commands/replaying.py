@@ -85,10 +85,10 @@ def repeat(
 
 def _replay_theory(manifest: Manifest, recorded: Theory) -> int:
     """Examine a statement of the theory again, by the test that states it; print both."""
-    from attncheck.commands.collected import collect, properties_folder, settle  # pytest is slow to import
+    from attncheck.commands.collected import properties_folder, settle, statements  # pytest is slow to import
 
     run = Run.of(subject=None, seed=manifest.seed, profile=manifest.profile, false_alarm=1e-6, record=None)
-    stated = [each for each in collect(run, properties_folder()).stated if each.id == recorded.id]
+    stated = [each for cases in statements(run, properties_folder()) for each in cases if each.id == recorded.id]
     found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:
         refuse("id", recorded.id, "is not stated by this version", "replay with the version of the record")

@@ -24,6 +24,7 @@ def run(
     workers: str = "auto",
     executor: str | None = None,
     only: list[str] | None = None,
+    theory: bool = False,
     resume: Path | None = None,
     shard: str | None = None,
     owed: Path | None = None,
@@ -56,8 +57,10 @@ def run(
         dask:tcp://HOST:PORT. --workers is how much an executor has at a time.
     only
         A property to examine, such as scores, and no other; may be given several times.
+    theory
+        Examine the statements of attncheck's own theory too, which say nothing of the simulator.
     resume
-        The record of an interrupted run, which is gone on with.
+        The record of an interrupted run to resume.
     shard
         Examine a part of the run, such as 2/8, the second of eight; attncheck merge makes one record of all.
     owed
@@ -75,6 +78,7 @@ def run(
             "record": record != RECORD,
             **{name: value is not None for name, value in (("draws", draws), ("resume", resume), ("shard", shard))},
             "only": bool(only),
+            "theory": theory,
         }
         return take_owed(
             owed,
@@ -100,6 +104,7 @@ def run(
         workers=workers,
         executor=executor,
         only=only or [],
+        theory=theory,
         resume=resume,
         shard=shard,
         verbose=verbose,

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from attncheck._lib.commits import seed_typed
 from attncheck._lib.errors import InputError
@@ -22,6 +23,7 @@ from attncheck.looks.unit import Unit
 from attncheck.report import render_report
 from attncheck.runs.earlier import set_aside
 from attncheck.runs.pieces import Examined, examine
+from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
@@ -39,6 +41,7 @@ def run_properties(
     workers: str,
     executor: str | None,
     only: Sequence[str],
+    theory: bool,
     resume: Path | None,
     shard: str | None,
     verbose: bool,
@@ -54,6 +57,7 @@ def run_properties(
         record=record,
         min_examined=min_examined,
         only=only,
+        theory=theory,
         resume=resume,
         shard=shard,
     )
@@ -62,10 +66,12 @@ def run_properties(
         live = Live(progress, run, verbose)
         collected = collect(run, properties_folder())
         crew.begin()  # before an older record is replaced
+        refused = refusal(collected.run, _each(crew))
         set_aside(resume, record)
-        taken = Taken(RunReport(collected.run), crew, live)
+        taken = Taken(RunReport(collected.run, refused=refused), crew, live)
         try:
-            taken.all_of(collected)
+            if refused is None:
+                taken.all_of(collected)
         except KeyboardInterrupt:
             taken.report.stop()
             print(_summary(taken.report, verbose), flush=True)
@@ -75,6 +81,11 @@ def run_properties(
             raise InputError(f"{error} ({record} has what is done)") from error
     taken.report.finish()
     return _conclude(taken, report, verbose)
+
+
+def _each(crew: Crew) -> Any:
+    """Return what applies a function as `map` does: in this process, where the work is done there."""
+    return crew.results if crew.hands.travels else map
 
 
 class Taken:
@@ -203,6 +214,8 @@ def _conclude(taken: Taken, page: Path | None, verbose: bool = False) -> int:
         more = f" (and {len(unusable) - 1} more like it)" if len(unusable) > 1 else ""
         print("\n".join(filter(None, (f"NOT EXAMINED {unusable[0]}{more}", taken.traceback))))
     assert report.conclusion is not None
+    if report.refused is not None:
+        return ExitCode.UNUSABLE
     verdict = report.conclusion.verdict
     if report.failure and verdict != "violated":
         raise InputError(report.failure)

@@ -20,7 +20,7 @@ _NAMED = 5
 # The case at the end of an id, but not the name of a pool: a person reads the check.
 _CASE = re.compile("@[0-9a-f]{12}$")
 #: Verdicts that are no pass, the weightiest first.
-BY_WEIGHT = ("violated", "incomplete", "inconclusive")
+BY_WEIGHT = ("violated", "refuted", "incomplete", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Entry:
     key : str
         What the statistic is known by, whatever it is called; by default its id.
     looks : bool
-        Whether looks decided. Without them a statistic has no p-values whatever its verdict.
+        Whether looks at the subject decided. A statement of attncheck's own theory has none, and no p-values.
 
     Raises
     ------
@@ -105,10 +105,10 @@ class Finding:
 
     Attributes
     ----------
-    part : {"completeness", "verdicts", "uniformity", "drift", "power"}
-        What was looked at; the last two only where a run is held against another one.
-    verdict : {"violated", "incomplete", "inconclusive"}
-        What it makes of the run.
+    part : {"completeness", "verdicts", "uniformity", "theory", "drift", "power"}
+        What was looked at; the last two only where a run is compared with another one.
+    verdict : {"violated", "refuted", "incomplete", "inconclusive"}
+        What it makes of the run; "refuted" is a statement of attncheck's own theory, and says nothing of the subject.
     text : str
         A sentence.
     """
@@ -151,6 +151,11 @@ class Conclusion:
     def reasons(self) -> tuple[str, ...]:
         """Why it is no pass, each a sentence."""
         return tuple(finding.text for finding in self.findings)
+
+    @property
+    def of_subject(self) -> Conclusion:
+        """Return the same without the statements of attncheck's own theory."""
+        return replace(self, findings=tuple(each for each in self.findings if each.part != "theory"))
 
     def unless(self, doubt: str) -> Conclusion:
         """Return the same, inconclusive where it would be consistent and there is a doubt.
@@ -231,6 +236,7 @@ class Ledger:
         self._reported: Counter[str] = Counter()
         self._best: dict[str, tuple[str, float]] = {}
         self._told: dict[str, list[tuple[float, str]]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
+        self._refuted: list[str] = []
         self._looked = self._examined = False
 
     def take(self, entry: Entry, planned: bool = False) -> None:
@@ -239,7 +245,10 @@ class Ledger:
             self._planned.add(entry.id)
         self._reported[entry.id] += 1
         self._looked |= entry.looks
-        self._examined |= bool(entry.looks and entry.p_values)
+        self._examined |= bool(entry.p_values)
+        if not entry.looks:
+            self._refuted += [entry.id] if entry.verdict == Verdict.VIOLATED else []
+            return
         if entry.verdict in self._told:
             self._told[entry.verdict].append((entry.combined, entry.id))
         if entry.continuous and entry.p_values:
@@ -266,11 +275,15 @@ class Ledger:
             Whether the run ended by itself.
         """
         completeness = compare(self._planned, self._reported.elements())
+        if not self._reported and self._planned:
+            found = [*_gaps(Completeness(), ended), Finding("completeness", "incomplete", "nothing was examined")]
+            return Conclusion(tuple(found), completeness)
         p_values = tuple(self.keyed_p_values.values())
         uniformity = Uniform().test(p_values) if p_values else None
         findings = [
             *self._having(Verdict.VIOLATED),
             *_uneven(uniformity, budget.ledger_level),
+            *_own(self._refuted),
             *_gaps(completeness, ended),
             *(self._having(Verdict.INCONCLUSIVE) if self._examined or not self._owes_looks else _NOTHING),
         ]
@@ -278,7 +291,7 @@ class Ledger:
 
     @property
     def _owes_looks(self) -> bool:
-        """Whether looks were to decide anything: statements of the theory have none."""
+        """Whether looks were to decide anything: statements of attncheck's own theory have none."""
         return self._looked or not self._reported
 
     def _having(self, verdict: str) -> list[Finding]:
@@ -321,6 +334,16 @@ def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
         f"{uniformity.effect:.3g}, p = {uniformity.p_value:.2g} below {level:.2g}"
     )
     return [Finding("uniformity", "violated", text)]
+
+
+def _own(refuted: Sequence[str]) -> list[Finding]:
+    """Return a finding on failed statements of attncheck's own theory."""
+    names = list(dict.fromkeys(_CASE.sub("", id) for id in sorted(refuted)))
+    if not names:
+        return []
+    failed = "statement failed" if len(refuted) == 1 else "statements failed"
+    text = f"attncheck's own {failed}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
+    return [Finding("theory", "refuted", text)]
 
 
 def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:

@@ -27,7 +27,7 @@ class Judgement:
     baseline : Book or None
     baseline_path : Path
     findings : tuple of Finding
-        Every reason not to pass: completeness first, then verdicts, uniformity, drift and power.
+        Every reason not to pass, in the order of `attncheck.gate.cases.PARTS`.
     notes : tuple of str
         What is worth knowing and keeps nothing from passing.
     wrong : tuple of (str, str)
@@ -125,7 +125,7 @@ def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Ju
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    parts = ("completeness", "verdicts", "uniformity", "drift", "power", "history")
+    parts = ("completeness", "verdicts", "uniformity", "theory", "drift", "power", "history")
     return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
 
 

@@ -41,6 +41,7 @@ class _Head(Head, frozen=True, kw_only=True, tag="manifest", tag_field="type"):
     """A manifest whose plan stays as bytes until it is read, one entry at a time."""
 
     planned: list[msgspec.Raw]
+    statements: list[str] = msgspec.field(default_factory=list)
 
 
 class Line(msgspec.Struct, tag="result", tag_field="type"):
@@ -93,7 +94,9 @@ class Account(Book):
     notable : list of Line
         Violated and inconclusive results, the most suspicious first, `MOST_KEPT` of each at most.
     refuted : list of Theory
-        Violated statements of the theory.
+        Failed statements of attncheck's own theory.
+    statements : int
+        How many there are.
     conclusion : Conclusion
         What the results come to: never better than what the run said at its end.
     scope : Scope
@@ -107,6 +110,7 @@ class Account(Book):
     layers: dict[str, str]
     notable: list[Line]
     refuted: list[Theory]
+    statements: int
     conclusion: Conclusion
     scope: Scope
 
@@ -127,6 +131,7 @@ class _Gathering(Columns):
         self.layers: dict[str, str] = {}
         self.notable: dict[str, list[Line]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
         self.refuted: list[Theory] = []
+        self.statements = 0
         self.digests = bytearray()
         self.seen: Counter[str] = Counter()
         self.reported: Counter[str] = Counter()
@@ -147,10 +152,8 @@ class _Gathering(Columns):
         self.digests += result_digest(line)
 
     def take_theory(self, line: Theory) -> None:
-        """Take one statement of the theory, which has none of the numbers of a look."""
-        self.add(line, line.name, line.id)
-        self.why.append(self.reasons.setdefault(line.reason, len(self.reasons)))
-        self.layers[line.id] = line.case
+        """Take one statement of attncheck's own theory, which says nothing of the subject."""
+        self.statements += 1
         if line.verdict == Verdict.VIOLATED:
             self.refuted.append(line)
         self.digests += theory_digest(line)
@@ -202,6 +205,7 @@ def read_account(path: Path, names: Names) -> Account:
         layers=gathered.layers,
         notable=[line for kept in gathered.notable.values() for line in worst(kept)],
         refuted=gathered.refuted,
+        statements=gathered.statements,
         conclusion=concluded(ledger, head.false_alarm, closing, scope, head.shard),
         scope=scope,
         **columns,
@@ -220,7 +224,7 @@ def _planned(path: Path, head: _Head, names: Names) -> tuple[IntArray, list[str]
         keys.append(names.key(planned.check, planned.unit))
         ids.append(planned.id)
     head.planned.clear()
-    return np.unique(np.asarray(keys, dtype=np.int64)), ids
+    return np.unique(np.asarray(keys, dtype=np.int64)), [*ids, *head.statements]
 
 
 def _check_digest(path: Path, closing: Closing | None, digests: bytearray) -> None:

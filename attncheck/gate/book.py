@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.baseline import Head, Kept, KeptTheory, read_baseline
+from attncheck.records.baseline import Head, Kept, read_baseline
 from attncheck.records.schema import Closing
 
 IntArray = NDArray[np.int64]
@@ -154,8 +154,6 @@ def read_book(path: Path, names: Names) -> Book:
     for line in lines:
         if isinstance(line, Kept):
             columns.add(line, line.check, line.unit, line.of)
-        elif isinstance(line, KeptTheory):
-            columns.add(line, line.check, line.unit)
         else:
             assert isinstance(line, Closing)
             closing = line

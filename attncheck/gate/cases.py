@@ -20,6 +20,7 @@ PARTS = {
     "completeness": "planned, reported, and no less than the baseline",
     "verdicts": "violated and inconclusive results",
     "uniformity": "first-look p-values are uniform",
+    "theory": "attncheck's own statements hold",
     "drift": "effects are those of the baseline, within the errors of both",
     "power": "gaps and sizes are no worse than the baseline's",
     "history": "nothing moves over runs",
@@ -82,6 +83,8 @@ def _parts(judgement: Judgement) -> Iterator[Case]:
         texts, name = [finding.text for finding in found], f"{part}: {what}"
         if part == "verdicts" and judgement.wrong:
             texts = [*texts, *(f"{word}: {text}" for word, text in judgement.wrong)]
+        if part == "theory":
+            texts = [*texts, *(f"{each.id}: {each.reason}" for each in judgement.run.refuted)]
         if found:
             message = _caused(texts[0], judgement.cause if part == "verdicts" else "")
             yield Case("gate", name, "failed", message, "\n".join(texts), verdict=weightiest(found))
@@ -105,8 +108,6 @@ def _units(run: Account, cause: str) -> Iterator[Case]:
     for line in run.notable:
         command = replay_command(run.path, line.id, run.head.subject)
         notable[line.unit].append(f"{line.check}: {describe(line)}\n  {command}")
-    for refuted in run.refuted:
-        notable[refuted.id].append(refuted.reason)
     seconds = _seconds(run)
     for unit in sorted({*counts["planned"], *counts["reported"]}):
         group, _, case = unit.partition("@")

@@ -21,8 +21,11 @@ _RENEW = "make a new one with --write-baseline"
 def judge_run(run: Account) -> Iterator[Finding]:
     """Iterate over what is wrong with a run, whatever the baseline."""
     yield from run.conclusion.findings
-    if run.closing is not None and run.closing.reported != run.keys.size:
-        text = f"the closing line speaks of {run.closing.reported} results, there are {run.keys.size}"
+    if run.closing is not None and run.closing.failed:
+        yield Finding("completeness", "incomplete", run.closing.failed[0])
+    found = run.keys.size + run.statements
+    if run.closing is not None and run.closing.reported != found:
+        text = f"the closing line speaks of {run.closing.reported} results, there are {found}"
         yield Finding("completeness", "incomplete", text)
 
 

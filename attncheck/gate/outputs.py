@@ -24,7 +24,13 @@ _REASONS, _NOTES = 8, 3
 _LINE = 240
 # Errors that GitHub shows of a step.
 _ANNOTATED = 10
-_COLOURS = {"consistent": "brightgreen", "violated": "red", "inconclusive": "yellow", "incomplete": "orange"}
+_COLOURS = {
+    "consistent": "brightgreen",
+    "violated": "red",
+    "refuted": "orange",
+    "inconclusive": "yellow",
+    "incomplete": "orange",
+}
 _TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 # What XML 1.0 does not allow.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

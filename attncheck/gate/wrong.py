@@ -22,4 +22,4 @@ def wrong_with(run: Account) -> tuple[tuple[str, str], ...]:
         lambda id: replay_command(run.path, id, run.head.subject),
         causes,
     )
-    return (*told, *(("theory", line.reason) for line in run.refuted[:1]))
+    return tuple(told)

@@ -43,8 +43,6 @@ class Profile:
         Weight entries that a look on one program may draw.
     drawn : int
         Random layers or stacks of a test of its own.
-    theory : bool
-        Whether attncheck's properties of the theory are examined, which are computed and have nothing of the subject.
     entries : int
         Weight entries that a look of one property on one layer may draw: the draws are this over
         the layer's `weight_entries`.
@@ -69,7 +67,6 @@ class Profile:
     program_examples: int = 6
     program_entries: int = 150_000_000
     drawn: int = 4
-    theory: bool = True
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
@@ -97,7 +94,6 @@ PROFILES = {
             program_examples=2,
             program_entries=20_000_000,
             drawn=4,
-            theory=False,
         ),
         Profile("default", anchors=6, regimes=8, examples=13, entries=300_000_000, most_draws=20_000),
         Profile(

@@ -40,6 +40,7 @@ _DEFAULTS = {
     "draws": None,
     "min_examined": None,
     "only": None,
+    "theory": False,
     "resume": None,
     "shard": None,
     "record": DEFAULT_RECORD,
@@ -85,10 +86,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
     add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
-    add("only", "NAMES", "properties to examine, with commas between them; without the theory (default: all)")
-    add("resume", "PATH", "go on with the run whose record this is")
+    add("only", "NAMES", "properties to examine, with commas between them (default: all)")
+    add("resume", "PATH", "record of an interrupted run to resume")
     add("shard", "K/N", "examine the Kth of N parts of the run; attncheck merge makes one record of all")
     add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
+    own = "examine the statements of attncheck's own theory too, which say nothing of the simulator"
+    group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
 
@@ -156,18 +159,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = metafunc.fixturenames
         cases = _collectable(lambda: cases_of(_run_of(config), key, strategy, mark.kwargs, names))
         statements.parametrize(metafunc, key, cases, _run_of(config).shard)
-
-
-def deselect_theory(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
-    """Leave out what in a folder examines nothing of the subject, where the profile says so; for its conftest.
-
-    A conftest is handed the items of all folders: those of others stay.
-    """
-    if _run_of(config).profile.theory:
-        return
-    left_out = [item for item in items if folder in item.path.parents and not item.get_closest_marker(EXAMINES)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture
@@ -352,11 +343,16 @@ def _open(config: pytest.Config) -> None:
     if not (config.stash[_RUN].unit_ids or config.stash[_RUN].theory_ids):
         return
     from attncheck._lib.errors import InputError
+    from attncheck._lib.exit_codes import ExitCode
+    from attncheck.runs.probe import refusal
     from attncheck.runs.reporting import RunReport
 
+    refused = refusal(config.stash[_RUN], map)
     try:
-        config.stash[_REPORT] = RunReport(config.stash[_RUN])
+        config.stash[_REPORT] = RunReport(config.stash[_RUN], refused=refused)
     except InputError as error:
         raise pytest.UsageError(str(error)) from None
     reporter = Reporter(config.stash[_REPORT], config.option.attncheck_report)
     config.pluginmanager.register(reporter, "attncheck-reporter")
+    if refused is not None:
+        pytest.exit(f"{config.stash[_RUN].subject.name} cannot be examined", returncode=ExitCode.UNUSABLE)

@@ -36,8 +36,14 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Conclude the run; what is not consistent is not a pass."""
-        if not self.report.finish() and session.exitstatus == pytest.ExitCode.OK:
+        """Conclude the run; what is not consistent is not a pass, and a failed statement has a code of its own."""
+        from attncheck._lib.exit_codes import ExitCode
+
+        consistent = self.report.finish()
+        assert self.report.conclusion is not None
+        if self.report.conclusion.verdict == "refuted" and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+            session.exitstatus = ExitCode.REFUTED
+        elif not consistent and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.page and self.report.run.record:
             self.rendered = _rendered(self.report.run.record, Path(self.page))

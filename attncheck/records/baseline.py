@@ -16,7 +16,7 @@ import msgspec
 
 from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import Closing, Manifest, content_hash, read_as
+from attncheck.records.schema import Closing, Manifest, Theory, content_hash, read_as
 
 #: The end of a name of a file that is compressed.
 COMPRESSED = ".xz"
@@ -68,28 +68,11 @@ class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_def
         return tuple(self.case.get("of", ()))
 
 
-class KeptTheory(msgspec.Struct, frozen=True, tag="theory", tag_field="type", omit_defaults=True):
-    """What a baseline keeps of a statement of the theory."""
-
-    id: str
-    verdict: Verdict = Verdict.CONSISTENT
-
-    @property
-    def check(self) -> str:
-        """The statement."""
-        return self.id.partition("@")[0]
-
-    @property
-    def unit(self) -> str:
-        """The statement on its case."""
-        return self.id
-
-
-Line = Head | Kept | KeptTheory | Closing
+Line = Head | Kept | Theory | Closing
 
 
 def read_baseline(path: Path) -> Iterator[Line]:
-    """Iterate over the lines of a baseline, or of a whole record, but for results that were not examined.
+    """Iterate over the lines of a baseline, or of a whole record, but for what says nothing of the subject.
 
     Raises
     ------
@@ -97,7 +80,7 @@ def read_baseline(path: Path) -> Iterator[Line]:
         As `attncheck.records.schema.read`, speaking of a baseline.
     """
     for line in read_as(path, Line, baseline=True):
-        if not isinstance(line, Kept) or line.verdict != Verdict.NOT_EXAMINED:
+        if not _idle(line):
             yield line
 
 
@@ -116,17 +99,17 @@ def write_baseline(run: Path, target: Path) -> int:
     InputError
         If the record cannot be read, or the baseline cannot be written.
     """
-    lines = read_as(run, Manifest | Kept | KeptTheory | Closing)
+    lines = read_as(run, Manifest | Kept | Theory | Closing)
     manifest: Manifest = next(lines)
     fixed, kept, closing = set(manifest.fixed), [], None
     for line in lines:
         if isinstance(line, Closing):
             closing = line
-        elif isinstance(line, KeptTheory) or line.verdict != Verdict.NOT_EXAMINED:
+        elif not _idle(line):
             kept.append(_slim(line, fixed))
     # In this order neighbours are alike, and the number of workers does not show.
     kept.sort(key=lambda pair: pair[0])
-    head = msgspec.structs.replace(manifest, planned=[], baseline=True)
+    head = msgspec.structs.replace(manifest, planned=[], statements=[], baseline=True)
     content = b"".join([_encoded(head), *(line for _, line in kept)])
     if closing is not None:
         sealed = msgspec.structs.replace(closing, content=content_hash(hashlib.sha256(content)))
@@ -136,10 +119,13 @@ def write_baseline(run: Path, target: Path) -> int:
     return len(content)
 
 
-def _slim(line: Kept | KeptTheory, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
+def _idle(line: Line) -> bool:
+    """Return whether a line has nothing to compare: a statement of the theory, or what was not examined."""
+    return isinstance(line, Theory) or (isinstance(line, Kept) and line.verdict == Verdict.NOT_EXAMINED)
+
+
+def _slim(line: Kept, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
     """Return what is kept of a line, after what it is sorted by."""
-    if isinstance(line, KeptTheory):
-        return ([], line.id), _encoded(line)
     if line.of:
         return (list(line.of), line.id), _encoded(_rounded(line))
     if fixed and line.unit.partition("@")[2] not in fixed:

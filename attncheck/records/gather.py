@@ -214,7 +214,8 @@ def gather(path: Path) -> Gathered:
     lines = read_as(path, _Manifest | Result | Theory | Closing)
     manifest: _Manifest = next(lines)
     shard = manifest.shard
-    ledger = Ledger((planned.id for planned in manifest.planned if shard is None), manifest.seed)
+    planned = [*(each.id for each in manifest.planned), *manifest.statements]
+    ledger = Ledger(planned if shard is None else (), manifest.seed)
     # The plan is the largest part of a long record, and the ledger holds what is needed of it.
     manifest.planned.clear()
     found = Gathered(path, manifest)
@@ -274,7 +275,7 @@ def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
         entry, pooled = entry_of(line), isinstance(line, Result) and of_pool(line)
     # Which pools there are follows from what was examined, and what a shard owes is known to itself.
     ledger.take(entry, planned=pooled or found.manifest.shard is not None)
-    found.reported += not pooled
+    found.reported += not (pooled or isinstance(line, Theory))
     if isinstance(line, Theory):
         found.theory.append(line)
     elif pooled:

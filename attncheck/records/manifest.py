@@ -26,6 +26,7 @@ def manifest_of(
     subject: str,
     planned: Sequence[Planned],
     fixed: Iterable[str],
+    statements: Sequence[str] = (),
     shard: tuple[int, int] | None = None,
     draws: int | None = None,
 ) -> Manifest:
@@ -39,6 +40,7 @@ def manifest_of(
         level=level,
         subject=subject,
         planned=list(planned),
+        statements=list(statements),
         fixed=sorted(set(fixed)),
         machine=this_machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -21,7 +21,7 @@ import numpy as np
 from attncheck._lib.errors import InputError
 
 #: The schema that is written and read.
-SCHEMA = 3
+SCHEMA = 4
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
 # How a compressed record begins.
@@ -41,11 +41,12 @@ class Planned(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """What a run is: versions, seed, budget, subject and everything it planned to do.
 
-    ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps only
-    what runs are held against. ``shard`` is the number of a part of a run and how many parts there are; what is planned
-    is the whole run in each. ``draws`` is what the first looks of the whole run take, with the profile thorough.
-    ``commit`` names what was checked out, and ``source`` is a digest of the file that the subject is in: both are empty
-    where nothing says so.
+    ``planned`` has the results on the subject, and ``statements`` the ids of statements of attncheck's own theory.
+    ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps
+    only what runs are compared with. ``shard`` is the number of a part of a run and how many parts there are; what
+    is planned is the whole run in each. ``draws`` is what the first looks of the whole run take, with the profile
+    thorough. ``commit`` names what was checked out, and ``source`` is a digest of the file that the subject is in:
+    both are empty where nothing says so.
     """
 
     schema: int
@@ -56,6 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     level: float
     subject: str
     planned: list[Planned]
+    statements: list[str] = []
     machine: dict[str, str] = {}
     started: str = ""
     fixed: list[str] = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attncheck._lib.words import counted, number
-from attncheck.checks.claims import NO_PROGRAMS, NOT_EXPOSED
+from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.records.schema import Result
 
 #: Where attncheck's own subjects are: a record that names one of them is replayed without further ado.
@@ -60,7 +60,7 @@ def unexamined(reasons: Mapping[str, int]) -> list[str]:
     ['Return keys and scores too: up to 3 more results.', 'Not examined: 2 other results; all of them: softmax only']
     """
     exposing = {reason: count for reason, count in reasons.items() if reason.startswith(NOT_EXPOSED)}
-    others = {reason: count for reason, count in reasons.items() if reason not in exposing and reason != NO_PROGRAMS}
+    others = {reason: count for reason, count in reasons.items() if reason not in exposing}
     lines = []
     if exposing:
         fields = {field for reason in exposing for field in reason.removeprefix(NOT_EXPOSED).split(", ")}
@@ -69,8 +69,6 @@ def unexamined(reasons: Mapping[str, int]) -> list[str]:
         most, total = max(sorted(others), key=lambda reason: others[reason]), sum(others.values())
         told = f"Not examined: {counted(total, 'other result' if exposing else 'result')}"
         lines.append(f"{told}; {'all' if others[most] == total else f'{others[most]:,}'} of them: {most}")
-    if NO_PROGRAMS in reasons:
-        lines.append(f"No programs of Netsor were asked for: {NO_PROGRAMS}.")
     return lines
 
 

@@ -18,7 +18,7 @@ class Headline:
     Attributes
     ----------
     verdict : str
-        "violated", "incomplete", "inconclusive" or "consistent".
+        "violated", "refuted", "incomplete", "inconclusive" or "consistent".
     sentence : str
         The verdict; of a violated run with cause and number.
     extent : str
@@ -53,12 +53,17 @@ def unseen_claims(found: Gathered) -> list[str]:
 
 def _sentence(found: Gathered, verdict: str, wrong: Finding | None) -> str:
     subject = found.manifest.subject
+    if verdict == "refuted":
+        own = counted(sum(each.verdict == Verdict.VIOLATED for each in found.theory), "statement")
+        return f"{own} of attncheck's own theory failed, which says nothing of {subject}."
+    if not found.tallies and found.theory and verdict == "consistent":
+        return f"{counted(len(found.theory), 'statement')} of attncheck's own theory examined; no simulator was."
     if verdict == "consistent":
         words = found.scope.words
         reach = f"{words.capitalize()}: " if words else ""
         return f"{reach}{subject} behaves as the theorem says, as far as {_extent(found)} can show."
     if verdict == "violated":
-        what = f"{wrong.cause}; {wrong.sharpest.text}" if wrong else _what(found)
+        what = f"{wrong.cause}; {wrong.sharpest.text}" if wrong else "the evidence as a whole is not uniform"
         return f"{subject} departs from the theorem: {what}."
     if verdict == "incomplete":
         why = found.closing.failed[0] if found.closing and found.closing.failed else ""
@@ -72,12 +77,6 @@ def _extent(found: Gathered) -> str:
         f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
         f"{counted(len(found.space.layers), 'configuration')}"
     )
-
-
-def _what(found: Gathered) -> str:
-    if any(each.verdict == Verdict.VIOLATED for each in found.theory):
-        return "a statement of attncheck's own theory does not hold"
-    return "the evidence as a whole is not uniform"
 
 
 def _budget(found: Gathered) -> str:

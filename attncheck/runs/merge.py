@@ -16,7 +16,7 @@ from attncheck._lib.executors import Crew
 from attncheck._lib.imports import source_of
 from attncheck._lib.streams import digest
 from attncheck._lib.words import counted, listed
-from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Finding
 from attncheck.layers.case import Case, read_case
@@ -32,9 +32,12 @@ _Line = TypeVar("_Line", Result, Theory)
 #: Why a merged run is incomplete where its pools are suspicious.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
 # What records of one run have in common.
-_SAME = ("subject", "source", "seed", "profile", "false_alarm", "draws", "versions", "planned", "level", "fixed")
+_SAME = (
+    *("subject", "source", "seed", "profile", "false_alarm", "draws", "versions"),
+    *("planned", "statements", "level", "fixed"),
+)
 # What of it is too long to be told.
-_LONG = ("planned", "level", "fixed")
+_LONG = ("planned", "statements", "level", "fixed")
 # Missing shards that are named.
 _TOLD = 8
 
@@ -110,7 +113,9 @@ def _value(manifest: Manifest, field: str) -> Any:
     if field == "shards":
         return manifest.shard[1] if manifest.shard else 0
     value = getattr(manifest, field)
-    return digest(sorted(each.id for each in value)) if field == "planned" else value
+    if field == "planned":
+        return digest(sorted(each.id for each in value))
+    return sorted(value) if field == "statements" else value
 
 
 def _doubled(parts: Sequence[Part]) -> Iterable[str]:
@@ -139,9 +144,6 @@ def _broken(parts: Sequence[Part]) -> Iterable[str]:
 
 def _command(manifest: Manifest) -> str:
     """Return the command that examines a shard of the run, as far as options are not the usual ones."""
-    names = dict.fromkeys(each.unit.partition("@")[0] for each in manifest.planned if each.id != each.unit)
-    theory = any(each.id == each.unit for each in manifest.planned)
-    some = {} if theory or set(names) == set(EVERY_PROPERTY) else names
     given = {
         "profile": (manifest.profile, "default"),
         "subject": (manifest.subject, DEFAULT_SUBJECT),
@@ -150,7 +152,10 @@ def _command(manifest: Manifest) -> str:
         "draws": (manifest.draws, profile_named(manifest.profile).draws),
     }
     options = [f"--{name} {shlex.quote(str(value))}" for name, (value, usual) in given.items() if value != usual]
-    return " ".join(["attncheck run", *options, *(f"--only {name}" for name in some)])
+    names = dict.fromkeys(each.unit.partition("@")[0] for each in manifest.planned)
+    every = set(names) in (set(EVERY_PROPERTY), set(PROPERTIES), set(PROGRAM_PROPERTIES))
+    only = [] if every else [f"--only {name}" for name in names]
+    return " ".join(["attncheck run", *options, *only, *(["--theory"] if manifest.statements else [])])
 
 
 def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) -> RunReport:
@@ -224,7 +229,7 @@ def with_looks_taken(
         refuse("owed", path, f"is of {subject.name} before its file changed", "examine it again")
     run = dataclasses.replace(planned_by(manifest, subject, part.path), min_examined=min_examined)
     there = {each.id for each in part.results} | {each.id for each in part.theory}
-    if gone := [planned.id for planned in manifest.planned if planned.id not in there]:
+    if gone := [id for id in (*(each.id for each in manifest.planned), *manifest.statements) if id not in there]:
         refuse("owed", path, f"lacks {len(gone):,} results, {gone[0]} for one", "go on with it by --resume")
     cases = {case_key(each): each.case for each in part.results}
     module = subject.name.partition(":")[0]
@@ -251,11 +256,10 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
     if others:
         refuse("record", str(record), f"is made with {listed(others)}, and here it is another", "install these")
-    theory = [planned.id for planned in manifest.planned if planned.id == planned.unit]
-    units = [planned.unit for planned in manifest.planned if planned.id != planned.unit]
+    units = [planned.unit for planned in manifest.planned]
     profile, budget = profile_named(manifest.profile), Budget(manifest.false_alarm)
-    run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(units, theory)
-    ids = {planned.id for planned in (*run.planned, *run.planned_theory)}
+    run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(units, manifest.statements)
+    ids = {planned.id for planned in run.planned}
     if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
         refuse("record", str(record), "has a plan that this version does not make", "make it again")
     return run

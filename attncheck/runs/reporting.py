@@ -20,6 +20,7 @@ from attncheck.layers.case import Case
 from attncheck.records.schema import Closing, Manifest, Result, Theory, run_digest
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of
+from attncheck.runs.pieces import Examined
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 
@@ -39,10 +40,13 @@ class RunReport:
     run : Run
     manifest : Manifest, optional
         The first line, where the results were made before.
+    refused : Examined, optional
+        Why the subject can be examined nowhere: nothing else will come.
     """
 
-    def __init__(self, run: Run, manifest: Manifest | None = None) -> None:
+    def __init__(self, run: Run, manifest: Manifest | None = None, refused: Examined | None = None) -> None:
         self.run = run
+        self.refused = refused
         self.failure = ""
         self.causes: list[str] = []
         self._failed: set[str] = set()
@@ -56,6 +60,7 @@ class RunReport:
         first = manifest or run.manifest()
         self._arithmetic = first.machine.get("arithmetic", "")
         self._writer.write(first)
+        self.take_failure(refused.unusable if refused else "")
 
     def take(self, results: Sequence[Result]) -> None:
         """Take the results of one unit."""
@@ -143,6 +148,9 @@ class RunReport:
         """Return what the run comes to, for a terminal."""
         if self.conclusion is None:
             return ""
+        if self.refused is not None:
+            error = f"ERROR: {self.refused.unusable}. Nothing was examined."
+            return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
         text = summarize(self.run, self.results, self.conclusion, color, self.theory, verbose, causes=self.causes)
         return f"{text}\n{self.failure}" if self.failure else text
 

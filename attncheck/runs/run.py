@@ -52,14 +52,16 @@ class Run:
         With the thorough profile: about what the first looks of the whole run take.
     unit_ids : tuple of str
         The planned units; empty until `settled`.
+    theory : bool
+        Whether statements of attncheck's own theory are examined beside the subject.
     theory_ids : tuple of str
-        The planned statements of the theory.
+        The planned ones.
     explains : bool
         Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
     min_examined : int or None
         Examined results below which the run is inconclusive; see `attncheck.records.scope` for the default.
     only : tuple of str
-        The properties that are examined; all, and the statements of the theory, if empty.
+        The properties that are examined; all if empty.
     earlier : Earlier
         What an interrupted run has left.
     shard : Shard or None
@@ -75,6 +77,7 @@ class Run:
     record: Path | None = None
     draws: int | None = None
     unit_ids: tuple[str, ...] = ()
+    theory: bool = False
     theory_ids: tuple[str, ...] = ()
     explains: bool = True
     min_examined: int | None = None
@@ -95,6 +98,7 @@ class Run:
         draws: Any = None,
         min_examined: Any = None,
         only: Iterable[str] = (),
+        theory: bool = False,
         resume: Path | None = None,
         shard: str | None = None,
     ) -> Run:
@@ -112,12 +116,15 @@ class Run:
         fewest = "pass the examined results that a pass takes, e.g. 100"
         least = None if min_examined is None else check_whole("min_examined", _typed(min_examined, int), 0, fewest)
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
+        examined = Subject.of(DEFAULT_SUBJECT if subject is None else subject)
         for name in only:
-            check_choice("only", name, EVERY_PROPERTY)
+            kind = domain_of(check_choice("only", name, EVERY_PROPERTY)).kind
+            if not examined.simulates(kind):
+                refuse("only", name, f"is about {kind}s, and {examined.name} simulates none", "name another property")
         if shard is not None and min_examined is not None:
             refuse("min_examined", min_examined, "is of the whole run, and this is a shard", "pass it to merge")
         run = cls(
-            subject=Subject.of(DEFAULT_SUBJECT if subject is None else subject),
+            subject=examined,
             seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
             profile=settled,
             budget=Budget(chance),
@@ -125,6 +132,7 @@ class Run:
             draws=most,
             min_examined=least,
             only=tuple(only),
+            theory=theory,
             shard=None if shard is None else Shard.read(shard),
         )
         if resume is None:
@@ -146,9 +154,14 @@ class Run:
         units, theory = tuple(dict.fromkeys(unit_ids)), tuple(dict.fromkeys(theory_ids))
         return dataclasses.replace(self, unit_ids=units, theory_ids=theory, part=frozenset(part))
 
-    def owes(self, planned: Planned) -> bool:
-        """Return whether a planned result is this run's, and no other shard's."""
-        return self.shard is None or planned.unit in self.part
+    def owes(self, unit: str) -> bool:
+        """Return whether a planned unit or statement is this run's, and no other shard's."""
+        return self.shard is None or unit in self.part
+
+    @property
+    def owed(self) -> list[Planned]:
+        """The planned results on single cases that are this run's, and no other shard's."""
+        return [planned for planned in self.planned if self.owes(planned.unit)]
 
     @property
     def level(self) -> float:
@@ -165,23 +178,18 @@ class Run:
         return found
 
     @property
-    def fixed(self) -> list[str]:
-        """The keys of the planned cases that are visited whatever the seed."""
+    def fixed_cases(self) -> list[Case]:
+        """The planned cases that are visited whatever the seed."""
         layers = self.subject.layers or [*self.profile.layers, *self._stand_ins(self.profile.layers)]
         programs = [case for name in PROGRAMS.properties for case in PROGRAMS.fixed(name, self.profile)]
         planned = {unit.partition("@")[2] for unit in self.unit_ids}
-        return [case.key for case in (*layers, *programs) if case.key in planned]
+        return [case for case in (*layers, *programs) if case.key in planned]
 
     @property
     def most_pools(self) -> int:
         """How many pools there can be: of every property that is examined on several cases."""
         counts = Counter(unit.partition("@")[0] for unit in self.unit_ids)
         return most_pools(name for name, count in counts.items() if count > 1)
-
-    @property
-    def planned_theory(self) -> list[Planned]:
-        """Every statement of the theory, those of other shards too."""
-        return [Planned(each, each, each.partition("@")[0]) for each in self.theory_ids]
 
     def header(self) -> str:
         """Return one line on what is examined and how."""
@@ -193,13 +201,13 @@ class Run:
     def units(self, name: str, strategy: Any) -> list[Unit]:
         """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
 
-        A subject that says which layers it is meets these alone. Of any other, layers that it does not support stay in
-        the plan, as not examined, and others stand in for them.
+        A subject of layers alone has no units of programs, and one of programs none of layers. A subject that says
+        which layers it is meets these alone. Of any other, layers that it does not support stay in the plan, as not
+        examined, and others stand in for them.
         """
-        profile = self.profile
-        if self.only and name not in self.only:
+        profile, domain = self.profile, domain_of(name)
+        if (self.only and name not in self.only) or not self.subject.simulates(domain.kind):
             return []
-        domain = domain_of(name)
         if domain is LAYERS and self.subject.layers:
             return self.units_on(name, self.subject.layers)
         drawn = draw_examples(strategy, domain.examples(profile), self.seed, property_key(name))
@@ -291,8 +299,8 @@ class Run:
             return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)
 
     def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
-        """Return what results and statements of the theory come to, against the plan."""
-        planned = [planned.id for planned in (*self.planned, *self.planned_theory) if self.owes(planned)]
+        """Return what results, and statements of attncheck's own theory, come to, against the plan."""
+        planned = [each.id for each in self.owed] + [each for each in self.theory_ids if self.owes(each)]
         planned += self._owed_pools(results)
         with own_arithmetic():
             conclusion = ledger_of(planned, self.seed, [*results, *theory]).conclude(self.budget)
@@ -315,8 +323,9 @@ class Run:
             false_alarm=self.budget.false_alarm,
             level=self.level,
             subject=self.subject.name,
-            planned=[*self.planned, *self.planned_theory],
-            fixed=self.fixed,
+            planned=self.planned,
+            statements=self.theory_ids,
+            fixed=[case.key for case in self.fixed_cases],
             shard=None if self.shard is None else (self.shard.number, self.shard.of),
             draws=self.draws,
         )

@@ -64,7 +64,7 @@ class Statement:
 def cases_of(
     run: Run, key: str, strategy: Any, parameters: Mapping[str, Sequence[Any]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the cases of a statement, each the arguments of its test; none where the run leaves the theory out.
+    """Return the cases of a statement, each the arguments of its test.
 
     Parameters
     ----------
@@ -74,12 +74,8 @@ def cases_of(
     names : sequence of str
         The arguments of the test.
     """
-    if run.only:
-        return []
     if strategy is None:
         return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
-    if not run.profile.theory:
-        return []
     argument = argument_of(names)
     return [{argument: each} for each in run.drawn(strategy, key)]
 

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from attncheck._lib.words import chance, counted, listed, span
-from attncheck.checks.claims import NO_PROGRAMS
 from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
@@ -58,7 +57,7 @@ def summarize(
     color : bool
         Whether the terminal understands escape codes.
     theory : sequence of Theory
-        Statements of the theory that the run examined besides.
+        Statements of attncheck's own theory that the run examined besides.
     verbose : bool
         Whether all is told that was skipped, visited and could have been seen.
     call : str
@@ -68,19 +67,18 @@ def summarize(
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
-        verdict_sentence(run, results, conclusion),
+        *first_lines(run, results, conclusion, theory),
         *all_refused(run, single),
         *what_is_wrong(run, results, call, causes),
     ]
     if any(each.p_values for each in single):
         parts += [render_table(_table(single), color), *together(pools)]
-    parts += of_theory(run, theory)
     if verbose:
         parts += [*details.skipped(single), *details.detectable(single, pools), *details.unseen(single)]
         parts += [*details.visited_layers(single), *details.visited_programs(single), *details.uniformity(conclusion)]
     else:
         parts += not_examined(single)
-    if conclusion.verdict == "consistent":
+    if conclusion.verdict == "consistent" and run.unit_ids:
         parts += [*([] if verbose else details.gaps(single, pools)[:_GAPS]), NOT_PROVED]
     parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
@@ -140,14 +138,31 @@ def not_examined(results: Sequence[Result]) -> list[str]:
     return unexamined(Counter(result.reason for result in results if not result.p_values))
 
 
+def first_lines(run: Run, results: Sequence[Result], conclusion: Conclusion, theory: Sequence[Theory]) -> list[str]:
+    """Return the verdict on the subject and what attncheck's own statements come to, the weightier first."""
+    of_subject, own = conclusion.of_subject, of_theory(run, theory)
+    if not run.unit_ids:
+        return [*own, *(f"  {reason}" for reason in of_subject.reasons)]
+    subject = verdict_sentence(run, results, of_subject)
+    return [*own, subject] if conclusion.verdict == "refuted" else [subject, *own]
+
+
 def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
-    """Return a line on the statements of the theory, if there are any, and one for each that does not hold."""
-    if not theory:
+    """Return a line on the statements of attncheck's own theory, if there are any, and one for each that failed."""
+    planned = sum(map(run.owes, run.theory_ids))
+    if not planned:
         return []
+    counts = Counter(each.verdict for each in theory)
     refuted = [each for each in theory if each.verdict == Verdict.VIOLATED]
-    seconds = sum(each.seconds for each in theory)
-    told = f"Theory, without the subject: {len(theory) - len(refuted)} of {counted(len(theory), 'statement')} hold"
-    lines = [f"{told}, {seconds:.0f} seconds of all workers."]
+    told = [f"{counts[Verdict.CONSISTENT]} of {counted(planned, 'statement')} of attncheck's own theory hold"]
+    told += [f"{counts[Verdict.INCONCLUSIVE]} inconclusive"] * (Verdict.INCONCLUSIVE in counts)
+    told += [f"{sum(each.seconds for each in theory):.0f} seconds of all workers"]
+    lines = [f"{', '.join(told)}. They say nothing of a simulator."]
+    if refuted:
+        first = Scope.of_results([]).beside("refuted")
+        names = listed(dict.fromkeys(each.name for each in refuted[:_POOLS]))
+        more = f" and {len(refuted) - _POOLS} more" if len(refuted) > _POOLS else ""
+        lines.insert(0, f"{first}: {names}{more}; this is a fault of attncheck, not of {run.subject.name}.")
     for each in refuted[:_POOLS]:
         again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
         lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
@@ -175,7 +190,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
     cases = len({str(result.case) for result in examined})
-    planned = sum(map(run.owes, run.planned)) - sum(result.reason == NO_PROGRAMS for result in results)
+    planned = len(run.owed)
     bad = sum(result.verdict == Verdict.VIOLATED for result in results)
     text = (
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, "

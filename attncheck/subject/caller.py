@@ -138,7 +138,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             raise
         except BaseException as error:
             raise InputError(
-                f"subject={self.name}: failed on {case.describe()} with {in_one_line(error)}; mend the simulator"
+                f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; mend the simulator"
             ) from error
 
     def refuse(self, case: _Case, problem: str) -> NoReturn:

@@ -61,5 +61,5 @@ def in_one_line(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {message}".split())
     foreign = ("<", sys.prefix, sys.base_prefix)
     frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(foreign)]
-    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return (text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…") + place

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError
-from attncheck.checks.claims import NO_PROGRAMS
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting, sample_of
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.subject.caller import Caller
@@ -23,7 +22,7 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
 
     def reason_unsupported(self, case: ProgramCase) -> str:
         """Return why the subject simulates no programs; empty if it does."""
-        return "" if self.programs else NO_PROGRAMS
+        return "" if self.programs else "the subject simulates layers and no programs"
 
     def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample:
         """Draw a validated sample of a program at each width of a case."""

@@ -97,6 +97,10 @@ class Subject:
         layers = layers_of(name, getattr(call, "layers", None))
         return cls(name, call, form, supports, weights, programs=programs, layers=layers)
 
+    def simulates(self, kind: str) -> bool:
+        """Return whether it simulates cases of a kind, "layer" or "program", at all."""
+        return self.programs is not None if kind == "program" else self.form != "program"
+
     def caller(self, case: Case) -> Caller[Any, Any, Any]:
         """Return what calls the subject for a layer, or for a program."""
         if isinstance(case, ProgramCase):

@@ -105,7 +105,7 @@ def test_pools_are_cases_that_pass(tmp_path: Path, gated: Gated, make_sheet: Mak
     code, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
     assert code == 0
     suite = valid(junit)
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(6 + 3 * 8 + 2), "0", "0")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(7 + 3 * 8 + 2), "0", "0")
     pool = suite.find("testcase[@name='2 cases together, pool all']")
     assert pool is not None
     assert pool.get("time") == "1.500"  # pools are looked at together, and each says how long all of them took

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,6 @@ import pytest
 from attncheck.records.baseline import write_baseline
 
 Gated = Callable[..., tuple[int, str]]
-
-# Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.runs.run", "attncheck.strategies", "statsmodels.stats.multitest"):
-    importlib.import_module(module)
 
 # As in `properties`, on small layers: whatever the gate does, it does it to the lines of a record.
 PROPERTY = """

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.layers.attention import AttentionLayer
 from attncheck.report import render_report
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
 pytest_plugins = ["pytester"]
-
-# Runs inside this process forget what they import: imported here, it is imported once.
-for module in ("attncheck.strategies", "statsmodels.stats.multitest"):
-    importlib.import_module(module)
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [AttentionLayer(width=8, seq_len=3, num_heads=2), AttentionLayer(width=4, seq_len=2, num_heads=1)]
@@ -103,7 +99,7 @@ def test_page_of_a_subject_that_fails_begins_with_its_error(place: pytest.Pytest
     place.makepyfile(broken=f"import numpy as np\ndef simulate(layer, size, rng): return {returns}")
     place.syspathinsert()
     page = place.path / "page.html"
-    assert run_pytest(place, page, "--attncheck-subject", "broken:simulate").ret == 1
+    assert run_pytest(place, page, "--attncheck-subject", "broken:simulate").ret == ExitCode.UNUSABLE
     found = page.read_text(encoding="utf-8").partition("<h2")[2].partition("</h2>")[0]
     assert (
         "The run on broken:simulate is incomplete, which is not a pass: subject[&#39;outputs&#39;][0, 0, 0]=nan"
