@@ -21,7 +21,8 @@ from attncheck.theory.limits.symmetric import SymmetricLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
-# What condensing the law of the variance to a few hundred points costs at most, relative to the value.
+# What condensing the law of the variance to a few hundred points costs, relative to the value: less, but for scores
+# with standard deviations of ten and more under a sigmoid.
 _CONDENSING = 1e-8
 # Entries of a block of sampled scores.
 _BLOCK = 2**18
@@ -139,7 +140,7 @@ class LimitLaw(SymmetricLaw):
         return self.mixture(position).atom
 
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
+        """Return E[v], the variance of the law that `cdf` is of; the diagonal of `covariance` has a stated error."""
         return self.mixture(position).mean()
 
     def excess_kurtosis(self, position: int = 0) -> float:
