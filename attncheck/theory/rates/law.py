@@ -18,7 +18,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
 from attncheck.simulators.weights import GAUSSIAN, GAUSSIAN_LAWS, WeightLaws, draw_with_weights
-from attncheck.theory.limit import limit
+from attncheck.theory.limit import kept_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
@@ -184,7 +184,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
+        """Return the error of `cdf` and `sf`, in the shape of `t`: that of the difference and that of the limit.
 
         It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
         it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
@@ -194,15 +194,17 @@ class FiniteWidthLaw(SymmetricLaw):
         t = check_points(t)
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
-        return self._errors(t, limit, replicates, position) + 0.5 * gap.deviation.cut
+        of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
+        return np.hypot(self._errors(t, limit, replicates, position), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf` and `density_difference`, in the shape of `t`.
+        """Return the error of `pdf`, in the shape of `t`: that of the difference and that of the limit.
 
         It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
         """
         t = check_points(t)
-        return self._errors(t, self._base(t, position), self._replicates(t, position, "density"), position)
+        errors = self._errors(t, self._base(t, position), self._replicates(t, position, "density"), position)
+        return np.hypot(errors, self._limit_at_scale.pdf_error(t / self._scale, position) / self._scale)
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0), from 0 to 1."""
@@ -211,7 +213,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def atom_error(self, position: int = 0) -> float:
         """Return the error of `atom`."""
-        return standard_error(self.gap(position).deviation.atom())
+        of_draws = standard_error(self.gap(position).deviation.atom())
+        return math.hypot(of_draws, self._limit_at_scale.atom_error(position))
 
     def variance(self, position: int = 0) -> float:
         """Return the variance of y^position, E v."""
@@ -222,7 +225,8 @@ class FiniteWidthLaw(SymmetricLaw):
         """Return the error of `variance`; infinite where heads are narrow, as `excess_kurtosis_error` says."""
         if self._narrow:
             return math.inf
-        return standard_error(self.gap(position).deviation.moment(1))
+        of_limit = self._scale**2 * self._limit_at_scale.variance_error(position)
+        return math.hypot(standard_error(self.gap(position).deviation.moment(1)), of_limit)
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
@@ -243,7 +247,8 @@ class FiniteWidthLaw(SymmetricLaw):
         mean = first.mean()
         if mean <= 0:
             return 0.0
-        return standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
+        of_draws = standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
+        return math.hypot(of_draws, self._limit_at_scale.excess_kurtosis_error(position))
 
     @property
     def _narrow(self) -> bool:
@@ -291,10 +296,17 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
         """Return the density that the draws are a difference from: the limit's, on the scale of what vanishes."""
-        if not vanishes(self.layer):
-            return self.limit.pdf(t, position)
-        scale = self.layer.score_factor
-        return limit(restored(self.layer)).pdf(t / scale, position) / scale
+        return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
+
+    @property
+    def _scale(self) -> float:
+        """What the outputs are on the scale of, where the limit is 0; else 1."""
+        return self.layer.score_factor if vanishes(self.layer) else 1.0
+
+    @property
+    def _limit_at_scale(self) -> LimitLaw:
+        """The limit of outputs over their scale."""
+        return kept_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
 
     @property
     def _what(self) -> str:
