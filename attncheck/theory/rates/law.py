@@ -24,7 +24,7 @@ from attncheck.theory.limits.mixture import check_chances, check_points, symmetr
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.fixed_heads import FixedHeads
-from attncheck.theory.rates.gap import Gap, standard_error, told_errors
+from attncheck.theory.rates.gap import Gap, standard_error, told_errors, widening
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, kept_gap
@@ -59,8 +59,8 @@ def finite_width_law(
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. Errors hold
-        from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
+        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. With fewer
+        than 512 errors are widened: few draws miss what is rare.
     seed : int
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
@@ -108,7 +108,7 @@ class FiniteWidthLaw(SymmetricLaw):
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of the fluctuations, at least 16; errors hold from 128 on.
+        Draws of the fluctuations, at least 16.
     seed : int
     """
 
@@ -184,7 +184,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf` and `sf`, in the shape of `t`: that of the difference and that of the limit.
+        """Return the error of `cdf` and `sf`, in the shape of `t`: the difference's and the limit's.
 
         It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
         it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
@@ -195,15 +195,16 @@ class FiniteWidthLaw(SymmetricLaw):
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
         of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
-        return np.hypot(self._errors(t, limit, replicates, position), of_limit) + 0.5 * gap.deviation.cut
+        return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`, in the shape of `t`: that of the difference and that of the limit.
+        """Return the error of `pdf`, in the shape of `t`: the difference's and the limit's.
 
         It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
         """
         t = check_points(t)
-        errors = self._errors(t, self._base(t, position), self._replicates(t, position, "density"), position)
+        replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
+        errors = told_errors(t, self._base(t, position), replicates, draws)
         return np.hypot(errors, self._limit_at_scale.pdf_error(t / self._scale, position) / self._scale)
 
     def atom(self, position: int = 0) -> float:
@@ -213,8 +214,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def atom_error(self, position: int = 0) -> float:
         """Return the error of `atom`."""
-        of_draws = standard_error(self.gap(position).deviation.atom())
-        return math.hypot(of_draws, self._limit_at_scale.atom_error(position))
+        atoms = self.gap(position).deviation.atom()
+        return math.hypot(self._of_draws(atoms, position), self._limit_at_scale.atom_error(position))
 
     def variance(self, position: int = 0) -> float:
         """Return the variance of y^position, E v."""
@@ -226,7 +227,7 @@ class FiniteWidthLaw(SymmetricLaw):
         if self._narrow:
             return math.inf
         of_limit = self._scale**2 * self._limit_at_scale.variance_error(position)
-        return math.hypot(standard_error(self.gap(position).deviation.moment(1)), of_limit)
+        return math.hypot(self._of_draws(self.gap(position).deviation.moment(1), position), of_limit)
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
@@ -247,8 +248,8 @@ class FiniteWidthLaw(SymmetricLaw):
         mean = first.mean()
         if mean <= 0:
             return 0.0
-        of_draws = standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
-        return math.hypot(of_draws, self._limit_at_scale.excess_kurtosis_error(position))
+        linear = 3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3)
+        return math.hypot(self._of_draws(linear, position), self._limit_at_scale.excess_kurtosis_error(position))
 
     @property
     def _narrow(self) -> bool:
@@ -323,8 +324,9 @@ class FiniteWidthLaw(SymmetricLaw):
         found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
         return found.reshape(len(found), *t.shape)
 
-    def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
-        return told_errors(t, limit, replicates, self.gap(position).deviation.draws)
+    def _of_draws(self, replicates: FloatArray, position: int) -> float:
+        """Return the error of the mean of a number of each repetition."""
+        return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
 @dataclasses.dataclass(frozen=True)
