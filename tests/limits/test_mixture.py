@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy import special
 
+from attncheck import limit
 from attncheck.checks.laws import tail_law
 from attncheck.checks.marginals import last_position
 from attncheck.layers.attention import AttentionLayer
-from attncheck.theory.limits.mixture import condense
+from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 
 @pytest.mark.filterwarnings("error")
@@ -22,6 +26,73 @@ def test_moments_are_kept_however_far_variances_lie_apart(gap: float, reach: flo
     assert (mixture.variances >= variances.min()).all()
     for power in (1, 2, 3):
         assert mixture.weights @ mixture.variances**power == pytest.approx(np.mean(variances**power), rel=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("power", [0.0, -200.0, -305.0, -320.0])
+def test_cells_with_hardly_any_weight_keep_their_mean(power: float) -> None:
+    """Next to a cell with all of the weight, whose own mean is not what fails."""
+    rng = np.random.default_rng(0)
+    small = 10.0 ** rng.uniform(-10.0, -8.0, 1_000)
+    mixture = condense(np.append(small, 1.0), np.append(np.full(1_000, 10.0**power), 1.0))
+    assert mixture.weights.sum() == pytest.approx(1.0, rel=1e-12)
+    light = mixture.variances < 0.5
+    assert light.any()
+    assert (mixture.variances[light] >= small.min()).all()
+    assert (mixture.variances[light] <= small.max()).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_cell_may_hold_variances_and_weights_of_any_ratio() -> None:
+    """Beyond reach all share one cell, whose mean is far below its largest."""
+    variances, weights = np.array([1.0, 1e-80, 1e-300]), np.array([0.5, 1e-200, 0.5])
+    mixture = condense(variances, weights)
+    assert np.isfinite(mixture.variances).all()
+    assert (mixture.variances > 0.0).all()
+    assert mixture.weights.sum() == pytest.approx(1.0, rel=1e-12)
+    assert mixture.mean() == pytest.approx(0.5, rel=1e-12)
+
+
+_MANY_HEADS = (
+    {"attention_map": "sigmoid", "seq_len": 1},
+    {"attention_map": "sigmoid", "seq_len": 3},
+    {"attention_map": "sigmoid", "seq_len": 1, "query_std": 8.0},
+    {"attention_map": "sigmoid", "seq_len": 4, "query_std": 2.0, "activation": "tanh", "input_correlation": 0.5},
+    {"attention_map": "relu", "seq_len": 1},
+    {"attention_map": "relu", "seq_len": 4},
+    {"attention_map": "linear", "seq_len": 4, "input_correlation": 0.5},
+    {"attention_map": "linear", "seq_len": 4, "activation": "relu"},
+    {"attention_map": "softmax", "seq_len": 4, "query_std": 3.0},
+)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fields", _MANY_HEADS, ids=str)
+def test_sums_of_many_heads_have_the_transform_of_sums(fields: dict[str, Any]) -> None:
+    """E e^{-cv} of a sum over heads is a power of that of one head, and condensing leaves it at all scales c."""
+    head = limit(AttentionLayer(**{"width": 64, "num_heads": 1, **fields})).head_mixture()
+    for count in (1, 2, 7, 16, 64):
+        whole = head.times(count)
+        assert whole.mean() == pytest.approx(count * head.mean(), rel=1e-12)
+        assert whole.variance() == pytest.approx(count * head.variance(), rel=1e-11)
+        for scale in (0.1, 1.0, 10.0):
+            c = scale / whole.mean()
+            assert _transform(whole, c) == pytest.approx(_transform(head, c) ** count, rel=0.0, abs=3e-8)
+
+
+def _transform(mixture: ScaleMixture, c: float) -> float:
+    return mixture.atom + float(mixture.weights @ np.exp(-c * mixture.variances))
+
+
+@pytest.mark.parametrize("std", [1.0, 8.0, 30.0])
+def test_tails_of_what_saturates_are_those_of_all_points(std: float) -> None:
+    """Squares of sigmoids of large scores lie near 0, over hundreds of orders of magnitude, and near 1."""
+    z = special.ndtri((np.arange(2**14) + 0.5) / 2**14)
+    variances = special.expit(std * z) ** 2
+    mixture = condense(variances, np.ones(len(z)))
+    for size in np.array([0.1, 1.0, 3.0, 12.0]) * np.sqrt(variances.mean()):
+        wanted = float(special.ndtr(-size / np.sqrt(variances)).mean())
+        assert mixture.upper_tail(np.array([size]))[0] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,62 @@ def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
     (law, error), (limit, of_limit) = gap.cdf(), gap.cdf(limit=True)
     assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
     assert one_sample_tail(float((np.abs(found - limit) - of_limit).max()), _SAMPLE) < _LEVEL
+
+
+def test_the_law_is_right_where_softmax_saturates() -> None:
+    """The limit then has nearly an atom, at a number that Gram matrices move: its distribution function is steep."""
+    layer = AttentionLayer(width=8, seq_len=2, num_heads=1, query_std=3.0)
+    gap, size = tangent_gap(layer, size=2**16), 400_000
+    sample = np.sort(tangent_kernel(layer, size, seed=5, coordinates=1).kernel[:, 0, 0, 0, 0])
+    found, (law, error) = np.searchsorted(sample, gap.points, side="right") / size, gap.cdf()
+    assert one_sample_tail(float((np.abs(found - law) - error).max()), size) > _LEVEL
+    # What a difference of distribution functions along the deviations was wrong by is seen.
+    assert one_sample_tail(float(0.02 - error.max()), size) < _LEVEL
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"width": 8, "seq_len": 2, "num_heads": 1, "query_std": 3.0},
+        {"width": 8, "seq_len": 3, "attention_map": "relu", "input_correlation": 0.5},
+        {"width": 16, "seq_len": 3, "attention_map": "sigmoid"},
+    ],
+    ids=str,
+)
+def test_the_derivative_that_takes_noise_off_has_mean_zero(fields: dict[str, Any], between: bool) -> None:
+    entry = tangent._Entry(AttentionLayer(**fields), between, (0, 0))
+    rng = np.random.default_rng(3)
+    points, blocks, size = entry._points(rng), 64, 2**11
+    sums = np.array([entry._block(size, points, rng)[2].mean(axis=0) for _ in range(blocks)])
+    standard = sums.std(axis=0, ddof=1) / np.sqrt(blocks)
+    # By Student's law with 63 degrees of freedom, over some 50 points: a chance below 1e-6.
+    assert np.all(np.abs(sums.mean(axis=0)) <= 6.8 * standard + 1e-15)
+    assert standard.max() > 0.0
+
+
+def test_atoms_are_compared_on_both_sides() -> None:
+    """A width spreads the atom at 0 of the limit over both signs: what lies below 0 is the distance."""
+    layer = AttentionLayer(width=256, num_heads=1, attention_map="relu")
+    gap, size = tangent_gap(layer, positions=(1, 0)), 100_000
+    assert np.nextafter(0.0, -1.0) in gap.points
+    assert 0.0 in gap.points
+    # Two rows of four scores have no positive one in common with the chance (3/4)⁴.
+    limit, error = (values[gap.points == 0.0][0] for values in gap.cdf(limit=True))
+    assert limit == pytest.approx(0.75**4, abs=error)
+    sample = tangent_kernel(layer, size, seed=5, coordinates=1).kernel[:, 0, 0, 1, 0]
+    below = float((sample < 0.0).mean())
+    assert below > 0.08
+    assert one_sample_tail(abs(below - gap.distance) - gap.error, size) > _LEVEL
+
+
+@pytest.mark.parametrize("s", [24, 32])
+def test_memory_does_not_grow_with_the_sequence(s: int) -> None:
+    tracemalloc.start()
+    tangent_gap(AttentionLayer(width=64, seq_len=s, num_heads=1, attention_map="sigmoid"), size=16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**29
 
 
 def test_width_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from attncheck.theory.limits.symmetric import SymmetricLaw
 
 # Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 _ERRORS = 4.0
-# What condensing the law of the variance to a few hundred points costs at most, relative to the value.
+# What condensing the law of the variance to a few hundred points costs, relative to the value: less, but for scores
+# with standard deviations of ten and more under a sigmoid.
 _CONDENSING = 1e-8
 # Entries of a block of sampled scores.
 _BLOCK = 2**18
@@ -138,9 +140,17 @@ class LimitLaw(SymmetricLaw):
         """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
         return self.mixture(position).atom
 
+    def atom_error(self, position: int = 0) -> float:
+        """Return an error estimate of `atom`."""
+        return self._spread(lambda law: law.atom, position)
+
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of y^position; more accurate than the diagonal of `covariance`."""
+        """Return E[v], the variance of the law that `cdf` is of; the diagonal of `covariance` has a stated error."""
         return self.mixture(position).mean()
+
+    def variance_error(self, position: int = 0) -> float:
+        """Return an error estimate of `variance`."""
+        return self._spread(ScaleMixture.mean, position)
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
@@ -151,6 +161,10 @@ class LimitLaw(SymmetricLaw):
         if head.atom == 1:
             return 0.0
         return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
+
+    def excess_kurtosis_error(self, position: int = 0) -> float:
+        """Return an error estimate of `excess_kurtosis`."""
+        return self._spread(lambda law: 0.0 if law.atom == 1 else 3 * law.variance() / law.mean() ** 2, position)
 
     def covariance(self) -> FloatArray:
         """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, the kernel of any number of heads."""
@@ -296,6 +310,10 @@ class LimitLaw(SymmetricLaw):
             exact = self._exact(position)
             self._replicates[position] = tuple(exact or self._sum_heads(head) for head in self._head_laws(position))
         return self._replicates[position]
+
+    def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
+        """Return the error estimate of a number that a law of v has."""
+        return float(_error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:
         return head.times(self.layer.num_heads).scaled(covariance.output_factor(self.layer))

@@ -22,6 +22,11 @@ FloatArray = NDArray[np.float64]
 _CELLS = 256
 # Variances this far (in log) below the largest share one cell: squared products of several normals reach far.
 _LOG_REACH = 128.0
+# Where v spans more than this (in log), a share of the cells lies evenly in log v, one evenly above the variances that
+# have no more than this chance, and one by weight: sums of heads are narrow in a wide range.
+_WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
+# Cubes of deviations from the mean of a cell, relative to it, stay within float64.
+_LARGEST_DEVIATION = 1e100
 # Entries of a block of (t, variance) pairs: 2 MiB, so that memory is bounded and the cache is used.
 _BLOCK = 2**18
 
@@ -135,13 +140,11 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     variances, weights = variances[positive], weights[positive]
     if variances.size <= 1:
         return ScaleMixture(variances, weights, atom)
-    logs = np.log(variances)
-    top = logs.max()
-    bottom = max(logs.min(), top - _LOG_REACH)
-    # A power of two, which costs no digits, keeps third moments within float64 whatever the unit of v is.
-    unit = float(np.exp2(np.floor(top / np.log(2.0))))
-    variances = variances / unit
-    cell = np.clip((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0, _CELLS - 1).astype(np.intp)
+    cell = _cells(np.log(variances), weights)
+    # Powers of two cost no digits. Those of each cell keep its moments within float64, whatever the units of v are,
+    # and however little weight the cell has: sums over many heads leave cells of weights below 1e-300.
+    variances, unit = _in_units(variances, cell)
+    weights, share = _in_units(weights, cell)
     total: FloatArray = np.bincount(cell, weights, _CELLS).astype(np.float64)
     used = np.flatnonzero(total > 0)
 
@@ -151,12 +154,51 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # Relative to the mean of the cell: powers of variances that span hundreds of orders of magnitude underflow.
-    deviation = variances / spread[cell] - 1.0
+    # Relative to the mean of the cell, which may be far below its largest in the cell of all that is beyond reach.
+    deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     second, third = cell_mean(deviation**2), cell_mean(deviation**3)
     least = np.full(_CELLS, np.inf)
     np.minimum.at(least, cell, variances)
-    return _gauss_points(mean, second, third, least[used], total[used], atom).scaled(unit)
+    unit, weight = unit[used], np.ldexp(total[used], share[used])
+    return _gauss_points(np.ldexp(mean, unit), second, third, np.ldexp(least[used], unit), weight, atom)
+
+
+def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
+    """Return the cells of logarithms of variances: all alike, unless these span more than `_WIDE`."""
+    top = logs.max()
+    bottom = max(logs.min(), top - _LOG_REACH)
+    place = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
+    cell = np.minimum(place, _CELLS - 1).astype(np.intp)
+    return np.asarray(cell if top - bottom <= _WIDE else _refined(place, cell, weights))
+
+
+def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> NDArray[np.intp]:
+    """Return narrower cells where the weight is and in the upper tail, and wider ones of small variances.
+
+    Parameters
+    ----------
+    place : ndarray, shape (m,)
+        In units of cells that are all alike in log v.
+    cell : ndarray, shape (m,)
+        Its integer part.
+    weights : ndarray, shape (m,)
+    """
+    evenly = np.linspace(0.0, 1.0, _CELLS + 1)
+    below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
+    below /= below[-1]
+    knee = evenly[np.searchsorted(below, _SELDOM) - 1]
+    above_knee = np.maximum(evenly - knee, 0.0) / (1.0 - knee)
+    edges = _CELLS * (_SHARES @ np.stack([evenly, above_knee, below]))
+    refined = edges[cell] + (place - cell) * np.diff(edges)[cell]
+    return np.asarray(np.minimum(refined, _CELLS - 1).astype(np.intp))
+
+
+def _in_units(values: FloatArray, cell: NDArray[np.intp]) -> tuple[FloatArray, NDArray[np.intp]]:
+    """Return positive values over the power of two of the largest of their cell, and the exponents, (cells,)."""
+    _, exponents = np.frexp(values)
+    unit = np.full(_CELLS, np.iinfo(exponents.dtype).min, dtype=exponents.dtype)
+    np.maximum.at(unit, cell, exponents)
+    return np.ldexp(values, -unit[cell]), unit
 
 
 def _gauss_points(

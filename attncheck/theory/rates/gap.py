@@ -23,6 +23,8 @@ _PANELS, _NODES, _REACH = 24, 16, 40.0
 _LEAST_SHARE = 1e-9
 # Where the limit's density is less than this of its largest, no divergence is computed.
 _LEAST_DENSITY = 1e-200
+# From so many draws on errors are not widened.
+_MANY = 512
 # At least so many draws make a tail whose error is told.
 _FEWEST_IN_TAIL = 20
 # A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
@@ -172,8 +174,18 @@ def standard_error(replicates: FloatArray) -> float:
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
 
 
+def widening(draws: int) -> float:
+    """Return by what errors of so many draws are multiplied, that they be exceeded no more often than promised.
+
+    What controls leave is of third order in the fluctuations, and rare draws make much of it. Repetitions of few draws
+    mostly lack them, and so does their spread: with 128 draws, errors that were not widened were exceeded in 1.7% of
+    values at an input correlation of 0.999, and in 1% with large positions.
+    """
+    return math.sqrt(max(1.0, _MANY / draws))
+
+
 def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return four standard errors; infinite where too few draws make what is added to the limit at `t`.
+    """Return four standard errors, widened for few draws; infinite where too few make what is added to the limit.
 
     Parameters
     ----------
@@ -185,7 +197,7 @@ def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws:
     draws : int
         Of all repetitions.
     """
-    spread = ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
+    spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))
     finite = limit + replicates.mean(axis=0)
     reached = (finite > 0) & (finite <= most * limit) & (limit <= most * finite) & np.isfinite(limit)

@@ -18,13 +18,13 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
 from attncheck.simulators.weights import GAUSSIAN, GAUSSIAN_LAWS, WeightLaws, draw_with_weights
-from attncheck.theory.limit import limit
+from attncheck.theory.limit import kept_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.fixed_heads import FixedHeads
-from attncheck.theory.rates.gap import Gap, standard_error, told_errors
+from attncheck.theory.rates.gap import Gap, standard_error, told_errors, widening
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, kept_gap
@@ -59,8 +59,8 @@ def finite_width_law(
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. Errors hold
-        from 128 draws on: with 64 they were exceeded in one of ten seeds at width 64.
+        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. With fewer
+        than 512 errors are widened: few draws miss what is rare.
     seed : int
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
@@ -108,7 +108,7 @@ class FiniteWidthLaw(SymmetricLaw):
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of the fluctuations, at least 16; errors hold from 128 on.
+        Draws of the fluctuations, at least 16.
     seed : int
     """
 
@@ -184,7 +184,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf`, `sf` and `difference`, in the shape of `t`.
+        """Return the error of `cdf` and `sf`, in the shape of `t`: the difference's and the limit's.
 
         It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
         it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
@@ -194,15 +194,18 @@ class FiniteWidthLaw(SymmetricLaw):
         t = check_points(t)
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
-        return self._errors(t, limit, replicates, position) + 0.5 * gap.deviation.cut
+        of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
+        return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf` and `density_difference`, in the shape of `t`.
+        """Return the error of `pdf`, in the shape of `t`: the difference's and the limit's.
 
         It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
         """
         t = check_points(t)
-        return self._errors(t, self._base(t, position), self._replicates(t, position, "density"), position)
+        replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
+        errors = told_errors(t, self._base(t, position), replicates, draws)
+        return np.hypot(errors, self._limit_at_scale.pdf_error(t / self._scale, position) / self._scale)
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0), from 0 to 1."""
@@ -211,7 +214,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def atom_error(self, position: int = 0) -> float:
         """Return the error of `atom`."""
-        return standard_error(self.gap(position).deviation.atom())
+        atoms = self.gap(position).deviation.atom()
+        return math.hypot(self._of_draws(atoms, position), self._limit_at_scale.atom_error(position))
 
     def variance(self, position: int = 0) -> float:
         """Return the variance of y^position, E v."""
@@ -222,7 +226,8 @@ class FiniteWidthLaw(SymmetricLaw):
         """Return the error of `variance`; infinite where heads are narrow, as `excess_kurtosis_error` says."""
         if self._narrow:
             return math.inf
-        return standard_error(self.gap(position).deviation.moment(1))
+        of_limit = self._scale**2 * self._limit_at_scale.variance_error(position)
+        return math.hypot(self._of_draws(self.gap(position).deviation.moment(1), position), of_limit)
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
@@ -243,7 +248,8 @@ class FiniteWidthLaw(SymmetricLaw):
         mean = first.mean()
         if mean <= 0:
             return 0.0
-        return standard_error(3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3))
+        linear = 3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3)
+        return math.hypot(self._of_draws(linear, position), self._limit_at_scale.excess_kurtosis_error(position))
 
     @property
     def _narrow(self) -> bool:
@@ -291,10 +297,17 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
         """Return the density that the draws are a difference from: the limit's, on the scale of what vanishes."""
-        if not vanishes(self.layer):
-            return self.limit.pdf(t, position)
-        scale = self.layer.score_factor
-        return limit(restored(self.layer)).pdf(t / scale, position) / scale
+        return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
+
+    @property
+    def _scale(self) -> float:
+        """What the outputs are on the scale of, where the limit is 0; else 1."""
+        return self.layer.score_factor if vanishes(self.layer) else 1.0
+
+    @property
+    def _limit_at_scale(self) -> LimitLaw:
+        """The limit of outputs over their scale."""
+        return kept_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
 
     @property
     def _what(self) -> str:
@@ -311,8 +324,9 @@ class FiniteWidthLaw(SymmetricLaw):
         found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
         return found.reshape(len(found), *t.shape)
 
-    def _errors(self, t: FloatArray, limit: FloatArray, replicates: FloatArray, position: int) -> FloatArray:
-        return told_errors(t, limit, replicates, self.gap(position).deviation.draws)
+    def _of_draws(self, replicates: FloatArray, position: int) -> float:
+        """Return the error of the mean of a number of each repetition."""
+        return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,10 +32,11 @@ FloatArray = NDArray[np.float64]
 
 # Laws are compared at so many quantiles of the limit; draws that find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of differences along deviations.
-_STEP = 0.02
-# Float64 entries that a block works on.
-_BLOCK = 2**22
+# Step of differences along deviations, of b, q and S alone, and what second differences are of first ones at most but
+# where there is a jump.
+_STEP, _BENT = 1e-6, 0.01
+# Float64 entries that a block works on, and that a block of the draws that find quantiles takes.
+_BLOCK, _PILOT_BLOCK = 2**22, 2**25
 _LEAST_SPREAD = 1e-9
 
 
@@ -46,7 +47,8 @@ class TangentGap:
     Attributes
     ----------
     points : ndarray, shape (m,)
-        Quantiles of the limit, where the laws are compared.
+        Quantiles of the limit, where the laws are compared. Where the limit has an atom also the number just below it:
+        laws that have no atom there differ most on one of its two sides.
     limits, differences : ndarray, shape (repetitions, m)
         The limit's distribution function, and that at the width less it, in independent repetitions.
     draws : int
@@ -197,6 +199,13 @@ class _Draws:
     along: FloatArray
 
 
+def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
+    """Return the derivative along deviations, and 0 where a slope of ReLU jumps within the step."""
+    change = ahead - behind
+    smooth = np.abs(ahead + behind - 2.0 * at) <= _BENT * np.abs(change)
+    return np.where(smooth, change / (2.0 * _STEP), 0.0)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     """One entry of the kernel: of one neuron or between two, at two positions."""
@@ -218,12 +227,11 @@ class _Entry:
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
         """Return the law less its limit, from independent repetitions."""
         pilot, *streams = seed.spawn(1 + REPLICATES)
-        points = self._quantiles(np.random.default_rng(pilot))
+        points = self._points(np.random.default_rng(pilot))
         each = -(-size // REPLICATES)
         entries = 8 * (kernel_entries(self.layer, 1) + 2 * len(points))
         step = max(1, _BLOCK // entries)
-        limits, changes, slopes = np.zeros((3, REPLICATES, len(points)))
-        products, squares = 0.0, 0.0
+        limits, changes, slopes, products, squares = np.zeros((5, REPLICATES, len(points)))
         for k, stream in enumerate(streams):
             rng = np.random.default_rng(stream)
             for start in range(0, each, step):
@@ -231,24 +239,35 @@ class _Entry:
                 limits[k] += limit.sum(axis=0) / each
                 changes[k] += change.sum(axis=0) / each
                 slopes[k] += slope.sum(axis=0) / each
-                products, squares = products + float((change * slope).sum()), squares + float((slope**2).sum())
-        # One coefficient for all points: 1 but where slopes jump, as those of ReLU do.
-        used = products / squares if squares > 0 else 0.0
+                products[k] += (change * slope).sum(axis=0)
+                squares[k] += (slope**2).sum(axis=0)
+        # Coefficients of the other repetitions, so that they are independent of what they are used on: 1 but where
+        # slopes jump, as those of ReLU do, or laws are steep.
+        products, squares = (total.sum(axis=0) - total for total in (products, squares))
+        used = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
 
-    def _quantiles(self, rng: np.random.Generator) -> FloatArray:
-        draws = self._draw(_PILOT, rng)
-        found = self._parts(draws, 0.0, 0.0)
-        if self.between:
-            # The law is symmetric.
-            values = np.sqrt(found.slope) * np.abs(rng.standard_normal(_PILOT))
-        else:
-            values = found.rest + (draws.along**2).sum(axis=(1, 2, 3)) * found.slope
+    def _points(self, rng: np.random.Generator) -> FloatArray:
+        """Return quantiles of the limit, atoms, and the numbers just below these."""
+        step = min(_PILOT, max(1, _PILOT_BLOCK // kernel_entries(self.layer, 1)))
+        blocks = [self._limit_entries(min(step, _PILOT - start), rng) for start in range(0, _PILOT, step)]
+        values = np.concatenate(blocks)
         found = np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
         if np.ptp(found) <= _LEAST_SPREAD * np.abs(found).max():
             problem = "is an entry whose limit is one number, from which a distance of laws says nothing"
             refuse("positions", self.positions, problem, "pass positions that see several, or a longer sequence")
-        return np.asarray(found)
+        # Draws of a law with a density do not repeat.
+        numbers, counts = np.unique(values, return_counts=True)
+        atoms = numbers[counts > 1]
+        return np.unique(np.concatenate([found, atoms, np.nextafter(atoms, -np.inf)]))
+
+    def _limit_entries(self, count: int, rng: np.random.Generator) -> FloatArray:
+        """Draw entries in the limit, or their sizes between neurons, where the law is symmetric."""
+        draws = self._draw(count, rng)
+        found = self._parts(draws, 0.0, 0.0)
+        if self.between:
+            return np.asarray(np.sqrt(found.slope) * np.abs(rng.standard_normal(count)))
+        return np.asarray(found.rest + (draws.along**2).sum(axis=(1, 2, 3)) * found.slope)
 
     def _block(
         self, count: int, points: FloatArray, rng: np.random.Generator
@@ -256,21 +275,46 @@ class _Entry:
         """Return the limit, the change and its derivative along the deviations, (count, points) each."""
         draws = self._draw(count, rng)
         states = ((0.0, 0.0), (1.0, 1.0), (_STEP, 0.0), (-_STEP, 0.0))
-        limit, wide, ahead, behind = (self._below(draws, *state, points) for state in states)
-        return limit, wide - limit, (ahead - behind) / (2.0 * _STEP)
+        at, wide, ahead, behind = (self._parts(draws, *state) for state in states)
+        limit = self._below(at, points)
+        along = _Parts(_slope(ahead.rest, at.rest, behind.rest), _slope(ahead.slope, at.slope, behind.slope))
+        return limit, self._below(wide, points) - limit, self._derivative(at, along, points)
 
-    def _below(self, draws: _Draws, step: float, width: float, points: FloatArray) -> FloatArray:
-        """Return P(entry ≤ point) given what is drawn, (draws, points)."""
-        found = self._parts(draws, step, width)
-        if self.between:
-            roots = np.sqrt(found.slope)[:, None]
-            ratios = np.divide(points, roots, out=np.full((len(roots), len(points)), np.inf), where=roots > 0)
-            return np.asarray(special.ndtr(ratios))
-        half, apart = 0.5 * draws.along[0].size, points - found.rest[:, None]
+    @property
+    def _half(self) -> float:
+        """Half the degrees of freedom of |z|²."""
+        return 0.5 * self.layer.num_heads * self.layer.seq_len
+
+    def _below(self, found: _Parts, points: FloatArray) -> FloatArray:
+        """Return P(entry ≤ point) given its parts, (draws, points)."""
+        rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            below = special.gammainc(half, np.maximum(apart / found.slope[:, None], 0.0) * 0.5)
-        slope = found.slope[:, None]
-        return np.where(slope > 0, below, np.where(slope < 0, 1.0 - below, apart >= 0))
+            if self.between:
+                below: FloatArray = special.ndtr(points / np.sqrt(slope))
+            else:
+                of_chi = special.gammainc(self._half, np.maximum((points - rest) / slope, 0.0) * 0.5)
+                below = np.where(slope < 0, 1.0 - of_chi, of_chi)
+        return np.where(slope == 0, points >= rest, below)
+
+    def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
+        """Return the derivative of `_below` as its parts move, (draws, points), damped where it is steep.
+
+        Probabilities move by one at most. The factor that keeps the derivative within bounds is one of the limit's
+        parts, which do not depend on the deviations, so that the mean stays 0.
+        """
+        rest, slope = found.rest[:, None], found.slope[:, None]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            if self.between:
+                ratio = points / np.sqrt(slope)
+                density = 0.5 * ratio * np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
+                return np.where(slope > 0, -density * along.slope[:, None] / slope, 0.0)
+            x = (points - rest) / slope
+            logs = (self._half - 1.0) * np.log(0.5 * x) - 0.5 * x - special.gammaln(self._half)
+            density = np.where(x > 0, 0.5 * np.exp(logs), 0.0)
+            moved = -density * (along.rest[:, None] + x * along.slope[:, None]) / np.abs(slope)
+            steep = density * (np.abs(rest / slope) + x)
+        damped = moved / (1.0 + steep**2 / self.layer.head_width)
+        return np.where(np.isfinite(damped), damped, 0.0)
 
     def _draw(self, count: int, rng: np.random.Generator) -> _Draws:
         layer, fluctuations = self.layer, self._fluctuations
