@@ -23,6 +23,11 @@ PRE = AttentionStack(layer=_LAYER.replace(norm="rms"), depth=2, residual=True, m
 POST = AttentionStack(layer=_LAYER, depth=2, residual=True, post_norm="layer", mlp="relu")
 PLAIN = AttentionStack(layer=_LAYER.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
 BLOCKS = (PRE, POST, PLAIN)
+# Without a perceptron the norm after the sum divides once in a layer.
+ATTENTION = [
+    AttentionStack(layer=_LAYER.replace(norm=before), depth=3, residual=True, post_norm=after)
+    for before, after in (("rms", "rms"), (None, "layer"))
+]
 SIZE = 20_000
 MOST = float(np.sqrt(np.log(2.0 * 100 / 1e-9) / SIZE))
 
@@ -126,7 +131,7 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
     assert (off < 6.1 * error + 1e-5).all()
 
 
-@pytest.mark.parametrize("stack", [PRE, POST], ids=AttentionStack.describe)
+@pytest.mark.parametrize("stack", [PRE, POST, *ATTENTION], ids=AttentionStack.describe)
 def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
     """Without common random numbers or controls, from all neurons of the last stream."""
     stack = stack.at_width(8)
@@ -140,7 +145,7 @@ def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
 
 
 def test_controls_of_gaps_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stack in (PRE, POST):
+    for stack in (PRE, POST, *ATTENTION):
         wide = stack.at_width(256)
         with_controls = correlation_gap(wide, 1_000)
         with monkeypatch.context() as patch:
