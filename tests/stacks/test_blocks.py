@@ -24,10 +24,10 @@ POST = AttentionStack(layer=_LAYER, depth=2, residual=True, post_norm="layer", m
 PLAIN = AttentionStack(layer=_LAYER.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
 BLOCKS = (PRE, POST, PLAIN)
 # Without a perceptron the norm after the sum divides once in a layer.
-ATTENTION = [
-    AttentionStack(layer=_LAYER.replace(norm=before), depth=3, residual=True, post_norm=after)
-    for before, after in (("rms", "rms"), (None, "layer"))
-]
+ATTENTION = (
+    AttentionStack(layer=_LAYER.replace(norm="rms"), depth=3, residual=True, post_norm="rms"),
+    AttentionStack(layer=_LAYER, depth=3, residual=True, post_norm="layer"),
+)
 SIZE = 20_000
 MOST = float(np.sqrt(np.log(2.0 * 100 / 1e-9) / SIZE))
 

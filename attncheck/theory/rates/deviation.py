@@ -207,6 +207,23 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
     return Deviation(cells, np.stack(measures), np.stack(expansion), each * REPLICATES)
 
 
+def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
+    """Return what a change of the drivers adds to the law of a marginal, to first order, (REPLICATES, cells + 1).
+
+    Parameters
+    ----------
+    marginal : Marginal
+    cells : Cells
+    moved : Drivers
+        One draw.
+    seed : numpy.random.SeedSequence
+        Of the score normals, which each repetition has its own of.
+    """
+    fluctuations = marginal.fluctuations(infinite=False)
+    normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
+    return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
+
+
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
     """Return how many entries `deviation` keeps of its draws: the probes of all, the drivers of one repetition."""
     limits = marginal.fluctuations(infinite).limits

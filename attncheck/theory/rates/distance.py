@@ -212,7 +212,7 @@ def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distanc
 def _leading(entry: SumEntry, seed: int) -> Gap:
     """Return the first term of the expansion, once for all metrics."""
     gaussian = gap_of(entry.marginal, entry.layer, _FEWEST_DRAWS, seed, False)
-    return dataclasses.replace(gaussian, deviation=entry.leading(gaussian.deviation))
+    return dataclasses.replace(gaussian, deviation=entry.leading(gaussian.deviation, seed))
 
 
 def _marginal(
