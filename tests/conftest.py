@@ -12,8 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from attncheck.runs.run import Run
+
+# A busy machine fails no deadline, and what failed in an earlier run decides nothing.
+settings.register_profile("tests", deadline=None, database=None)
+settings.load_profile("tests")
 
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 
