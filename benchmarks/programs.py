@@ -30,7 +30,7 @@ from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.nonlinearity import Nonlinearity, erf, tanh
 from attncheck.layers.program import Node, Program, Score
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.mixes import softmax_mix
+from attncheck.layers.program.mixes import residual_softmax_mix, softmax_mix
 from attncheck.programs import recurrent_attention
 from attncheck.readings import Reading
 from attncheck.simulators.direct import DirectMultiplier
@@ -114,13 +114,8 @@ def large_network(phi: Nonlinearity) -> Program:
     for state in states:
         asking = program.matmul(query, state)
         scores = [program.score(asking, each) for each in keys]
-        program.output(skipping_mix, [skipped, *states], scores)
+        program.output(residual_softmax_mix, [skipped, *states], scores)
     return program
-
-
-def skipping_mix(skipped: FloatArray, *lines: FloatArray) -> FloatArray:
-    """Return x + Σ_j softmax_j(p) s_j."""
-    return skipped + softmax_mix(*lines)
 
 
 def _states(program: Program, steps: int, phi: Nonlinearity) -> list[Node]:

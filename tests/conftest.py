@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from attncheck.runs.run import Run
 
 # Runs of pytest inside a test forget what they import first: imported here, it is imported once, and whole.
 for module in ("attncheck.strategies", "attncheck.runs.summary", "attncheck.report.svg", "statsmodels.stats.multitest"):
     importlib.import_module(module)
+
+# A busy machine fails no deadline, and what failed in an earlier run decides nothing.
+settings.register_profile("tests", deadline=None, database=None)
+settings.load_profile("tests")
 
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 

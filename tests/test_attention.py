@@ -220,7 +220,7 @@ def layers_of_any_size(draw: st.DrawFn) -> AttentionLayer:
     return layer.replace(width=draw(st.integers(1, 2**70)), input_correlation=correlation, **changes)
 
 
-@settings(deadline=None, database=None, max_examples=80)
+@settings(max_examples=80)
 @given(layers() | layers_of_any_size())
 def test_dict_and_toml_lose_nothing(layer: AttentionLayer) -> None:
     fields = layer.to_dict()
@@ -301,7 +301,7 @@ def test_unknown_names_of_any_type_are_refused() -> None:
         AttentionLayer.from_dict({"width": 8, 1: 2})  # type: ignore[dict-item]
 
 
-@settings(deadline=None, database=None, max_examples=50)
+@settings(max_examples=50)
 @given(layers(), layers())
 def test_descriptions_tell_layers_apart(one: AttentionLayer, other: AttentionLayer) -> None:
     assert (one.describe() == other.describe()) == (one == other)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
 from attncheck.layers.expansion import expand
-from attncheck.layers.nonlinearity import relu, tanh
+from attncheck.layers.nonlinearity import declared, relu, tanh
 from attncheck.layers.program import Node, Program, Weight
 from attncheck.layers.program.coverage import Coverage, Statement
+from attncheck.layers.program.mixes import sigmoid_mix
 
 FloatArray = NDArray[np.float64]
 
@@ -40,8 +41,8 @@ class Written:
         return line.statement, line.reason
 
 
-def weighted(vector: FloatArray, score: FloatArray) -> FloatArray:
-    return np.multiply(np.tanh(score), vector)
+def signed(vector: FloatArray, score: FloatArray) -> FloatArray:
+    return np.multiply(np.sign(score), vector)
 
 
 def allowed(w: Written) -> Node:
@@ -98,6 +99,67 @@ def cycle(w: Written) -> Node:
     return w.score("C", "A")
 
 
+def around(w: Written, phi: Callable[..., FloatArray]) -> Node:
+    x = w.program.nonlin(phi, w.apply("R", w.h))
+    pairs = (("A", "B"), ("B", "C"), ("C", "A"))
+    return [w.score(left, right, x, x) for left, right in pairs][-1]
+
+
+def unbounded_cycle(w: Written) -> Node:
+    return around(w, relu())
+
+
+def undeclared_cycle(w: Written) -> Node:
+    return around(w, np.sign)
+
+
+def output_of(w: Written, function: Callable[..., FloatArray]) -> Node:
+    return w.program.output(function, [w.apply("V", w.x1)], [w.score("Q", "K")])
+
+
+def discontinuous(w: Written) -> Node:
+    return output_of(w, signed)
+
+
+def after_an_output(w: Written) -> Node:
+    return w.program.nonlin(tanh(), output_of(w, signed))
+
+
+def mixed(w: Written) -> Node:
+    return output_of(w, sigmoid_mix)
+
+
+def product(w: Written) -> Node:
+    return output_of(w, np.multiply)
+
+
+def small_values(w: Written) -> Node:
+    inner = w.program.matmul(w.program.weight("v", rows=4), w.x1)
+    return w.program.matmul(w.program.weight("o", columns=4), inner)
+
+
+def still(w: Written) -> Node:
+    return w.score("Q", "K", w.program.nonlin(tanh(), w.program.initial("still", std=0.0)))
+
+
+def no_factor(w: Written) -> Node:
+    return w.program.score(w.apply("Q", w.x1), w.apply("K", w.x1), factor=0.0)
+
+
+def no_weight(w: Written) -> Node:
+    return w.program.score(w.apply("Q", w.x1), w.program.matmul(w.program.weight("K", std=0.0), w.x2))
+
+
+def cancelled(w: Written) -> Node:
+    twice = [w.apply("R", w.h) for _ in range(2)]
+    return w.score("Q", "K", w.program.nonlin(tanh(), w.program.nonlin(np.subtract, *twice)))
+
+
+def mostly_zero(w: Written) -> Node:
+    beyond = declared(lambda x: np.clip(x, 30.0, 31.0) - 30.0, order=1, bounded=True, name="beyond")
+    return w.score("Q", "K", w.program.nonlin(beyond, w.apply("R", w.h)))
+
+
 def chain(w: Written) -> Node:
     w.score("A", "B")
     w.score("B", "C")
@@ -105,18 +167,21 @@ def chain(w: Written) -> Node:
 
 
 def later(w: Written) -> Node:
-    y = w.program.output(weighted, [w.apply("V", w.x1)], [w.score("Q", "K")])
+    y = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [w.score("Q", "K")])
     return w.apply("Z", y)
 
 
 def score_of_scores(w: Written) -> Node:
-    y = w.program.output(weighted, [w.apply("V", w.x1)], [w.score("Q", "K")])
+    y = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [w.score("Q", "K")])
     return w.score("R", "L", w.program.nonlin(tanh(), y))
 
 
 def low_rank(w: Written) -> Node:
     q, k = (w.program.weight(name, rows=4) for name in "qk")
     return w.program.score(w.program.matmul(q, w.x1), w.program.matmul(k, w.x2))
+
+
+_MIXES = "use a function that attncheck knows, or one of attncheck.layers.program.mixes"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +202,18 @@ def low_rank(w: Written) -> Node:
         (unbounded, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
         (straight_from_initial, Statement.UNBOUNDED, "h is no bounded function; clip it"),
         (undeclared, Statement.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
+        (unbounded_cycle, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
+        (undeclared_cycle, Statement.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
+        (discontinuous, Statement.UNDECLARED, _MIXES),
+        (after_an_output, Statement.UNDECLARED, _MIXES),
+        (mixed, Statement.OUTPUT, ""),
+        (product, Statement.OUTPUT, ""),
+        (still, Statement.ZERO, "g3 is 0"),
+        (no_factor, Statement.ZERO, "its factor is 0"),
+        (no_weight, Statement.ZERO, "g4 is 0"),
+        (cancelled, Statement.ZERO, "g5 is 0"),
+        (mostly_zero, Statement.SCORE, ""),
+        (small_values, Statement.FIXED_SIZE, "g3 has 4 coordinates"),
         (cycle, Statement.CYCLIC, "the matrices A · C · B form a cycle"),
         (later, Statement.CONJECTURE, "y1 depends on scores"),
         (score_of_scores, Statement.CONJECTURE, "x3 depends on scores"),
@@ -151,10 +228,10 @@ def test_boundary(write: Callable[[Written], Node], statement: Statement, reason
 
 def test_outputs_take_over_what_speaks_against_their_scores() -> None:
     w = Written()
-    good = w.program.output(weighted, [w.apply("V", w.x1)], [w.score("Q", "K")])
+    good = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [w.score("Q", "K")])
     assert w.of(good)[0] == Statement.OUTPUT
     assert w.program.coverage().proved
-    bad = w.program.output(weighted, [w.apply("V", w.x1)], [tied(w)])
+    bad = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [tied(w)])
     assert w.of(bad)[0] == Statement.TIED
     found = w.program.coverage()
     # Q makes vectors of the tied score, but those are in a score: what was said before still stands.
@@ -170,6 +247,8 @@ def test_statements_are_ordered_from_proved_to_refuted() -> None:
     none = [statement for statement in Statement if not statement.has_limit]
     assert {*proved, *stated, *none} == set(Statement)
     assert len(none) == 4
+    # The worst of what holds is what is said: nothing that is proved may outrank what is not.
+    assert list(Statement) == [*proved, *stated, *none]
 
 
 def test_layers_are_covered_as_the_paper_says() -> None:

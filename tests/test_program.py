@@ -107,7 +107,7 @@ def step_numbers(steps: tuple[Step, ...]) -> dict[Node, int]:
     return {node: i for i, step in enumerate(steps) for node in step.nodes}
 
 
-@settings(deadline=None, database=None, max_examples=80)
+@settings(max_examples=80)
 @given(programs())
 def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None:
     steps = program.steps()
@@ -135,7 +135,7 @@ def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None
         assert step.last == (not isinstance(first, MatMul) or last_use[first.weight.name] == i)
 
 
-@settings(deadline=None, database=None, max_examples=80)
+@settings(max_examples=80)
 @given(programs())
 def test_uses_of_one_weight_are_separate_steps_only_where_they_must_be(program: Program) -> None:
     """A later step of a weight holds a line that had to wait for the step before it, or for one after that."""
@@ -150,7 +150,7 @@ def test_uses_of_one_weight_are_separate_steps_only_where_they_must_be(program: 
             earlier[first.weight.name] = i
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(layers(max_entries=2_000_000))
 def test_a_layer_needs_one_step_for_each_matrix_and_each_head(layer: AttentionLayer) -> None:
     program = expand(layer).program
@@ -164,7 +164,7 @@ def test_a_layer_needs_one_step_for_each_matrix_and_each_head(layer: AttentionLa
 # What a layer expands to
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(layers(max_entries=2_000_000))
 def test_a_layer_expands_to_its_matrices_scores_and_positions(layer: AttentionLayer) -> None:
     expansion = expand(layer)

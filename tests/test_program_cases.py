@@ -92,7 +92,7 @@ class TestCases:
 
 class TestRandomPrograms:
     # Programs are slow to write: the check reads a clock, and a busy machine must not fail the test.
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(programs())
     def test_have_a_limit_and_can_be_written_down(self, program: Program) -> None:
         assert program.coverage().has_limit
@@ -102,14 +102,14 @@ class TestRandomPrograms:
         assert np.isfinite(law.draw(2, 1, np.random.default_rng(0)).outputs).all()
 
     def test_bounds(self) -> None:
-        @settings(max_examples=20, deadline=None, database=None)
+        @settings(max_examples=20)
         @given(programs(min_scores=2, max_scores=2))
         def two(program: Program) -> None:
             assert len(program.at(4).scores) == 2
 
         two()
 
-        @settings(max_examples=1, database=None)
+        @settings(max_examples=1)
         @given(programs(min_scores=4, max_scores=9))
         def four(program: Program) -> None:
             raise AssertionError("there are none")

@@ -67,7 +67,7 @@ def test_toml_gives_the_program_back(tmp_path: Path) -> None:
     assert 'matmul = "W"' in text
 
 
-@settings(max_examples=20, deadline=None, database=None)
+@settings(max_examples=20)
 @given(layers(max_entries=2_000, max_width=8).filter(lambda layer: layer.num_heads * layer.seq_len**2 < 60))
 def test_layers_expand_to_programs_that_can_be_written_down(layer: AttentionLayer) -> None:
     program = expand(layer).program

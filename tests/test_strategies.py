@@ -31,7 +31,7 @@ def collect(strategy: st.SearchStrategy[AttentionLayer], count: int, runs: int =
     found: list[AttentionLayer] = []
     for number in range(runs):
 
-        @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], derandomize=False)
+        @settings(max_examples=count, phases=[Phase.generate], derandomize=False)
         @seed(number)
         @given(strategy)
         def run(layer: AttentionLayer) -> None:
@@ -41,7 +41,7 @@ def collect(strategy: st.SearchStrategy[AttentionLayer], count: int, runs: int =
     return found
 
 
-@settings(deadline=None, database=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.data())
 def test_layers_stay_within_their_bounds(data: st.DataObject) -> None:
     low = data.draw(st.integers(1, 300))
@@ -52,7 +52,7 @@ def test_layers_stay_within_their_bounds(data: st.DataObject) -> None:
     assert layer.weight_entries <= cap
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(layers())
 def test_layers_are_cheap_by_default(layer: AttentionLayer) -> None:
     assert layer.weight_entries <= DIRECT_ENTRIES == 20_000
@@ -116,7 +116,7 @@ def test_wide_layers_are_reached_where_they_may_cost_something() -> None:
     assert {layer.width for layer in drawn} == set(WIDTHS)
 
 
-@settings(deadline=None, database=None, max_examples=40)
+@settings(max_examples=40)
 @given(layers(max_entries=4_000), st.sampled_from(list(NAMES)))
 def test_every_layer_simulates(layer: AttentionLayer, reading: Any) -> None:
     draws = simulate(layer, 2, reading=reading, coordinates=layer.width)
@@ -126,7 +126,7 @@ def test_every_layer_simulates(layer: AttentionLayer, reading: Any) -> None:
 
 
 def smallest_with(holds: Callable[[AttentionLayer], bool]) -> AttentionLayer:
-    quick = settings(database=None, deadline=None, max_examples=500)
+    quick = settings(max_examples=500)
     return find(layers(), holds, settings=quick, random=random.Random(0))
 
 
@@ -171,7 +171,7 @@ def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> Non
 # Stacks
 
 
-@settings(deadline=None, database=None, max_examples=40)
+@settings(max_examples=40)
 @given(stacks(max_entries=2_000) | stacks(max_entries=2_000, blocks=True), st.sampled_from(list(NAMES)))
 def test_every_stack_simulates(stack: AttentionStack, reading: Any) -> None:
     draws = simulate(stack, 2, reading=reading, coordinates=stack.width)
@@ -180,7 +180,7 @@ def test_every_stack_simulates(stack: AttentionStack, reading: Any) -> None:
     assert AttentionStack.from_toml(stack.to_toml()) == stack
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(stacks(min_depth=2, max_depth=3, max_entries=500, regular=True))
 def test_regular_stacks_stay_within_their_bounds(stack: AttentionStack) -> None:
     layer = stack.layer
@@ -196,7 +196,7 @@ def test_stacks_reach_their_depths_activations_and_residuals() -> None:
     found: list[AttentionStack] = []
     for number in range(5):
 
-        @settings(max_examples=30, database=None, deadline=None, phases=[Phase.generate], derandomize=False)
+        @settings(max_examples=30, phases=[Phase.generate], derandomize=False)
         @seed(number)
         @given(stacks(max_entries=2_000))
         def run(stack: AttentionStack) -> None:
@@ -214,7 +214,7 @@ def test_blocks_reach_their_norms_and_perceptrons_and_others_have_none() -> None
     found: list[AttentionStack] = []
     for number in range(5):
 
-        @settings(max_examples=30, database=None, deadline=None, phases=[Phase.generate], derandomize=False)
+        @settings(max_examples=30, phases=[Phase.generate], derandomize=False)
         @seed(number)
         @given(stacks(max_entries=2_000, blocks=True), stacks(max_entries=2_000))
         def run(block: AttentionStack, plain: AttentionStack) -> None:

@@ -98,17 +98,22 @@ class FlaxModel:
             if self._state is None:
                 transformation = in_words("optimizer", self.models.optimizer, self.form.parameters)
                 self._state = transformation.init(self.form.parameters)
-                outputs = _first(self.form.outputs(self.form.parameters, *self.given))
+                outputs = _first(self.form.outputs(self.form.parameters, self.form.others, *self.given))
                 self._targets = jax.numpy.asarray(self.rng.standard_normal(outputs.shape), outputs.dtype)
                 compiled = functools.partial(jax.jit, functools.partial(self._stepped, transformation))
                 self.models._steps.setdefault(self.width, compiled())
             step = self.models._steps[self.width]
-            made = in_words("loss", step, self.form.parameters, self._state, self._targets, *self.given)
-            self.form.parameters, self._state = made
+            form = self.form
+            made = in_words("loss", step, form.parameters, form.others, self._state, self._targets, *self.given)
+            form.parameters, self._state = made
 
-    def _stepped(self, transformation: Any, parameters: Any, state: Any, targets: Any, *given: Any) -> tuple[Any, Any]:
+    def _stepped(
+        self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
+    ) -> tuple[Any, Any]:
+        """Return parameters and state after a step; all that models of one width differ in is an argument."""
+
         def loss(each: Any) -> Any:
-            outputs = _first(self.form.outputs(each, *given))
+            outputs = _first(self.form.outputs(each, others, *given))
             own = self.models.loss
             return ((outputs - targets) ** 2).mean() if own is None else own(outputs, *given)
 
@@ -123,11 +128,11 @@ class _Linen:
         self._call, self._module = call, module
         variables = in_words("call", nn.init(call, module), jax.random.PRNGKey(seed), *given)
         self.parameters = variables["params"]
-        self._others = {name: each for name, each in variables.items() if name != "params"}
+        self.others = {name: each for name, each in variables.items() if name != "params"}
 
-    def outputs(self, parameters: Any, *given: Any) -> Any:
-        """Return the outputs."""
-        return nn.apply(self._call, self._module)({"params": parameters, **self._others}, *given)
+    def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
+        """Return the outputs with these parameters and other variables."""
+        return nn.apply(self._call, self._module)({"params": parameters, **others}, *given)
 
     def watched(self, seen: Seen, *given: Any) -> Any:
         """Return the outputs, with all modules seen."""
@@ -141,7 +146,7 @@ class _Linen:
             return made
 
         with nn.intercept_methods(intercept):
-            return self.outputs(self.parameters, *given)
+            return self.outputs(self.parameters, self.others, *given)
 
 
 class _NNX:
@@ -150,15 +155,15 @@ class _NNX:
     def __init__(self, call: Callable[..., Any], module: Any) -> None:
         module.eval()
         self._call = call
-        self._structure, self.parameters, self._others = nnx.split(module, nnx.Param, ...)
+        self._structure, self.parameters, self.others = nnx.split(module, nnx.Param, ...)
 
-    def outputs(self, parameters: Any, *given: Any) -> Any:
-        """Return the outputs."""
-        return self._call(nnx.merge(self._structure, parameters, self._others), *given)
+    def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
+        """Return the outputs with these parameters and other variables."""
+        return self._call(nnx.merge(self._structure, parameters, others), *given)
 
     def watched(self, seen: Seen, *given: Any) -> Any:
         """Return the outputs, with all modules seen."""
-        module = nnx.merge(self._structure, self.parameters, self._others)
+        module = nnx.merge(self._structure, self.parameters, self.others)
         found = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
         names = {id(node): ".".join(map(str, path)) for path, node in found}
         with contextlib.ExitStack() as stack:

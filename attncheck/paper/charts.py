@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.streams import stream
 from attncheck.paper.statement import PanelText, PaperStatement
 
 FloatArray = NDArray[np.float64]
@@ -68,7 +69,7 @@ class Measure:
     label : str
         Its name within the chart.
     compute : callable
-        A function of a module, so that it travels to other processes. It is called with the seed, the share of the
+        A function of a module, so that it travels to other processes. It is called with a seed, the share of the
         usual draws and what is `given`, and returns ``x``, ``value`` and ``error``, shape (m,) each, from `along`.
     given : tuple of pairs
         Names and values that it is called with.
@@ -82,8 +83,9 @@ class Measure:
     law: bool = False
 
     def __call__(self, seed: int, scale: float) -> Arrays:
-        """Return the series as arrays."""
-        return self.compute(seed, scale, **dict(self.given))
+        """Return the series as arrays; its draws are independent of those of every other series."""
+        own = int(stream(seed, "series", self.key).integers(2**32))
+        return self.compute(own, scale, **dict(self.given))
 
     @property
     def key(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ Arrays = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 
 #: Changes when the same unit would hold other numbers.
-FORMAT = 3
+FORMAT = 4
 
 
 def grid() -> FloatArray:

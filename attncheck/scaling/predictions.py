@@ -110,8 +110,9 @@ def expectation(expect: Any) -> Expectation:
     ----------
     expect : str or mapping
         A name of `PREDICTIONS`; or what is expected by name, by a pattern of names or by kind, the first that fits. Of
-        what fits none, nothing is expected. A value is an exponent, a pair of the least and the largest, ``"at most
-        0"``, a name of `PREDICTIONS` or None; it is that of initialisation. A mapping of "init" and "change" has both.
+        what fits none, nothing is expected. A value is an exponent, also as text, a pair of the least and the largest,
+        ``"at most 0"``, a name of `PREDICTIONS` or None; it is that of initialisation. A mapping of "init" and
+        "change" has both.
 
     Raises
     ------
@@ -186,11 +187,11 @@ def _prediction(pattern: str, value: Any) -> Prediction | None:
     if value is None:
         return None
     if isinstance(value, str):
-        number = value.removeprefix(_AT_MOST)
         try:
-            return Prediction(-math.inf, check_number(field, float(number), _REMEDY))
+            number = check_number(field, float(value.removeprefix(_AT_MOST)), _REMEDY)
         except ValueError:
             refuse(field, value, "is no exponent", _REMEDY)
+        return Prediction(-math.inf if value.startswith(_AT_MOST) else number, number)
     pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
         refuse(field, value, "is no pair", _REMEDY)

@@ -172,7 +172,7 @@ class WeightLaws:
         Raises
         ------
         InputError
-            If it cannot be read, or a matrix or a law is not known.
+            If it cannot be read, a matrix is named twice, or it or a law is not known.
 
         Examples
         --------
@@ -183,7 +183,10 @@ class WeightLaws:
         """
         if "=" not in text:
             return cls.of(text, field)
-        pairs = ((part.strip() for part in pair.split("=", 1)) for pair in text.split(","))
+        pairs = [[part.strip() for part in pair.split("=", 1)] for pair in text.split(",")]
+        names = [name for name, *_ in pairs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            refuse(field, text, f"names {twice[0]} twice", "name each matrix once")
         return cls.of({name: _typed(*law) for name, *law in pairs}, field)
 
     @property

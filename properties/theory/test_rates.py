@@ -161,7 +161,7 @@ def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_ow
     assert abs(order + 1.0) < half, f"order {order:.3f}, error {error:.3f}"
     # Half an order more or less would have been told apart.
     assert half < 0.5
-    # The constant is its own: fourth cumulants of W^O enter it, and nothing else of the law does.
+    # The constant is its own: the fourth cumulant of W^O enters it, and with linear inputs nothing else of the law.
     constant, error = wide.width * wide.leading, wide.width * (wide.error + wide.leading_error)
     bend = 6.0 / wide.width * constant
     assert abs(wide.width * wide.value - constant) < bend + 2.0 * error

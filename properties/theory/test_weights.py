@@ -2,7 +2,8 @@
 
 Moments of layers of one position are exact at every width, for weights of any law. Literal draws are held to them where
 every slot is seen, at width 2. From there on a law is forgotten as 1/n (initial vectors, W^O), as 1/n² (the matrices
-in between), or not at all: initial vectors under a nonlinearity, and W^O of heads of a fixed size.
+in between, as inputs are linear here), or not at all: initial vectors under a nonlinearity, and W^O of heads of a fixed
+size.
 """
 
 from __future__ import annotations

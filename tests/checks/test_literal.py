@@ -106,6 +106,12 @@ def test_other_biases_than_declared_ones_are_seen(matrix: str, name: str, std: f
     assert examine(Drawn(own, LINEAR), CAUSAL, name) != []
 
 
+def test_a_matrix_has_one_law() -> None:
+    for text in ("query=uniform,query=student5", "output_bias=uniform:1, output_bias=uniform:1"):
+        with pytest.raises(ac.InputError, match=r"names (query|output_bias) twice"):
+            WeightLaws.read(text)
+
+
 def test_biases_of_gaussian_weights_are_not_what_is_computed() -> None:
     laws = WeightLaws.of({"output_bias": ("gaussian", 1.0)})
     assert not laws.gaussian

@@ -104,10 +104,10 @@ def test_trends_are_signed_and_add_up_over_calls() -> None:
     rising = np.arange(40.0)
     assert Trend().test(rising, [40]).effect > 0.9
     assert Trend().test(-rising, [40]).effect < -0.9
-    # A jump between calls is no trend within them.
-    jump = stream(0, "tests", "jump").random(40) + np.repeat([0.0, 100.0], 20)
-    assert Trend().test(jump, [20, 20]).p_value > FALSE_ALARM
-    assert Trend().test(jump, [40]).p_value < FALSE_ALARM
+    # A jump between calls is no trend within them. Across 200 of them it is some 10 standard deviations.
+    jump = stream(0, "tests", "jump").random(200) + np.repeat([0.0, 100.0], 100)
+    assert Trend().test(jump, [100, 100]).p_value > FALSE_ALARM
+    assert Trend().test(jump, [200]).p_value < FALSE_ALARM
 
 
 @pytest.mark.parametrize("counts", [(40,), (1,) * 40, (20,)], ids=str)

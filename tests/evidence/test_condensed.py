@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
@@ -168,7 +168,6 @@ several = st.lists(st.sampled_from([600, 1000, 3000]), min_size=2, max_size=4)
 wrongs = st.sampled_from([0.0, 0.02, 0.3])
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(SUMS)), seeds, several, wrongs)
 def test_sums_stand_for_all_draws(name: str, seed: int, sizes: list[int], wrong: float) -> None:
     case = SUMS[name]
@@ -197,7 +196,6 @@ def largest_cell(family: Family, blocks: Sequence[Data]) -> float:
     return float(max(share.max() for share in shares))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(DISTANCES)), seeds, several, wrongs)
 def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     name: str, seed: int, sizes: list[int], wrong: float
@@ -216,7 +214,6 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert found.picture is None  # cells are too coarse for tails
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(RANKS)), seeds, several, wrongs)
 def test_ranks_among_the_first_draws_are_nearly_those_among_all(
     name: str, seed: int, sizes: list[int], wrong: float

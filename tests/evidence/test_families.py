@@ -360,7 +360,7 @@ def test_count_power_sums_over_every_possible_count(tail: str, probability: floa
 REAL = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
 
-@settings(database=None, max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=REAL, seed=st.integers(0, 2**32))
 def test_outcomes_are_plain_numbers_with_the_effect_inside_its_interval(values: list[float], seed: int) -> None:
     array = np.array(values)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
@@ -149,7 +149,6 @@ def test_departures_are_detected_as_often_as_planned(correlation: float, size: i
     assert fewest <= detected <= most
 
 
-@settings(database=None, deadline=None)
 @given(target=st.floats(0.01, 0.9999), fourth=st.floats(0.0, 1.0))
 def test_power_per_look_inverts_detection(target: float, fourth: float) -> None:
     assert detection(per_look_power(target, fourth), fourth) == pytest.approx(target, rel=1e-7)

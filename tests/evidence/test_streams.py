@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
@@ -92,7 +92,6 @@ def test_a_key_survives_json_and_numpy() -> None:
     )
 
 
-@settings(database=None, deadline=None)
 @given(one=VALUE, other=VALUE)
 def test_encodings_are_equal_only_for_equal_values(one: Any, other: Any) -> None:
     assert (encode(one) == encode(other)) == (repr(_sorted(one)) == repr(_sorted(other)))

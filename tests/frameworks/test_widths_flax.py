@@ -85,6 +85,47 @@ def test_a_step_is_one_of_the_optimiser_on_the_same_batch(build: Any) -> None:
     np.testing.assert_allclose(model.taps()["output"].values, step @ step @ before, rtol=1e-4, atol=1e-5)
 
 
+class Fixed(nn.Module):
+    """A linear map times a frozen number that each model draws."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        factor = self.variable("frozen", "factor", lambda: jax.random.normal(self.make_rng("params"), ()))
+        return factor.value * nn.Dense(1, use_bias=False)(x)
+
+
+class FixedTwin(nnx.Module):
+    def __init__(self, width: int, rngs: nnx.Rngs) -> None:
+        self.factor = nnx.Variable(jax.random.normal(rngs.params(), ()))
+        self.map = nnx.Linear(width, 1, use_bias=False, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.factor[...] * self.map(x)
+
+
+@pytest.mark.parametrize("build", [Fixed, FixedTwin])
+def test_models_of_one_width_train_with_their_own_frozen_variables(build: Any) -> None:
+    """Gradient descent on a linear map times a number, by hand: y becomes (1 - 0.1 f² X Xᵀ) y."""
+    inputs = np.random.default_rng(0).standard_normal((4, 8))
+    models = FlaxModels(
+        build,
+        inputs=lambda width, rng: inputs,
+        optimizer=lambda parameters: optax.sgd(0.1),
+        loss=lambda y, x: 0.5 * (y**2).sum(),
+    )
+    factors = []
+    for seed in range(3):
+        model = models.make(8, seed)
+        factors.append(float(jax.tree_util.tree_leaves(model.form.others)[0]))
+        before = model.taps()["output"].values
+        model.step()
+        expected = before - 0.1 * factors[-1] ** 2 * inputs @ inputs.T @ before
+        np.testing.assert_allclose(model.taps()["output"].values, expected, rtol=1e-4, atol=1e-5)
+    assert len(set(factors)) == 3
+
+
 def test_right_and_wrong_models_are_told() -> None:
     """Scores over √d, which the standard parametrisation has and μP has not."""
     found = ac.widths(Linen, WIDTHS)

@@ -156,7 +156,7 @@ KNOWN: list[tuple[Function, nl.Nonlinearity]] = [
 
 
 @pytest.mark.parametrize(("function", "known"), KNOWN, ids=[f"{known.name}{known.parameters}" for _, known in KNOWN])
-@settings(deadline=None, database=None, max_examples=10)
+@settings(max_examples=10)
 @given(v1=st.floats(0.1, 10.0), v2=st.floats(0.1, 10.0), rho=st.sampled_from([-1.0, 0.0, 1.0]) | st.floats(-1.0, 1.0))
 def test_the_error_of_quadrature_is_honest(
     function: Function, known: nl.Nonlinearity, v1: float, v2: float, rho: float

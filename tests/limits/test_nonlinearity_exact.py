@@ -100,7 +100,7 @@ EXACT: list[tuple[nl.Nonlinearity, Callable[[Decimal, Decimal, Decimal], Decimal
 
 
 @pytest.mark.parametrize(("phi", "exact"), EXACT, ids=[f"{phi.name}{phi.parameters}" for phi, _ in EXACT])
-@settings(deadline=None, database=None, max_examples=50)
+@settings(max_examples=50)
 @given(v1=VARIANCES, v2=VARIANCES, rho=CORRELATIONS)
 def test_error_bounds_the_rounding(
     phi: nl.Nonlinearity, exact: Callable[[Decimal, Decimal, Decimal], Decimal], v1: float, v2: float, rho: float
@@ -120,7 +120,7 @@ def test_error_bounds_the_rounding(
 @pytest.mark.parametrize(
     "phi", [nl.tanh(), nl.sigmoid(), nl.monomial(2), nl.sin(), nl.cos(2.0), nl.gaussian(0.7)], ids=lambda phi: phi.name
 )
-@settings(deadline=None, database=None, max_examples=30)
+@settings(max_examples=30)
 @given(v1=st.just(0.0) | st.floats(0.01, 4.0), v2=st.floats(0.01, 4.0), rho=CORRELATIONS)
 def test_smooth_duals_agree_with_another_quadrature(phi: nl.Nonlinearity, v1: float, v2: float, rho: float) -> None:
     c = rho * math.sqrt(v1 * v2)

@@ -14,7 +14,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 
 from attncheck.layers.attention import AttentionLayer
-from attncheck.paper.charts import Charted, Series, order
+from attncheck.paper.charts import Charted, Measure, Series, order
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.further import FURTHER
 from attncheck.paper.further.boundaries import with_output, with_score
@@ -83,6 +83,17 @@ def test_page_has_each_chart_with_a_text_of_its_numbers(made: Made, figures: Fig
         for text in (numbers, html.unescape(page)):
             assert figure.setting in text
             assert again in text
+
+
+def _seeds(seed: int, scale: float, *, place: int = 0) -> dict[str, np.ndarray]:
+    return {"value": np.array([seed])}
+
+
+def test_no_two_series_are_of_one_stream() -> None:
+    """What is shown side by side is not compared by the same draws."""
+    measures = [Measure(label, _seeds, (("place", place),)) for label in "ab" for place in range(3)]
+    own = [int(measure(seed, 1.0)["value"][0]) for seed in (0, 1) for measure in measures]
+    assert len(set(own)) == len(own)
 
 
 def test_numbers_follow_the_seed_and_no_worker(made: Made, tmp_path: Path) -> None:

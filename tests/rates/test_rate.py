@@ -83,3 +83,18 @@ def test_bad_widths_are_named() -> None:
         ac.rate(layer, (0, 8, 16, 32))
     with pytest.raises(ac.InputError, match="told apart"):
         fit("ks", _made("ks", -1.0, 0.0, 10.0, 0))
+
+
+@pytest.mark.parametrize(("metric", "order", "constant"), [("ks", 0.1, 0.06), ("kl", 0.25, 0.15)])
+def test_default_draws_tell_the_order_as_the_docstring_says(metric: str, order: float, constant: float) -> None:
+    """Half-widths vary with the seed: five times the usual ones still tell -1 from -1/2."""
+    found = ac.rate(ac.AttentionLayer(width=64), metric=metric)
+    assert {each.draws for each in found.distances} == {512}
+    assert found.order.high - found.order.low < 2 * order
+    assert found.constant.high - found.constant.low < 2 * constant * found.constant.value
+
+
+def test_default_draws_are_more_where_the_expansion_is_not_known() -> None:
+    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=1, attention_map="relu")
+    found = ac.rate(layer, (8, 12, 16, 24))
+    assert {each.draws for each in found.distances} == {4096}

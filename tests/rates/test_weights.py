@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck.layers.kernel import input_covariance
 from attncheck.simulators.weights import WEIGHT_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.rates.distance import of_sum
 from attncheck.theory.rates.entries import ENTRY_LAWS
@@ -207,6 +209,67 @@ def test_laws_of_single_matrices_add_less_than_that_of_the_output_matrix() -> No
     for name in ("query", "value"):
         assert added[name] < 0.5 * added["output"] + found[name].error
         assert found[name].leading == pytest.approx(gaussian.leading, rel=0.05)
+
+
+_CLIPPED = ac.AttentionLayer(width=16, seq_len=2, num_heads=1, clip=1.0)
+
+
+@pytest.mark.parametrize("of", ["outputs", "scores"])
+def test_the_law_of_the_input_matrices_enters_the_first_term_under_a_nonlinearity(of: str) -> None:
+    """By the mean of the conditional variance, of draws with literal matrices."""
+    signs, normal = (_entry(_CLIPPED, {"inputs": name}, of) for name in ("rademacher", "gaussian"))
+    drawn = kept_gap(signs, 2**15, 0).deviation.moment(1)
+    first, without = (
+        float((each.expansion @ each.cells.variances).mean())
+        for each in (
+            entry.leading(gap_of(entry.marginal, _CLIPPED, 64, 0, False).deviation, 0) for entry in (signs, normal)
+        )
+    )
+    # Student's law of eight repetitions, beyond with a chance of 1e-6; and the next order, 1/n² with a factor of 3.
+    noise = float(stats.t.isf(5e-7, 7)) * drawn.std(ddof=1) / math.sqrt(8)
+    allowed = noise + 3.0 / _CLIPPED.width * abs(first - without)
+    assert abs(drawn.mean() - first) < allowed
+    assert abs(drawn.mean() - without) > allowed
+
+
+@pytest.mark.parametrize("changes", [{"clip": 1.0}, {"activation": "tanh"}, {"activation": "relu", "norm": "layer"}])
+def test_signs_times_normals_are_normal(changes: dict[str, Any]) -> None:
+    """So is a coordinate of W^i h at every width: what signs add to E φ² and E φ undoes what the length of h does."""
+    layer = ac.AttentionLayer(width=64, seq_len=2, num_heads=1, input_std=1.7, **changes)
+    law = OutputEntry(layer, 0).fluctuations(infinite=False)
+    of_length, both = law.mean.gram[0], law.mean.gram[0] + law.mean_of_law(-2.0).gram[0]
+    assert abs(both[0, 0]) < 1.0 / layer.width**2
+    if layer.activation != "relu":
+        assert abs(of_length[0, 0]) > 0.1 / layer.width
+        return
+    # The last row is that of means. Products of two tokens vary with the length: (∂E φ)² by a variance of 2/n.
+    assert abs(both[0, -1]) < 1.0 / layer.width**2 < abs(of_length[0, -1])
+    slope = layer.input_std / (2.0 * math.sqrt(2.0 * math.pi))
+    assert both[0, 1] == pytest.approx(2.0 / layer.width * slope**2, rel=0.01)
+
+
+def test_a_fourth_cumulant_adds_a_fourth_derivative() -> None:
+    """Of shared and own matrices, with positions: by polynomials in tanh, on a grid."""
+    layer = ac.AttentionLayer(
+        width=32, seq_len=2, num_heads=1, activation="tanh", input_correlation=0.3, input_std=1.2, position_std=0.5
+    )
+    t = np.polynomial.Polynomial([0.0, 1.0])
+    derivatives, of_square = [t], t**2
+    for _ in range(4):
+        derivatives.append(derivatives[-1].deriv() * (1.0 - t**2))
+        of_square = of_square.deriv() * (1.0 - t**2)
+    grid = np.linspace(-9.0, 9.0, 361)
+    masses = np.exp(-0.5 * (grid[:, None] ** 2 + grid**2))
+    root = np.linalg.cholesky(input_covariance(layer.inputs))
+    first, second = np.tanh(root[0, 0] * grid[:, None]), np.tanh(root[1, 0] * grid[:, None] + root[1, 1] * grid)
+    shared = sum(math.comb(4, k) * derivatives[k](first) * derivatives[4 - k](second) for k in range(5))
+    own = derivatives[4](first) * t(second) + t(first) * derivatives[4](second)
+    unlike, alone = 0.3**2 * shared + 0.7**2 * own, (0.3**2 + 0.7**2) * of_square(first)
+    # 3κ/(24 n), κ = 6 for Student's law.
+    scale = 1.2**4 * 3.0 * 6.0 / (24.0 * layer.width)
+    off, on = (scale * (masses * each).sum() / masses.sum() for each in (unlike, alone))
+    found = OutputEntry(layer, 0).fluctuations(infinite=False).mean_of_law(6.0).gram[0]
+    assert found == pytest.approx(np.array([[on, off], [off, on]]), rel=1e-3)
 
 
 def test_numbers_that_vanish_are_told_from_zero_and_on_their_scale() -> None:

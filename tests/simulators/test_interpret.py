@@ -45,7 +45,7 @@ class Recorder:
         return images[:, :count]
 
 
-@settings(deadline=None, database=None, max_examples=30)
+@settings(max_examples=30)
 @given(layers(max_entries=5_000))
 def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None:
     """With the same matrices the digits are those of the plain loops, rounding apart."""
@@ -210,7 +210,7 @@ def test_a_reused_matrix_is_linear(multiplier: Callable[..., Multiplier], width:
     assert not get(image_of_nothing).any()
 
 
-@settings(deadline=None, database=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.data())
 def test_interpretation_computes_each_line(data: st.DataObject) -> None:
     """Programs with shared weights of several sizes: every line is what it says, given the literal matrices."""

@@ -74,7 +74,7 @@ def test_a_seed_and_its_children_share_no_normals() -> None:
     assert len(np.unique(np.concatenate(samples))) == sum(sample.size for sample in samples)
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(layers(max_entries=3_000), st.sampled_from(list(NAMES)), st.integers(0, 2**64), st.integers(1, 6))
 def test_every_layer_is_reproducible(layer: AttentionLayer, reading: Any, seed: int, chunk_size: int) -> None:
     whole = simulate(layer, 5, seed, reading, layer.width)

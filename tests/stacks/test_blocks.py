@@ -23,6 +23,11 @@ PRE = AttentionStack(layer=_LAYER.replace(norm="rms"), depth=2, residual=True, m
 POST = AttentionStack(layer=_LAYER, depth=2, residual=True, post_norm="layer", mlp="relu")
 PLAIN = AttentionStack(layer=_LAYER.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
 BLOCKS = (PRE, POST, PLAIN)
+# Without a perceptron the norm after the sum divides once in a layer.
+ATTENTION = (
+    AttentionStack(layer=_LAYER.replace(norm="rms"), depth=3, residual=True, post_norm="rms"),
+    AttentionStack(layer=_LAYER, depth=3, residual=True, post_norm="layer"),
+)
 SIZE = 20_000
 MOST = float(np.sqrt(np.log(2.0 * 100 / 1e-9) / SIZE))
 
@@ -57,8 +62,11 @@ def test_readings_are_of_one_law(stack: AttentionStack) -> None:
 
 
 def test_relu_and_gelu_are_told_apart() -> None:
-    """Of relu the second moment is 1/2, of gelu 0.43."""
-    one, other = (simulate(PLAIN.replace(mlp=mlp), SIZE, 5).outputs[:, 0, 0] ** 2 for mlp in ("relu", "gelu"))
+    """Of relu the second moment is 1/2, of gelu 0.43: by the lengths of all outputs, some 30 standard errors."""
+    one, other = (
+        np.linalg.norm(simulate(PLAIN.replace(mlp=mlp), SIZE, 5, coordinates=5).outputs, axis=(1, 2))
+        for mlp in ("relu", "gelu")
+    )
     assert abs(one.mean() - other.mean()) > 2.0 * 6.1 * np.sqrt((one.var() + other.var()) / SIZE)
 
 
@@ -126,7 +134,7 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
     assert (off < 6.1 * error + 1e-5).all()
 
 
-@pytest.mark.parametrize("stack", [PRE, POST], ids=AttentionStack.describe)
+@pytest.mark.parametrize("stack", [PRE, POST, *ATTENTION], ids=AttentionStack.describe)
 def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
     """Without common random numbers or controls, from all neurons of the last stream."""
     stack = stack.at_width(8)
@@ -140,7 +148,7 @@ def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
 
 
 def test_controls_of_gaps_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stack in (PRE, POST):
+    for stack in (PRE, POST, *ATTENTION):
         wide = stack.at_width(256)
         with_controls = correlation_gap(wide, 1_000)
         with monkeypatch.context() as patch:

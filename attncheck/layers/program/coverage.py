@@ -9,24 +9,33 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from typing import Any
+
+import numpy as np
 
 from attncheck._lib.errors import check_choice
 from attncheck.layers.nonlinearity import Nonlinearity
-from attncheck.layers.program.functions import LinearCombination
+from attncheck.layers.program.functions import LinearCombination, PerArgument
 from attncheck.layers.program.lines import Lines
+from attncheck.layers.program.mixes import MIXES, AttentionRow
 from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
+from attncheck.layers.program.zeros import zero_lines
+
+# Pseudo-Lipschitz functions of several arguments beside those of `attncheck.layers.program.mixes`: products by Lemma 7.
+_OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
 class Statement(StrEnum):
-    """What can be said of a line, the best first."""
+    """What can be said of a line, the best first: what is proved before what is not."""
 
     NETSOR = "Fact 1"
     SCORE = "Proposition 8"
     OUTPUT = "Theorem 1, Corollary 2"
-    UNBOUNDED = "limit stated, boundedness not met (authors: not essential)"
-    UNDECLARED = "limit stated, φ is not known to be bounded and pseudo-Lipschitz"
-    FIXED_SIZE = "limit stated for sizes that grow with n: at a fixed size a gap stays"
     CYCLIC = "rate n^{-1/2}: cyclic sharing"
+    ZERO = "limit stated, a score of variance 0"
+    UNBOUNDED = "limit stated, boundedness not met (authors: not essential)"
+    UNDECLARED = "limit stated, φ is not known to be pseudo-Lipschitz"
+    FIXED_SIZE = "limit stated for sizes that grow with n: at a fixed size a gap stays"
     CONJECTURE = "conjecture: scores feed a later MatMul"
     EXTRA_USE = "violates Assumption 1 (a)"
     TIED = "violates Assumption 1 (b)"
@@ -109,7 +118,9 @@ def coverage(program: Lines) -> Coverage:
     - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1,
       Corollary 2), if Assumption 1 holds: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz
       function of vectors that no matrix of a score has made; (a) the matrices of scores make no other vectors;
-      (b) no score has the same matrix on both sides.
+      (b) no score has the same matrix on both sides. The functions of all lines are pseudo-Lipschitz, and all vectors
+      have n coordinates.
+    - A score with a vector that is 0 is 0 at every width: no central limit theorem is about it.
     - Three scores whose matrices form a cycle, A·B, B·C, C·A, have a third moment of order n^{-1/2}: they
       converge, at that rate.
     - A MatMul of what depends on scores is beyond the paper.
@@ -164,22 +175,23 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     made = _made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
     cyclic = _cycles(scores)
+    zero = zero_lines(nodes)
     found: dict[Node, list[LineCoverage]] = {}
     for node in nodes:
         lines = []
         if isinstance(node, MatMul) and node.parents[0] in after:
             what = f"{node.parents[0].name} depends on scores"
             lines.append(LineCoverage(node.name, Statement.CONJECTURE, what))
-        if isinstance(node, Nonlin) and not isinstance(node.function, Nonlinearity | LinearCombination):
-            lines.append(
-                LineCoverage(
-                    node.name,
-                    Statement.UNDECLARED,
-                    "use a function that attncheck knows, or attncheck.declared",
-                )
-            )
+        if isinstance(node, Nonlin | Output) and not _known(node.function):
+            declared = "attncheck.declared" if len(node.parents) == 1 else "one of attncheck.layers.program.mixes"
+            remedy = f"use a function that attncheck knows, or {declared}"
+            lines.append(LineCoverage(node.name, Statement.UNDECLARED, remedy))
+        if node.size is not None and not isinstance(node, Score):
+            lines.append(LineCoverage(node.name, Statement.FIXED_SIZE, f"{node.name} has {node.size} coordinates"))
         if isinstance(node, Score):
             lines += _of_score(node, extra, made)
+            if node in zero:
+                lines.append(LineCoverage(node.name, Statement.ZERO, _why_zero(node, zero)))
             if node in cyclic:
                 around = " · ".join(weight.name for weight in cyclic[node])
                 lines.append(LineCoverage(node.name, Statement.CYCLIC, f"the matrices {around} form a cycle"))
@@ -206,10 +218,12 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
         if not _bounded(source):
             unbounded = f"{source.name} is no bounded function"
             lines.append(LineCoverage(score.name, Statement.UNBOUNDED, f"{unbounded}; clip it"))
-    if score.parents[0].size is not None:
-        fixed = f"{left.name} has {left.size} coordinates"
-        lines.append(LineCoverage(score.name, Statement.FIXED_SIZE, fixed))
     return lines
+
+
+def _why_zero(score: Score, zero: set[Node]) -> str:
+    still = [side.name for side in score.parents if side in zero]
+    return f"{still[0]} is 0" if still else "its factor is 0"
 
 
 def _first_made(node: Node, made: set[Node]) -> MatMul:
@@ -228,6 +242,15 @@ def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Nod
         if starts(node) or any(parent in found for parent in node.parents):
             found.add(node)
     return found
+
+
+def _known(function: Any) -> bool:
+    """Say whether a function of a line is known, or declared, to be pseudo-Lipschitz."""
+    if isinstance(function, PerArgument):
+        function = function.function
+    if isinstance(function, Nonlinearity | LinearCombination | AttentionRow):
+        return True
+    return any(function is each for each in (*MIXES.values(), *_OF_SEVERAL))
 
 
 def _bounded(node: Node) -> bool:

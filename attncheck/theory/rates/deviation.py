@@ -207,6 +207,29 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
     return Deviation(cells, np.stack(measures), np.stack(expansion), each * REPLICATES)
 
 
+def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
+    """Return what a change of the drivers adds to the law of a marginal, to first order, (REPLICATES, cells + 1).
+
+    Parameters
+    ----------
+    marginal : Marginal
+    cells : Cells
+    moved : Drivers
+        One draw.
+    seed : numpy.random.SeedSequence
+        Of the score normals, which each repetition has its own of.
+    """
+    fluctuations = marginal.fluctuations(infinite=False)
+    normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
+    return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
+
+
+def expands(marginal: Marginal) -> bool:
+    """Say whether the mean of Q is known: not at a kink, nor where there are too many directions."""
+    size = len(marginal.fluctuations(infinite=False).positions)
+    return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
+
+
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
     """Return how many entries `deviation` keeps of its draws: the probes of all, the drivers of one repetition."""
     limits = marginal.fluctuations(infinite).limits
@@ -332,8 +355,7 @@ class _Lines:
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
         """Return E Q: the sum over orthogonal directions; None where they are too many, or at a kink."""
-        size = len(self.fluctuations.positions)
-        if self.marginal.kinked or size * (size + 1) // 2 > _MOST_DIRECTIONS:
+        if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
         still = Drivers(np.zeros_like(limits.gram), np.zeros_like(limits.keys), np.zeros_like(limits.values))

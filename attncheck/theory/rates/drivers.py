@@ -36,6 +36,9 @@ _RADII_OF_MEAN = 24
 _POINTS = 2**12
 # Entries of a block of products of inputs.
 _BLOCK = 2**21
+# A five-point second difference, by steps relative to a variance.
+_STEPS = 0.05 * np.arange(-2.0, 3.0)
+_SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,9 +151,7 @@ class Fluctuations:
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
         if self.layer.norm != "layer":
             return kernels
-        means = image_mean(phi, np.stack([np.diagonal(each) for each in covariances]))[..., None]
-        last = np.concatenate([means.swapaxes(1, 2), np.ones((len(radii), 1, 1))], axis=2)
-        return np.concatenate([np.concatenate([kernels, means], axis=2), last], axis=1)
+        return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])), 1.0)
 
     def _covariance(self, radius: float) -> FloatArray:
         """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
@@ -176,6 +177,45 @@ class Fluctuations:
             radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
             gram = np.einsum("r,rij->ij", weights, self._kernel(radii) - limits.gram)[None]
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
+
+    def mean_of_law(self, fourth: float) -> Drivers:
+        """Return what a fourth cumulant of the entries of the W^i adds to the means, to first order in 1/n; one draw.
+
+        Given h a coordinate of W^i h is a sum of independent terms, of excess kurtosis fourth · Σh⁴/(Σh²)², which is
+        3 · fourth/n. To first order that is what a variance has that varies by fourth/n, relative to its square: half
+        of a second derivative of the kernel by the variance, for the part that all h^i share and for the own of each.
+        """
+        limits = self.limits
+        gram = np.zeros_like(limits.gram)
+        if not self.infinite:
+            gram = (0.5 * fourth / self.layer.width) * self._bends()[None]
+        return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
+
+    def _bends(self) -> FloatArray:
+        """Return second derivatives of K by relative changes of each part's variance, added up; like one of `_kernel`.
+
+        The own part of h^i changes row and column i of K alone.
+        """
+        phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
+        rho = self.layer.input_correlation
+        shared, own = (self.layer.input_std**2 * part for part in (rho, 1.0 - rho))
+        variances, itself = np.diagonal(covariance), np.eye(m)
+
+        def bend(of_row: float, of_column: FloatArray | float, of_both: FloatArray | float) -> FloatArray:
+            duals = [
+                phi.dual(
+                    (variances + step * of_row)[:, None], variances + step * of_column, covariance + step * of_both
+                )[0]
+                for step in _STEPS
+            ]
+            return np.tensordot(_SECOND, np.stack(duals), 1)
+
+        by_row = bend(own, own * itself, own * itself)
+        gram = bend(shared, shared, shared) + by_row + (by_row * (1.0 - itself)).T
+        if self.layer.norm != "layer":
+            return gram
+        means = sum(_SECOND @ image_mean(phi, variances + _STEPS[:, None] * part) for part in (shared, own))
+        return _bordered(gram, np.asarray(means), 0.0)
 
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
         """Return matrices D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], shape (directions, m, m).
@@ -244,6 +284,13 @@ class Fluctuations:
     def _whitening(self) -> FloatArray:
         """K^{-1/2} where K has an inverse."""
         return np.asarray(linalg.pinvh(symmetric_root(self.limits.gram)[0], rtol=1e-9))
+
+
+def _bordered(matrices: FloatArray, means: FloatArray, corner: float) -> FloatArray:
+    """Return matrices (..., m, m) with means (..., m) as one more row and column: the products with ones."""
+    whole = np.full((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1), corner)
+    whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
+    return whole
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:

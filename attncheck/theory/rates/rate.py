@@ -16,8 +16,8 @@ from attncheck._lib.least_squares import least_squares
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
-from attncheck.theory.rates.deviation import REPLICATES
-from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, score_sum
+from attncheck.theory.rates.deviation import REPLICATES, expands
+from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, marginal_of, score_sum
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_separate
 from attncheck.theory.rates.vanishing import vanishes
@@ -30,6 +30,8 @@ WIDTHS = (64, 128, 256, 512, 1024, 2048)
 HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
 #: The same for weights of other laws, whose matrices are literal.
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
+# Draws at each width that tell the order to ±0.02.
+_DRAWS = 512
 # What terms that the fit leaves out add to a logarithm, at least; where -1/2 is predicted the next one is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
@@ -119,7 +121,12 @@ def rate(
     widths : sequence of int, optional
         At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`,
         `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.
-    metric, of, position, key, size, seed, projection, weights, reference
+    size : int, optional
+        Draws at each width, as for `distance`. By default 512 with normal weights, where the first term of the
+        expansion is known (``leading``): the interval of the order is then about ±0.02, and ±0.05 for "kl", far from
+        the order -1/2 that it is told apart from, and that of the constant 1% and 3% of it. Otherwise, and for
+        programs, that of `distance`.
+    metric, of, position, key, seed, projection, weights, reference
         As for `distance`; every width has draws of its own. The reference is "limit" or "scaled limit". From a limit
         that is 0 only "w1" falls, as n^{-1/2}; from the scaled one all do. Intervals rest on the errors of distances,
         which hold from a `size` of 512 on: see `distance`.
@@ -152,6 +159,7 @@ def rate(
     metric = check_choice("metric", metric, METRICS)
     scaled = check_choice("reference", reference, ("limit", "scaled limit")) == "scaled limit"
     predicted, to_zero = None, False
+    literal = not WeightLaws.of(weights).gaussian
     if isinstance(layer, Program):
         predicted = score_sum(layer, of, projection).order
         if scaled:
@@ -160,9 +168,10 @@ def rate(
         layer = check_separate(layer)
         layer = check_scaled(layer, of) if scaled else layer
         to_zero = _to_zero(layer, metric, of)
+        if size is None and not literal and expands(marginal_of(layer, of, position, key, None)[0]):
+            size = _DRAWS
     needed = 6 if predicted == -0.5 else 4
     usual: Sequence[int] = HALF_ORDER_WIDTHS if predicted == -0.5 else WIDTHS
-    literal = not WeightLaws.of(weights).gaussian
     if literal:
         usual = LITERAL_WIDTHS
     widths = usual if widths is None else widths

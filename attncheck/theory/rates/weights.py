@@ -9,7 +9,8 @@ their expectations given what was drawn before, odd functions of the scores, and
 squares, where the fourth cumulant of W^Q enters. Half of the draws start from a longer h, and count for less by the
 ratio of the densities: long ones make the tails.
 
-To first order in 1/n only W^O tells laws apart: all else averages over n or n² weights before it is used.
+To first order in 1/n two matrices tell laws apart: W^O, and under a nonlinear φ the W^i, whose images φ takes one by
+one. All else averages over n or n² weights before it is used.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from attncheck.simulators.layers import matrix_entries
 from attncheck.simulators.weights import WEIGHT_LAWS, WeightLaws
 from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.mixture import ScaleMixture, condense
-from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation
+from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation, first_order
 from attncheck.theory.rates.entries import ENTRY_LAWS, FOURTH_CUMULANTS
 from attncheck.theory.rates.gap import Gap
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
@@ -286,17 +287,29 @@ class SumEntry:
             axis=1,
         )
 
-    def leading(self, gaussian: Deviation) -> Deviation:
-        """Return the first term of the expansion in 1/n: that of normal weights, and what W^O adds to it.
+    def leading(self, gaussian: Deviation, seed: int) -> Deviation:
+        """Return the first term of the expansion in 1/n: that of normal weights, and what the W^i and W^O add to it.
 
         Parameters
         ----------
         gaussian : Deviation
             Of the same number with normal weights.
+        seed : int
+            Of the score normals.
         """
-        if isinstance(self.marginal, ScoreEntry):
-            return gaussian
-        head = kept_limit(self.layer).head_mixture(self.marginal.position)
+        added = np.zeros_like(gaussian.expansion)
+        fourth = FOURTH_CUMULANTS[self.weights.inputs]
+        # Where the term of normal weights is not known, neither is the sum.
+        if fourth and not np.isnan(gaussian.expansion).any():
+            moved = self.marginal.fluctuations(infinite=False).mean_of_law(fourth)
+            added += first_order(self.marginal, gaussian.cells, moved, np.random.SeedSequence(seed))
+        if isinstance(self.marginal, OutputEntry):
+            added += self._of_outputs(self.marginal.position, gaussian.cells)
+        return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
+
+    def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
+        """Return what the law of W^O adds to that of the variances, (cells + 1,)."""
+        head = kept_limit(self.layer).head_mixture(position)
         # E Σ_a u_a² g(v) for functions g of the variance v, of which u_a is a head's share.
         size = float(head.weights @ head.variances**2)
         one = condense(head.variances, head.weights * head.variances**2)
@@ -304,9 +317,8 @@ class SumEntry:
         fourth = 3.0 * FOURTH_CUMULANTS[self._last] / self.layer.head_width * self.layer.num_heads * size
         # A fourth cumulant adds τ⁴/24 of it to e^{-τ²v/2}: 1/6 of a second difference in v.
         step = _DIFFERENCE * where.variances
-        ahead, at, behind = (gaussian.cells.spread((where.variances + k * step)[:, None]) for k in (1, 0, -1))
-        added = fourth / 6.0 * (where.weights / step**2) @ (ahead - 2.0 * at + behind)
-        return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
+        ahead, at, behind = (cells.spread((where.variances + k * step)[:, None]) for k in (1, 0, -1))
+        return np.asarray(fourth / 6.0 * (where.weights / step**2) @ (ahead - 2.0 * at + behind))
 
 
 @functools.lru_cache(maxsize=32)

@@ -72,8 +72,9 @@ class Recursion:
         E φ_l(z) with layer norm before attention, else 0.
     roots : ndarray, shape (size, depth, s, s)
         F, lower triangular roots of K^{(l)}.
-    scales : ndarray, shape (size, depth, 2, s)
-        What a norm after the sum divides the stream by, after attention and after the perceptron; 1 without.
+    scales : ndarray, shape (size, depth, sums, s)
+        What a norm after the sum divides the stream by, 1 without: after attention, and after the perceptron if there
+        is one.
     scores : ndarray, shape (size, depth, num_heads, s, s)
         p of every layer.
     error : float
@@ -154,15 +155,15 @@ def recur(
         made = _moved(root, deviations[k].root if deviations else None, share)
         scores, _, values = draws.of(layer, made)
         output = output_covariance(layer, scores, values)
-        stream, first = _normalised(stack, output + stream if stack.residual else output)
-        second, (perceptron, read, image) = np.ones_like(first), np.zeros((3, *stream.shape))
+        stream, scale = _normalised(stack, output + stream if stack.residual else output)
+        scales, (perceptron, read, image) = [scale], np.zeros((3, *stream.shape))
         if stack.perceptron:
             given = deviations[k] if deviations else None
             perceptron, read, image, worse = _perceive(stack.perceptron, layer, stream, given, share)
-            stream, second = _normalised(stack, perceptron + stream if stack.residual else perceptron)
-            error = max(error, worse)
-        largest, scales = max(largest, error), np.stack([first, second], axis=1)
-        made_of = (stream, output, kernel, means, root, scales, scores, perceptron, read, image)
+            stream, scale = _normalised(stack, perceptron + stream if stack.residual else perceptron)
+            scales, error = [*scales, scale], max(error, worse)
+        largest = max(largest, error)
+        made_of = (stream, output, kernel, means, root, np.stack(scales, axis=1), scores, perceptron, read, image)
         for name, value in zip(names, made_of, strict=True):
             found[name].append(value)
     return Recursion(**{name: np.stack(each, axis=1) for name, each in found.items()}, error=largest)
