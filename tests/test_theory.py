@@ -138,7 +138,7 @@ def test_smoke_leaves_the_theory_out_and_draws_nothing_for_it(place: pytest.Pyte
 def test_replay_repeats_a_statement_of_the_properties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "record.jsonl"
     folder = Path(__file__).resolve().parents[1] / "properties"
-    pytest.main([str(folder / "test_regimes.py"), "-q", "-k", "laplace", f"--attncheck-record={record}"])
+    pytest.main([str(folder / "theory" / "test_regimes.py"), "-q", "-k", "laplace", f"--attncheck-record={record}"])
     (statement,) = (line for line in read(record) if isinstance(line, Theory))
     assert statement.numbers.keys() == {"tail"}
     capsys.readouterr()

@@ -34,7 +34,7 @@ class Stated:
     Attributes
     ----------
     module, test : str
-        The file of the properties without its ending, and the test in it.
+        The file from the folder of the properties, without its ending, and the test in it.
     arguments : mapping of str to object
         What the test is called with, beside the run seed and what takes its numbers.
     seed : int
@@ -98,7 +98,7 @@ def collect(run: Run, folder: Path) -> Collected:
     run : Run
         Without a plan.
     folder : Path
-        Whose files ``test_*.py`` have tests that are marked.
+        Whose files ``test_*.py``, and those of its folders, have tests that are marked.
 
     Raises
     ------
@@ -111,14 +111,14 @@ def collect(run: Run, folder: Path) -> Collected:
     of = run.shard.of if run.shard else 1
     # Costs of units and of statements have nothing to do with each other.
     by_unit, by_statement = Dealer(of), Dealer(of)
-    for path in sorted(folder.glob("test_*.py")):
+    for path in sorted(folder.rglob("test_*.py")):
         for test, mark in _marked(_module(path)):
             if mark.name == EXAMINES:
                 found = run.units(*mark.args)
                 homes = by_unit.deal(run.costs(found))
                 units |= {unit: run.shard in (None, homes[unit.id]) for unit in found}
             elif run.profile.theory:
-                each = list(_stated(run, path.stem, test, mark))
+                each = list(_stated(run, path.relative_to(folder).with_suffix("").as_posix(), test, mark))
                 homes = by_statement.deal(dict.fromkeys([one.id for one in each], 1.0))
                 stated += each
                 own_stated += [one for one in each if run.shard in (None, homes[one.id])]
@@ -154,7 +154,7 @@ def settle(stated: Stated) -> Settled:
     failure: str | None = None
     try:
         with own_arithmetic():
-            test(**wanted)
+            statement.examine(test, wanted, stated.seed)
     except (AssertionError, pytest.fail.Exception) as error:
         failure = str(error) or _where(error)
     except Exception as error:

@@ -141,10 +141,10 @@ def not_examined(results: Sequence[Result]) -> list[str]:
 
 
 def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
-    """Return a line on the statements of the theory, if there are any, and one for each that does not hold."""
+    """Return a line on the statements of the theory, if there are any, and one for each that is no pass."""
     if not theory:
         return []
-    refuted = [each for each in theory if each.verdict == Verdict.VIOLATED]
+    refuted = [each for each in theory if each.verdict != Verdict.CONSISTENT]
     seconds = sum(each.seconds for each in theory)
     told = f"Theory, without the subject: {len(theory) - len(refuted)} of {counted(len(theory), 'statement')} hold"
     lines = [f"{told}, {seconds:.0f} seconds of all workers."]

@@ -21,8 +21,9 @@ from attncheck._lib.streams import stream
 from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
-from attncheck.layers.program.coverage import Statement
-from attncheck.pytest_plugin import Note, theory
+from attncheck.layers.program.coverage import Statement as Covered
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
 from attncheck.strategies import layers
@@ -42,7 +43,9 @@ _LOST = 1e-9
 
 
 @theory("assumption1.permitted_sharing", layers(max_entries=5_000))
-def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer, run_seed: int, note: Note) -> None:
+def test_permitted_sharing_has_the_covariance_of_the_limit(
+    layer: AttentionLayer, run_seed: int, note: Statement
+) -> None:
     """(b) permits W^{i,j} = W^{i',j'} for i ≠ i': formula (*), with G in place of K at finite width.
 
     p = Q x¹·K x² shares K with p' = Q' x¹·K x², Q with p'' = Q x¹·K' x², and both with p''' = Q x¹·K x¹. Turning
@@ -89,7 +92,7 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer
 
 @theory("assumption1.one_matrix_on_both_sides", layers(max_entries=5_000))
 def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """(b) forbids W_Q = W_K = W: E[p_ij | x] = σ²√n G_ij, which has no limit.
 
@@ -106,7 +109,7 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
 
     for score in scores:
         line = program.coverage().of(score.name)
-        assert line.statement == Statement.TIED
+        assert line.statement == Covered.TIED
         assert line.reason == "A is on both sides; give the score two matrices"
     assert program.coverage().of(apart.name).statement.has_limit
     with pytest.raises(InputError, match=r"violates Assumption 1 \(b\), A is on both sides"):
@@ -131,7 +134,7 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
 
 @theory("assumption1.values_by_the_keys", layers(max_entries=5_000))
 def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """(a) forbids W_V = W_K: averages of outputs get a mean of order n^{-1/2} beside their limit.
 
@@ -156,7 +159,7 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
 
     for node in (p, y):
         line = program.coverage().of(node.name)
-        assert line.statement == Statement.EXTRA_USE
+        assert line.statement == Covered.EXTRA_USE
         remedy = "give that one a matrix of its own"
         assert line.reason == f"B also makes {v.name}, which is in no score; {remedy}"
     with pytest.raises(InputError, match=r"violates Assumption 1 \(a\), B also makes"):
@@ -181,7 +184,7 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
 
 @theory("assumption1.circular_scores", layers(max_entries=5_000))
 def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """A score's input that a matrix of scores made is circular: p = (Q Q x¹)·(K x²) n^{-1/2} has another variance.
 
@@ -198,7 +201,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     again = program.matmul(query, source)
     score = program.score(again, program.matmul(key, x2))
     line = program.coverage().of(score.name)
-    assert line.statement == Statement.CIRCULAR
+    assert line.statement == Covered.CIRCULAR
     remedy = f"give {again.name} inputs without"
     made = f"{source.name} depends on {image.name}, which {query.name}, a matrix of scores, makes"
     assert line.reason == f"{made}; {remedy}"

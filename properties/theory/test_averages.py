@@ -17,8 +17,9 @@ from scipy import stats
 
 from attncheck._lib.streams import seed_sequence
 from attncheck.layers.attention import AttentionLayer
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
 from attncheck.readings import simulate_chunks
+from attncheck.runs.statements import Statement
 from attncheck.theory.limits.law import LimitLaw
 
 FloatArray = NDArray[np.float64]
@@ -65,7 +66,7 @@ def _averages(
 
 
 @theory("theorem1.averages", psi=tuple(PSI))
-def test_averages_over_neurons_have_the_law_of_the_limit(psi: str, run_seed: int, note: Note) -> None:
+def test_averages_over_neurons_have_the_law_of_the_limit(psi: str, run_seed: int, note: Statement) -> None:
     """Mean and variance, with the order 1/n taken off by two widths."""
     predicted = np.array(_predicted(LimitLaw(_LAYER), PSI[psi]))
     narrow, wide = (
@@ -81,7 +82,7 @@ def test_averages_over_neurons_have_the_law_of_the_limit(psi: str, run_seed: int
 
 
 @theory("theorem1.constant", psi=tuple(PSI))
-def test_averages_become_constant_with_scores_divided_by_n(psi: str, run_seed: int, note: Note) -> None:
+def test_averages_become_constant_with_scores_divided_by_n(psi: str, run_seed: int, note: Statement) -> None:
     layer = _LAYER.replace(score_scaling="1/n")
     _, variance = _predicted(LimitLaw(layer), PSI[psi])
     assert variance == pytest.approx(0.0, abs=1e-15)

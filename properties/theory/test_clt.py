@@ -22,7 +22,8 @@ from attncheck.layers import nonlinearity
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import image_kernel, input_covariance, input_kernel
 from attncheck.layers.program import Score
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
@@ -42,7 +43,7 @@ _CURVATURE = 0.1
 
 
 @theory("clt.summands", layers(max_entries=5_000))
-def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Note) -> None:
+def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Statement) -> None:
     """Lemmas 10, 11 and 13, by symmetry: X_α are exchangeable, E X_α = 0 and E X_α X_β = 0 for α ≠ β.
 
     Given the inputs the X_α are independent and identically distributed, and W^{i,1} → -W^{i,1} turns their signs: so
@@ -81,7 +82,7 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Not
 
 @theory("clt.moments", layers(max_entries=5_000))
 def test_moments_of_summands_approach_their_limits_as_one_over_n(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """Lemmas 12, 14, 15 and 16, at the rate 1/n: n times the distance to the limit is c + d/n.
 
@@ -113,7 +114,7 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
 
 
 @theory("clt.constants", width=(16, 64, 256), token=(0, 1))
-def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: Note) -> None:
+def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: Statement) -> None:
     """Lemmas 12 and 14 for φ(x) = x: E G_ii^k = ρ_k², ρ_k = Π_{l<k} (1 + 2l/n), and all positions share one ‖h‖.
 
     E X_α² is ρ_2² for p_11 and ρ_2 for p_12, E X_α² X_β² is ρ_4² and ρ_4 ρ_2²; and with E X_α⁴ it makes

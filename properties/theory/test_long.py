@@ -14,8 +14,9 @@ from scipy import stats
 
 from attncheck._lib.streams import seed_sequence
 from attncheck.layers.attention import AttentionLayer
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
 from attncheck.readings import Reading, simulate
+from attncheck.runs.statements import Statement
 from attncheck.theory.limits.long import condensed, distance_from_uniform, inverse_participation
 
 FloatArray = NDArray[np.float64]
@@ -54,7 +55,7 @@ def _off_by_one_over_n(
 
 
 @theory("long.uniform")
-def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: int, note: Note) -> None:
+def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: int, note: Statement) -> None:
     """‖A - 11ᵀ/s‖² is q - 1 - q (2q - 1)(q - 1)/s and so on, q = e^{σ²}: by the moments of Σ e^p and Σ e^{2p}."""
     expected = distance_from_uniform(_LAYER)
     found, error = _off_by_one_over_n(_LAYER, run_seed, "uniform")
@@ -73,7 +74,7 @@ def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: in
 
 
 @theory("long.heads")
-def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Note) -> None:
+def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Statement) -> None:
     """Scores given a query have σ²χ²_ν/ν in place of σ². That of Gaussian scores is the neighbour."""
     layer = _LAYER.replace(seq_len=64, num_heads=4, head_dim=2, norm="rms", query_std=0.8)
     expected, gaussian = (distance_from_uniform(each) for each in (layer, layer.replace(head_dim=None)))
@@ -99,7 +100,7 @@ def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Note) -> 
 
 
 @theory("long.tied")
-def test_tied_queries_and_keys_are_not_uniform(run_seed: int, note: Note) -> None:
+def test_tied_queries_and_keys_are_not_uniform(run_seed: int, note: Statement) -> None:
     """With scores divided by n a position looks at itself where W_Q = W_K; with two matrices it looks at all alike."""
     own = _LAYER.replace(score_scaling="1/n")
     tied = own.replace(tied_query_key=True)
@@ -119,7 +120,7 @@ def test_tied_queries_and_keys_are_not_uniform(run_seed: int, note: Note) -> Non
 
 
 @theory("long.condensation")
-def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Note) -> None:
+def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Statement) -> None:
     """σ² = b² ln s. A transition at b = 1, 1 - 1/b, and the typical share in place of the mean are the neighbours."""
 
     def share(b: float, exponent: int) -> float:

@@ -19,8 +19,9 @@ from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import Norm
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
 from attncheck.readings import simulate
+from attncheck.runs.statements import Statement
 from attncheck.strategies import layers
 from attncheck.theory.limit import limit
 from attncheck.theory.rates.distance import distance
@@ -70,7 +71,7 @@ def _numbers(draws: Draws) -> FloatArray:
 
 @theory("norms.readings", _NORMED)
 def test_the_collapsed_reading_has_the_law_of_literal_matrices(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     literal, ours = (
         simulate(layer, _FEW, seed_sequence(run_seed, "norms", layer.key, reading), reading, min(2, layer.width))
@@ -89,7 +90,7 @@ def test_the_collapsed_reading_has_the_law_of_literal_matrices(
 
 
 @theory("norms.odd")
-def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: Note) -> None:
+def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: Statement) -> None:
     """Directions of n neurons, or of n - 1: E Ĝ_12² is 1/n, or 1/(n - 1), exactly, and 0 in the limit of both."""
     for n in (4, 16):
         norms: tuple[tuple[Norm, int], ...] = (("rms", n), ("layer", n - 1))
@@ -108,7 +109,7 @@ def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: No
 
 
 @theory("norms.limits")
-def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
     """Under relu the limits differ: a layer with one norm stays as far from the other's as these are apart."""
     for norm, other in (("rms", "layer"), ("layer", "rms")):
         layer = _RELU.replace(norm=norm)
@@ -131,7 +132,7 @@ def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: N
     stack=[_BLOCK.replace(layer=_BLOCK.layer.replace(norm="layer")), _BLOCK.replace(post_norm="layer")],
 )
 def test_twelve_blocks_approach_the_conjectured_limit_as_one_over_n(
-    stack: AttentionStack, run_seed: int, note: Note
+    stack: AttentionStack, run_seed: int, note: Statement
 ) -> None:
     """By the mean correlation of positions, which a norm after the sum leaves free."""
     seed = int(digest([run_seed, "norms", stack.key]), 16)
@@ -147,7 +148,7 @@ def test_twelve_blocks_approach_the_conjectured_limit_as_one_over_n(
 
 
 @theory("norms.before_and_after")
-def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Note) -> None:
+def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Statement) -> None:
     """After the sum a stream keeps its variance and positions become one; before, it grows by a little each block."""
     before = _BLOCK.replace(layer=_BLOCK.layer.replace(norm="rms"))
     after, without = _BLOCK.replace(post_norm="rms"), _BLOCK

@@ -15,7 +15,8 @@ from attncheck.layers.attention import AttentionLayer, AttentionMap
 from attncheck.layers.nonlinearity import relu, tanh
 from attncheck.layers.program import Program
 from attncheck.looks.examples import draw_examples
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.strategies import STDS, layers
 from attncheck.theory.limits.dependence import Dependence, score_input_dependences
 from attncheck.theory.rates.distance import distance
@@ -42,7 +43,7 @@ _PROGRAMS, _SUM_WIDTHS, _SUM_DRAWS = 3, (256, 512, 1024, 2048, 4096, 8192), 512
 
 
 @theory("rates.outputs", layers(max_entries=800))
-def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_seed: int, note: Note) -> None:
+def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_seed: int, note: Statement) -> None:
     # A gap stays with heads of fixed size; "1/n" makes outputs of maps that vanish at 0 vanish. The kink of relu
     # leaves more noise than this many draws take away.
     softmax = "softmax" if layer.attention_map == "relu" else layer.attention_map
@@ -76,7 +77,7 @@ def _falls_as_one_over_n(narrow: Distance, wide: Distance) -> float:
 
 
 @theory("rates.fixed_heads")
-def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(run_seed: int, note: Statement) -> None:
     drawn = draw_examples(layers(max_entries=200), _LOW_RANK, run_seed, "heads of fixed size")
     for number, layer in enumerate(drawn, 1):
         bounded = "sigmoid" if layer.attention_map == "sigmoid" else "softmax"
@@ -97,7 +98,7 @@ def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(run_see
 
 
 @theory("rates.one_position", heads=(1, 3), of=("outputs", "scores"))
-def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int, note: Note) -> None:
+def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int, note: Statement) -> None:
     """Softmax of one score is 1: v is ‖h‖²/n χ²_n/n times the heads' mean χ²_n/n, of relative variance (4 + 2/H)/n."""
     layer = AttentionLayer(width=4096, seq_len=1, num_heads=heads)
     found, other = (
@@ -126,7 +127,7 @@ def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_s
 
 @theory("rates.vanishing", attention_map=("linear", "softmax"))
 def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
-    attention_map: AttentionMap, run_seed: int, note: Note
+    attention_map: AttentionMap, run_seed: int, note: Statement
 ) -> None:
     """With 1/n the mean size of outputs of a linear map, and of scores with any, falls as n^{-1/2}."""
     of = "outputs" if attention_map == "linear" else "scores"
@@ -148,7 +149,7 @@ def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
 
 @theory("rates.other_weights", weights=("uniform", "rademacher", "truncated normal", "student5"))
 def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(
-    weights: str, run_seed: int, note: Note
+    weights: str, run_seed: int, note: Statement
 ) -> None:
     narrow, wide = (
         distance(AttentionLayer(width=n), weights=weights, size=_LITERAL_DRAWS, seed=run_seed + n) for n in (8, 24)
@@ -199,7 +200,7 @@ _ORDERS = {
 
 @theory("rates.sums_of_scores", sides=tuple(_ORDERS))
 def test_sums_of_scores_have_the_order_of_their_third_cumulant(
-    sides: tuple[str, ...], run_seed: int, note: Note
+    sides: tuple[str, ...], run_seed: int, note: Statement
 ) -> None:
     order = _ORDERS[sides]
     drawn = draw_examples(_sums_of_scores(sides), _PROGRAMS, run_seed, "orders of sums of scores")
@@ -220,7 +221,9 @@ def _half(estimate: Estimate) -> float:
 
 
 @theory("rates.scores_and_inputs", layers(max_entries=5_000))
-def test_scores_become_independent_of_inputs_as_one_over_n(layer: AttentionLayer, run_seed: int, note: Note) -> None:
+def test_scores_become_independent_of_inputs_as_one_over_n(
+    layer: AttentionLayer, run_seed: int, note: Statement
+) -> None:
     layer = layer.replace(tied_query_key=False)
     # A third token shares ‖h‖ alone with the score, which may be little next to what positions add.
     between = set() if layer.position_std else {layer.seq_len // 2}

@@ -17,7 +17,8 @@ import attncheck as ac
 from attncheck._lib.streams import digest
 from attncheck.evidence.families import Uniform
 from attncheck.layers.regimes import REGIMES
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.distance import distance
@@ -87,7 +88,7 @@ def _order(narrow: tuple[float, float], wide: tuple[float, float], ratio: float)
 
 
 @theory("regimes.order", name=_MEASURED)
-def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Note) -> None:
+def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Statement) -> None:
     found = prediction(name)
     narrow, wide = (_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS)
     order, error = _order(narrow, wide, _WIDTHS[1] / _WIDTHS[0])
@@ -100,7 +101,7 @@ def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_see
 
 
 @theory("regimes.tied")
-def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, note: Statement) -> None:
     narrow, wide = (_tied_distance(n, _seed(run_seed, "tied", str(n))) for n in _TIED_WIDTHS)
     order, error = _order(narrow, wide, _TIED_WIDTHS[1] / _TIED_WIDTHS[0])
     note(order=order)
@@ -110,7 +111,7 @@ def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed
 
 @theory("regimes.neighbours", name=tuple(name for name in REGIMES if name != "many heads"))
 def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_are_not(
-    name: str, run_seed: int, note: Note
+    name: str, run_seed: int, note: Statement
 ) -> None:
     found, regime = prediction(name), REGIMES[name]
     literal = regime.weights != "gaussian"
@@ -145,7 +146,7 @@ def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
 
 
 @theory("regimes.linear_attention", shape=((2, 1), (1, 1), (3, 2), (4, 4)))
-def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: Note) -> None:
+def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: Statement) -> None:
     seq_len, heads = shape
     layer = ac.AttentionLayer(width=16, seq_len=seq_len, num_heads=heads, attention_map="linear", clip=1e9)
     law, degrees = ac.limit(layer), seq_len * heads
@@ -166,7 +167,7 @@ def _chi_square(degrees: int, heads: int) -> ScaleMixture:
 
 
 @theory("regimes.laplace")
-def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Note) -> None:
+def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Statement) -> None:
     law = ac.limit(ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", clip=1e9))
     t = np.linspace(0.0, 8.0, 801)
     note(tail=law.sf(8.0))
@@ -178,7 +179,7 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Note) -
 
 
 @theory("regimes.many_heads")
-def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Note) -> None:
+def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Statement) -> None:
     found = prediction("many heads")
     # Millions of draws tell it from one head: their number is stated, and not drawn.
     assert kolmogorov(ac.limit(found.layer).mixture(0), found.own) < 0.2 * found.separation
@@ -198,7 +199,7 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Note)
 
 
 @theory("regimes.width_and_heads")
-def test_what_the_width_adds_does_not_average_over_heads(note: Note) -> None:
+def test_what_the_width_adds_does_not_average_over_heads(note: Statement) -> None:
     """Inputs are one for all heads: the excess kurtosis keeps a part of order 1/n however many heads there are."""
     few, many = (
         ac.finite_width_law(ac.AttentionLayer(width=256, num_heads=heads), size=512).excess_kurtosis()
@@ -213,7 +214,7 @@ def test_what_the_width_adds_does_not_average_over_heads(note: Note) -> None:
 
 
 @theory("regimes.closed_forms")
-def test_predictions_in_closed_form_are_the_limits(note: Note) -> None:
+def test_predictions_in_closed_form_are_the_limits(note: Statement) -> None:
     for name in ("1/n scaling", "one position"):
         law = prediction(name).own
         assert law.variance() < 1e-9 * law.mean() ** 2

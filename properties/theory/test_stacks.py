@@ -15,7 +15,8 @@ from attncheck._lib.streams import digest
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.strategies import stacks
 from attncheck.theory.stacks.distance import PARTS, averaged_parts, difference_parts, measured
 
@@ -48,7 +49,7 @@ def _order(
 
 
 @theory("stacks.limit", _STACKS)
-def test_stacks_approach_the_conjectured_limit(stack: AttentionStack, run_seed: int, note: Note) -> None:
+def test_stacks_approach_the_conjectured_limit(stack: AttentionStack, run_seed: int, note: Statement) -> None:
     # More draws where few tell nothing apart: the error decides, not the order.
     for draws in (_DRAWS, 4 * _DRAWS, 16 * _DRAWS):
         order, error = _order(stack, run_seed, draws=draws)
@@ -61,7 +62,7 @@ def test_stacks_approach_the_conjectured_limit(stack: AttentionStack, run_seed: 
 
 
 @theory("stacks.order")
-def test_stacks_approach_it_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_stacks_approach_it_as_one_over_n(run_seed: int, note: Statement) -> None:
     """Together they know the order better: -1/2, that of cyclically shared weights, would have been told apart."""
     found = [_order(stack, run_seed) for stack in draw_examples(_STACKS, _TOGETHER, run_seed, "orders of stacks")]
     orders, errors = np.array(found).T
@@ -83,7 +84,9 @@ _SIGMOID = AttentionLayer(width=8, seq_len=4, num_heads=1, attention_map="sigmoi
         AttentionStack(layer=_SIGMOID, depth=2),
     ],
 )
-def test_a_recursion_that_forgets_the_scores_is_told_apart(stack: AttentionStack, run_seed: int, note: Note) -> None:
+def test_a_recursion_that_forgets_the_scores_is_told_apart(
+    stack: AttentionStack, run_seed: int, note: Statement
+) -> None:
     """With each kernel replaced by its mean the limit is another law: the distance from it stops falling.
 
     These are stacks in which the scores of one layer move the next kernel much. With softmax and unit variances they

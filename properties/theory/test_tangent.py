@@ -16,8 +16,9 @@ from scipy import stats
 from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.distances import one_sample_tail
 from attncheck.layers.attention import AttentionLayer
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
 from attncheck.readings import tangent_kernel
+from attncheck.runs.statements import Statement
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.strategies import layers
 from attncheck.theory.limits.tangent import TangentLimit
@@ -54,7 +55,7 @@ def _distances(one: FloatArray, other: FloatArray) -> FloatArray:
 
 @theory("tangent.readings", layers(max_entries=300, max_width=8, norm=True))
 def test_the_collapsed_kernel_has_the_law_of_literal_gradients(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     k = min(2, layer.width)
     literal = tangent_kernel(layer, _FEW, seed_sequence(run_seed, "tangent", layer.key, 0), "direct", k)
@@ -75,7 +76,7 @@ def _moments(draws: TangentDraws, mean: float) -> tuple[FloatArray, FloatArray]:
 
 
 @theory("tangent.order")
-def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Statement) -> None:
     law = TangentLimit(_LAYER)
     limit, error = law.mean()[0, 0], law.mean_error()[0, 0]
     found = []
@@ -96,7 +97,7 @@ def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_see
 
 
 @theory("tangent.random")
-def test_it_stays_random_and_couples_neurons(run_seed: int, note: Note) -> None:
+def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> None:
     """The order 1/n is taken off by two widths. The kernels of infinitely many heads and of 1/n scores do neither."""
     limit = TangentLimit(_LAYER).mean()[0, 0]
     narrow, wide = (
@@ -120,7 +121,7 @@ def test_it_stays_random_and_couples_neurons(run_seed: int, note: Note) -> None:
 
 
 @theory("tangent.divided_by_n")
-def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, note: Note) -> None:
+def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, note: Statement) -> None:
     """What W^Q and W^K add falls as 1/n: that of 1/√n scores does not fall at all."""
     found, widths = [], (64, 512)
     for n in widths:
@@ -152,7 +153,7 @@ def _whole(layer: AttentionLayer, between: bool, seed: np.random.SeedSequence) -
 
 @theory("tangent.law", between=(False, True))
 def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed(
-    between: bool, run_seed: int, note: Note
+    between: bool, run_seed: int, note: Statement
 ) -> None:
     """Rejected: constant and diagonal kernels, 1/n scores, a kernel without W^K's part, and scores a fifth larger."""
     layer = _LAYER.replace(width=_WIDE)
@@ -188,7 +189,7 @@ def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed
 
 
 @theory("tangent.law_order")
-def test_its_whole_law_approaches_the_limit_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_its_whole_law_approaches_the_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
     seeds = seed_sequence(run_seed, "tangent", "law", "order").generate_state(len(_STEEP_WIDTHS))
     narrow, wide = (
         tangent_gap(_STEEP.replace(width=n), between=True, size=_COMPUTED, seed=int(seed))

@@ -20,7 +20,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import clip
 from attncheck.layers.program import Program
 from attncheck.layers.slots import law_slots
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.simulators.weights import WEIGHT_LAWS, draw_with_weights
 from attncheck.theory.rates.one_position import output_kurtosis, score_kurtosis
 
@@ -64,7 +65,9 @@ def _kurtosis(slot: str, law: str, width: int) -> float:
 
 
 @theory("weights.slot_of_outputs", slot=("initial", "inputs", "value", "output"))
-def test_a_law_is_seen_by_outputs_at_finite_width_and_not_in_the_limit(slot: str, run_seed: int, note: Note) -> None:
+def test_a_law_is_seen_by_outputs_at_finite_width_and_not_in_the_limit(
+    slot: str, run_seed: int, note: Statement
+) -> None:
     rng = stream(run_seed, "weights", slot)
     fourth = np.concatenate([_outputs(slot, _FAR, rng) for _ in range(_PARTS)]) ** 4
     own, gaussian = 3.0 + _kurtosis(slot, _FAR, 2), 3.0 + _kurtosis(slot, "gaussian", 2)
@@ -80,7 +83,7 @@ def test_a_law_is_seen_by_outputs_at_finite_width_and_not_in_the_limit(slot: str
 
 @theory("weights.slot_of_scores", slot=("query", "key"), law=_LAWS)
 def test_a_law_is_seen_by_scores_at_finite_width_and_not_in_the_limit(
-    slot: str, law: str, run_seed: int, note: Note
+    slot: str, law: str, run_seed: int, note: Statement
 ) -> None:
     rng = stream(run_seed, "weights", slot, law)
     draws = draw_with_weights(_LAYER, _DRAWS, _LAYER.width, rng, {slot: law})
@@ -118,7 +121,7 @@ def _depends(layer: AttentionLayer | Program, name: str) -> bool:
 
 
 @theory("weights.low_rank_output", law=("gaussian", "rademacher"))
-def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_seed: int, note: Note) -> None:
+def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_seed: int, note: Statement) -> None:
     """Two neurons and one position: Laplace's law with Gaussian W^O, and the normal one with signs."""
     layer = _LAYER.replace(width=_LOW_RANK_WIDTH, head_dim=2)
     rng = stream(run_seed, "weights", "low rank", law)
@@ -144,7 +147,7 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
 
 
 @theory("weights.initial_nonlinear", law=_LAWS)
-def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed: int, note: Note) -> None:
+def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed: int, note: Statement) -> None:
     """W φ(h) has the variance E φ(h)² at every width, and in the limit, which depends on the law of h."""
     phi, program = clip(1.0), Program()
     program.matmul(program.weight("W"), program.nonlin(phi, program.initial("h")))
