@@ -119,6 +119,23 @@ class Statement:
         for other in neighbours:
             self.rejects(f"{name} {other:.3g}", p_value(other))
 
+    def exceeds(self, name: str, estimate: float, error: float, bound: float, *, df: float = math.inf) -> None:
+        """State that a mean exceeds a bound, and is told apart from it.
+
+        Parameters
+        ----------
+        name : str
+        estimate, error : float
+            With its standard error.
+        bound : float
+        df : float
+            Degrees of freedom of the error, infinite where it is known.
+        """
+        self(**{name: estimate})
+        at_bound = mean_p_value(estimate, error, bound, df=df)
+        self.p_value(name, 1.0 if estimate > bound else at_bound)
+        self.rejects(f"{name} {bound:.3g}", at_bound if estimate > bound else 1.0)
+
     def p_value(self, name: str, p_value: float) -> None:
         """Take the p-value of what is stated."""
         self._take(self._p_values, name, p_value)
