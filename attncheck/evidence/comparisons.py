@@ -36,7 +36,7 @@ def mean_p_value(
 
 
 def order_between(values: Sequence[float], widths: Sequence[float]) -> float:
-    """Return the order of a power law through two values, NaN where one of them is not positive.
+    """Return the order of a power law through two values, NaN where they have not one sign.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def order_between(values: Sequence[float], widths: Sequence[float]) -> float:
     -1.0
     """
     (narrow, wide), (first, second) = values, widths
-    return math.log(wide / narrow) / math.log(second / first) if min(narrow, wide) > 0.0 else math.nan
+    return math.log(wide / narrow) / math.log(second / first) if narrow * wide > 0.0 else math.nan
 
 
 def order_p_value(

@@ -19,7 +19,7 @@ from attncheck.evidence.comparisons import order_between
 from attncheck.evidence.families import Uniform
 from attncheck.layers.regimes import REGIMES
 from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
+from attncheck.runs.statements import LEVEL, Statement
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.deviation import REPLICATES
@@ -29,15 +29,15 @@ from attncheck.theory.rates.regimes import gaussian, kolmogorov, prediction
 
 FloatArray = NDArray[np.float64]
 
-# Draws are as many as tell a neighbour from a prediction at this level, missing it with the same chance.
-_LEVEL = 1e-6
+# Draws are as many as tell a neighbour from a prediction at the level of a look, and miss it with this chance.
+_MISSED = 1e-5
 # Widths of an order, and what the next order bends it by. Errors are those of few repetitions.
 _WIDTHS, _CURVATURE, _DF = (512, 8192), 0.05, REPLICATES - 1
 # Widths at which regimes are drawn, the draws beyond which they are not, and the width at which these are then stated.
 _DRAWN_WIDTH, _LITERAL_WIDTH, _MOST, _STATED_WIDTH = 128, 16, 120_000, 512
 _STATED = ("standard", "positions")
 # Draws of the conditional variances with tied queries and keys.
-_TIED_DRAWS, _TIED_WIDTHS = 40_000, (32, 256)
+_TIED_DRAWS, _TIED_WIDTHS = 40_000, (64, 512)
 _MEASURED = tuple(
     name for name in REGIMES if name not in ("many heads", "tied queries and keys", "non-Gaussian weights")
 )
@@ -114,7 +114,7 @@ def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_ar
         # Not drawn: it would take minutes.
         note.exceeds("half the separation, beyond", 0.5 * found.separation - value, error, 0.0, df=_DF)
         return
-    size = found.draws(_LEVEL, 1.0 - _LEVEL, value + ERRORS * error)
+    size = found.draws(LEVEL, 1.0 - _MISSED, value + ERRORS * error)
     note(draws=size)
     assert size < _MOST
     seed = _seed(run_seed, name, "draws")
