@@ -98,7 +98,7 @@ def collect(run: Run, folder: Path) -> Collected:
     run : Run
         Without a plan.
     folder : Path
-        Whose files ``test_*.py``, and those of its folders, have tests that are marked.
+        That of the properties or one in it. Files ``test_*.py``, in its folders too, have tests that are marked.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def collect(run: Run, folder: Path) -> Collected:
                 homes = by_unit.deal(run.costs(found))
                 units |= {unit: run.shard in (None, homes[unit.id]) for unit in found}
             elif run.profile.theory:
-                each = list(_stated(run, path.relative_to(folder).with_suffix("").as_posix(), test, mark))
+                each = list(_stated(run, path.relative_to(properties_folder()).with_suffix("").as_posix(), test, mark))
                 homes = by_statement.deal(dict.fromkeys([one.id for one in each], 1.0))
                 stated += each
                 own_stated += [one for one in each if run.shard in (None, homes[one.id])]
