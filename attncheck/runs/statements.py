@@ -149,11 +149,13 @@ class Statement:
         assert name not in where, f"{name} is stated twice"
         where[name] = float(p_value)
 
-    def examine(self, test: Callable[..., None], arguments: Mapping[str, Any], run_seed: int) -> None:
+    def examine(
+        self, test: Callable[..., None], arguments: Mapping[str, Any], run_seed: int, level: float = LEVEL
+    ) -> None:
         """Call the test, and call it with other random numbers while one of its p-values is suspicious.
 
-        The looks are those of `attncheck.evidence.looks.examine`, at `LEVEL` over the number of p-values, and all of
-        one size. The attribute `inconclusive` says which neighbours were not rejected at that level.
+        The looks are those of `attncheck.evidence.looks.examine`, at the level over the number of p-values, and all
+        of one size. The attribute `inconclusive` says which neighbours were not rejected at that level.
 
         Parameters
         ----------
@@ -161,6 +163,8 @@ class Statement:
         arguments : mapping of str to object
             By name. Where ``run_seed`` is one, each look has a run seed of its own; that of the first is `run_seed`.
         run_seed : int
+        level : float
+            Of one look at the statement.
 
         Raises
         ------
@@ -182,13 +186,13 @@ class Statement:
         trails = examine(
             lambda look, factor, names: {name: (first if look == 1 else evaluate(look))[name] for name in names},
             first,
-            LEVEL / planned,
+            level / planned,
         )
         if self._p_values or self._of_neighbours:
             self(**{"smallest p": min(1.0, planned * smallest), "looks": count})
         violated = [f"{name}: p = {_listed(each)}" for name, each in trails.items() if not each.verdict.passed]
         assert not violated, "; ".join(violated)
-        left = [f"{name} (p = {p:.2g})" for name, p in self._of_neighbours.items() if p >= LEVEL / planned]
+        left = [f"{name} (p = {p:.2g})" for name, p in self._of_neighbours.items() if p >= level / planned]
         self.inconclusive = f"not told apart: {', '.join(left)}" if left else ""
 
     def told(self, failure: str | None, seconds: float) -> Theory:
