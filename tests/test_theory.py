@@ -289,8 +289,14 @@ def test_names_are_stated_once_and_p_values_are_chances() -> None:
     taken, _, test = statement(math.nan)
     with pytest.raises(AssertionError, match="the p-value of one is nan"):
         taken.examine(test, {"run_seed": 0}, 0)
-    with pytest.raises(AssertionError, match="two is stated twice"):
-        taken.examine(lambda: [taken.p_value("two", 0.5) for _ in range(2)], {}, 0)
+    taken, _, test = statement(0.5)
+
+    def twice(run_seed: int) -> None:
+        test(run_seed)
+        taken.p_value("one", 0.5)
+
+    with pytest.raises(AssertionError, match="one is stated twice"):
+        taken.examine(twice, {"run_seed": 0}, 0)
 
 
 def test_orders_hold_however_large_errors_are() -> None:

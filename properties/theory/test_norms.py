@@ -145,9 +145,9 @@ def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Stateme
     assert np.allclose(other.variance[1:], 1.0)
     # What is read has length 1: attention adds at most 1 in a block, and the perceptron less than 1.
     growth = np.diff(one.variance)
-    assert (growth > 0.3).all()
+    assert (growth > 0.4).all()
     assert (growth < 2.0).all()
-    # Without a norm a block at least doubles the stream: the perceptron beside it has half of its variance or more.
-    assert (none.variance[1:] / none.variance[:-1] > 1.5).all()
+    # Without a norm a block doubles the stream, by fifty standard errors or more.
+    assert (none.variance[1:] / none.variance[:-1] > 2.0).all()
     error = math.hypot(one.correlation_error[-1], other.correlation_error[-1])
     note.exceeds("correlation", other.correlation[-1] - one.correlation[-1], error, 0.0)

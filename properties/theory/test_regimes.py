@@ -160,7 +160,7 @@ def _chi_square(degrees: int, heads: int) -> ScaleMixture:
 def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Statement) -> None:
     law = ac.limit(ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", clip=1e9))
     t = np.linspace(0.0, 8.0, 801)
-    note(tail=law.sf(8.0))
+    note(tail=float(law.sf(8.0)))
     assert np.abs(law.sf(t) - 0.5 * np.exp(-t)).max() < 1e-15
     assert np.abs(law.pdf(t[1:]) - 0.5 * np.exp(-t[1:])).max() < 1e-14
     assert law.cdf(-30.0) == pytest.approx(0.5 * math.exp(-30.0), rel=1e-12)

@@ -163,7 +163,7 @@ def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed
 def test_its_whole_law_approaches_the_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
     seeds = seed_sequence(run_seed, "tangent", "law", "order").generate_state(len(_STEEP_WIDTHS))
     narrow, wide = (
-        tangent_gap(_STEEP.replace(width=n), between=True, size=_COMPUTED, seed=int(seed))
+        tangent_gap(_STEEP.replace(width=n), between=True, size=_COMPUTED // 2, seed=int(seed))
         for n, seed in zip(_STEEP_WIDTHS, seeds, strict=True)
     )
     values, errors = (narrow.distance, wide.distance), (narrow.error / ERRORS, wide.error / ERRORS)
