@@ -171,26 +171,24 @@ class Statement:
         AssertionError
             If the statement is violated.
         """
-        count = 0
 
-        def evaluate(look: int, factor: int = 1, names: Sequence[str] = ()) -> dict[str, Outcome]:
-            nonlocal count
-            count += 1
+        def found(look: int) -> dict[str, Outcome]:
             self._p_values, self._of_neighbours = {}, {}
             test(**{name: _seed(run_seed, look) if name == "run_seed" else each for name, each in arguments.items()})
             return {name: Outcome(p, p, 0.0, 1.0, 1.0, 1) for name, p in self._p_values.items()}
 
-        first = evaluate(1)
+        def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+            outcomes = first if look == 1 else found(look)
+            return {name: outcomes[name] for name in names}
+
+        first = found(1)
         planned = max(1, len(first))
-        smallest = min([1.0, *(each.p_value for each in first.values())])
-        trails = examine(
-            lambda look, factor, names: {name: (first if look == 1 else evaluate(look))[name] for name in names},
-            first,
-            level / planned,
-        )
+        trails = examine(evaluate, first, level / planned)
         if self._p_values or self._of_neighbours:
-            self(**{"smallest p": min(1.0, planned * smallest), "looks": count})
-        violated = [f"{name}: p = {_listed(each)}" for name, each in trails.items() if not each.verdict.passed]
+            smallest = min((trail.p_values[0] for trail in trails.values()), default=1.0)
+            looks = max((len(trail.p_values) for trail in trails.values()), default=1)
+            self(**{"smallest p": min(1.0, planned * smallest), "looks": looks})
+        violated = [f"{name}: p = {_listed(trail)}" for name, trail in trails.items() if not trail.verdict.passed]
         assert not violated, "; ".join(violated)
         left = [f"{name} (p = {p:.2g})" for name, p in self._of_neighbours.items() if p >= level / planned]
         self.inconclusive = f"not told apart: {', '.join(left)}" if left else ""
