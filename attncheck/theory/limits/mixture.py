@@ -22,6 +22,8 @@ FloatArray = NDArray[np.float64]
 _CELLS = 256
 # Variances this far (in log) below the largest share one cell: squared products of several normals reach far.
 _LOG_REACH = 128.0
+# Weights below this, a part of nothing that is computed, would underflow in products with small variances.
+_LEAST_WEIGHT = 1e-200
 # Entries of a block of (t, variance) pairs: 2 MiB, so that memory is bounded and the cache is used.
 _BLOCK = 2**18
 
@@ -130,7 +132,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
         Non-negative; the weights are normalised to add up to one.
     """
     weights = weights / weights.sum()
-    positive = (variances > 0) & (weights > 0)
+    positive = (variances > 0) & (weights > _LEAST_WEIGHT)
     atom = float(weights[variances == 0].sum())
     variances, weights = variances[positive], weights[positive]
     if variances.size <= 1:
