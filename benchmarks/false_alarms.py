@@ -4,6 +4,7 @@
 with random layers of its own, and counts verdicts, suspicious first looks, and what later looks made of them.
 ``--write`` puts the table into benchmarks/false_alarms.md, or into a file that is named; with ``--resume FILE`` no run
 that ended is lost. A run here takes the steps of ``pytest properties/`` without pytest, and comes to the same digest.
+``--statements N`` examines attncheck's statements of the theory under N run seeds, and counts the same of them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from scipy import stats
 
 from attncheck._lib.arithmetic import in_use
+from attncheck._lib.executors import Crew, in_order
 from attncheck._lib.hands import hands_of
-from attncheck.calibration.whole_runs import WholeRun, whole_runs
+from attncheck.calibration.whole_runs import StatementsRun, WholeRun, whole_runs
+from attncheck.commands.collected import collect, properties_folder, settle
 from attncheck.looks.profiles import PROFILES
+from attncheck.runs.run import Run
+from attncheck.runs.statements import LEVEL
+
+_Kept = TypeVar("_Kept", WholeRun, StatementsRun)
 
 
 def row(run: WholeRun) -> tuple[str, ...]:
@@ -78,11 +86,50 @@ def report(profile: str, runs: Sequence[WholeRun], budget: float) -> str:
     return f"## {profile}\n\n{totals(runs, budget)}\n\n{table}\n"
 
 
+def statements_report(runs: Sequence[StatementsRun]) -> str:
+    """Return the section on statements of the theory."""
+    header = ("seed", "statements", "violated", "inconclusive", "suspicious first looks", "seconds")
+    lines = [header, ("---",) * len(header)]
+    for run in runs:
+        told = (", ".join(ids) or "-" for ids in (run.violated, run.inconclusive, run.suspicious))
+        lines.append((str(run.seed), str(run.statements), *told, f"{run.seconds:.0f}"))
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    counts = [sum(len(getattr(run, what)) for run in runs) for what in ("violated", "inconclusive", "suspicious")]
+    looked = sum(run.statistical for run in runs)
+    return (
+        f"## statements of the theory\n\n{len(runs)} run seeds, {sum(run.statements for run in runs)} statements: "
+        f"{counts[0]} violated, {counts[1]} inconclusive. Of the {looked} on which looks decide {counts[2]} had a "
+        f"suspicious first look, where at most {LEVEL * looked:.1f} are expected.\n\n{table}\n"
+    )
+
+
+def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterator[StatementsRun]:
+    """Iterate over what the statements come to under each seed, and keep what is done."""
+    kept = {run.seed: run for run in kept_runs(options.resume, "statements", StatementsRun)}
+    yield from (kept[seed] for seed in seeds if seed in kept)
+    with Crew(hands_of(options.executor, options.workers)) as crew:
+        for seed in seeds:
+            if seed in kept:
+                continue
+            run = Run.of(subject=None, seed=seed, profile="default", false_alarm=options.false_alarm, record=None)
+            stated = collect(run, properties_folder() / "theory").stated
+            settled = list(in_order(crew, settle, stated))
+            for each in settled:
+                if each.theory is None:
+                    sys.exit(each.failure)
+            found = StatementsRun.of(seed, [each.theory for each in settled if each.theory])
+            print(f"statements seed {seed}: {len(found.violated)} violated", file=sys.stderr, flush=True)
+            keep(options.resume, "statements", found)
+            yield found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
     parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
+    help_text = "run seeds of all statements of the theory (default: 0)"
+    parser.add_argument("--statements", type=int, default=0, metavar="SEEDS", help=help_text)
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
@@ -100,6 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if getattr(options, profile, 0):
             seeds = range(getattr(options, profile))
             page.append(report(profile, list(told(seeds, profile, options)), options.false_alarm))
+    if options.statements:
+        page.append(statements_report(list(statements_runs(range(options.statements), options))))
     text = "\n\n".join(page)
     print(text, end="")
     if options.write is not None:
@@ -108,30 +157,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
     """Iterate over whole runs, and say how each one ends."""
-    kept = kept_runs(options.resume, profile)
+    kept = {run.seed: run for run in kept_runs(options.resume, profile, WholeRun)}
     yield from (kept[seed] for seed in seeds if seed in kept)
     wanted = [seed for seed in seeds if seed not in kept]
     for run in whole_runs(
         wanted, profile, options.subject, hands_of(options.executor, options.workers), options.false_alarm
     ):
         print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
-        if options.resume is not None:
-            with options.resume.open("ab") as file:
-                file.write(msgspec.json.encode({"profile": profile, "run": run}) + b"\n")
+        keep(options.resume, profile, run)
         yield run
 
 
-def kept_runs(path: Path | None, profile: str) -> dict[int, WholeRun]:
-    """Return the runs of a profile that an interrupted call with the same code and options has left, by seed."""
+def keep(path: Path | None, profile: str, run: WholeRun | StatementsRun) -> None:
+    """Write a run to a file, if one is named."""
+    if path is not None:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode({"profile": profile, "run": run}) + b"\n")
+
+
+def kept_runs(path: Path | None, profile: str, kind: type[_Kept]) -> list[_Kept]:
+    """Return the runs of a profile that an interrupted call with the same code and options has left."""
     if path is None or not path.exists():
-        return {}
+        return []
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
-    runs = [msgspec.convert(line["run"], WholeRun) for line in lines if line["profile"] == profile]
-    return {run.seed: run for run in runs}
+    return [msgspec.convert(line["run"], kind) for line in lines if line["profile"] == profile]
 
 
 def arguments_of(options: argparse.Namespace) -> list[str]:
     counts = [f"--smoke {options.smoke}", f"--default {options.default}"]
+    counts += [f"--statements {options.statements}"] if options.statements else []
     budget = [f"--false-alarm {options.false_alarm:g}"] if options.false_alarm != 1e-6 else []
     return [*counts, *budget, *([f"--subject {options.subject}"] if options.subject else [])]
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
+from attncheck.commands.collected import collect, properties_folder
+from attncheck.evidence.comparisons import order_p_value
+from attncheck.evidence.looks import false_violation
 from attncheck.gate import gate
 from attncheck.pytest_plugin import theory
 from attncheck.records.schema import Closing, Manifest, Theory, read
 from attncheck.report import render_report
+from attncheck.runs.run import Run
+from attncheck.runs.statements import LEVEL, MOST, Statement
 
 pytest_plugins = ["pytester"]
 PROPERTIES = Path(__file__).resolve().parents[1] / "properties"
@@ -198,3 +208,135 @@ def test_numbers_that_no_record_holds_and_failures_of_pytest_are_failures(place:
 def test_keys_have_a_form(key: str) -> None:
     with pytest.raises(ValueError, match=r"is not of the form group\.statement"):
         theory(key)
+
+
+LOOKS = """
+import os
+import numpy as np
+from attncheck.pytest_plugin import theory
+
+@theory("looks.mean")
+def test_mean(run_seed, note):
+    draws = np.random.default_rng(run_seed).standard_normal(400) + float(os.environ.get("SHIFT", 0))
+    note.equals("mean", draws.mean(), 0.05, 0.0, neighbours=[float(os.environ.get("NEIGHBOUR", 1))])
+
+@theory("looks.computed")
+def test_computed(note):
+    note(half=0.5)
+"""
+
+
+def test_looks_decide_on_what_is_drawn(place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.makepyfile(test_statements=LOOKS)
+    result, record, found = recorded(place)
+    mean, computed = sorted(found, key=lambda each: each.name, reverse=True)
+    assert result.ret == 0
+    assert mean.numbers.keys() == {"mean", "smallest p", "looks"}
+    assert computed.numbers == {"half": 0.5}
+    # A wrong mean is called violated by the p-values of three looks, each on draws of its own.
+    monkeypatch.setenv("SHIFT", "0.5")
+    result, record, found = recorded(place)
+    mean = next(each for each in found if each.name == "looks.mean")
+    assert (mean.verdict, mean.numbers["looks"]) == ("violated", 3)
+    assert re.match(r"mean: p = \S+, \S+, \S+$", mean.reason)
+    assert len(set(mean.reason.removeprefix("mean: p = ").split(", "))) == 3
+    assert closing(record).verdict == "violated"
+
+
+def test_what_tells_no_neighbour_apart_is_inconclusive(place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.makepyfile(test_statements=LOOKS)
+    monkeypatch.setenv("NEIGHBOUR", "0.01")
+    result, record, found = recorded(place)
+    mean = next(each for each in found if each.name == "looks.mean")
+    assert mean.verdict == "inconclusive"
+    assert mean.reason.startswith("not told apart: mean 0.01 (p = ")
+    assert closing(record).verdict == "inconclusive"
+    assert result.ret == 1
+    said = result.stdout.str()
+    assert "1 of 2 statements hold" in said
+    assert mean.reason in said
+
+
+def statement(*p_values: float, name: str = "one") -> tuple[Statement, list[int], Callable[[int], None]]:
+    """Return a statement, the run seeds that its test is called with, and a test that finds these p-values in turn."""
+    taken, seeds = Statement("looks.made@0", ""), list[int]()
+
+    def test(run_seed: int) -> None:
+        seeds.append(run_seed)
+        taken.p_value(name, p_values[len(seeds) - 1])
+
+    return taken, seeds, test
+
+
+@pytest.mark.parametrize(
+    ("p_values", "looks", "violated"),
+    [
+        ((0.5,), 1, False),
+        ((1e-4, 0.5), 2, False),
+        ((1e-4, 1e-4, 1e-4), 3, True),
+        ((1e-4, 1e-4, 0.5, 0.5), 4, False),
+        ((1e-4, 1e-4, 0.5, 1e-4), 4, True),
+    ],
+)
+def test_statements_follow_the_protocol(p_values: tuple[float, ...], looks: int, violated: bool) -> None:
+    taken, seeds, test = statement(*p_values)
+    with pytest.raises(AssertionError) if violated else contextlib.nullcontext():
+        taken.examine(test, {"run_seed": 7}, 7)
+    assert taken.numbers["looks"] == len(seeds) == looks
+    assert seeds[0] == 7
+    assert len(set(seeds)) == looks
+    assert taken.numbers["smallest p"] == p_values[0]
+
+
+def test_a_right_statement_is_violated_as_often_as_its_level_says() -> None:
+    level, runs = 0.2, 4_000
+
+    def test(run_seed: int, note: Statement) -> None:
+        draws = np.random.default_rng(run_seed).standard_normal((2, 9))
+        for name, each in zip("ab", draws, strict=True):
+            note.equals(name, each.mean(), each.std(ddof=1) / 3.0, 0.0, df=8)
+
+    violated = 0
+    for seed in range(runs):
+        taken = Statement("looks.made@0", "")
+        try:
+            taken.examine(test, {"run_seed": seed, "note": taken}, seed, level)
+        except AssertionError:
+            violated += 1
+    expected = 2 * runs * false_violation(level / 2.0)
+    assert abs(violated - expected) < 4.0 * expected**0.5
+
+
+def test_names_are_stated_once_and_p_values_are_chances() -> None:
+    taken, _, test = statement(math.nan)
+    with pytest.raises(AssertionError, match="the p-value of one is nan"):
+        taken.examine(test, {"run_seed": 0}, 0)
+    taken, _, test = statement(0.5)
+
+    def twice(run_seed: int) -> None:
+        test(run_seed)
+        taken.p_value("one", 0.5)
+
+    with pytest.raises(AssertionError, match="one is stated twice"):
+        taken.examine(twice, {"run_seed": 0}, 0)
+
+
+def test_orders_hold_however_large_errors_are() -> None:
+    rng, widths = np.random.default_rng(0), (64, 256)
+    errors = (0.3, 0.1)
+    found = rng.normal((1.0, 0.25), errors, (4_000, 2))
+    p_values = [order_p_value(values, errors, widths, -1.0) for values in found]
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-6
+    assert np.mean([order_p_value(values, errors, widths, -0.5) for values in found]) < 0.3
+    # What the next order bends a slope by is no violation.
+    assert order_p_value((1.0, 0.26), (1e-3, 1e-3), widths, -1.0, allowance=0.05) == 1.0
+    assert order_p_value((1.0, 0.30), (1e-3, 1e-3), widths, -1.0, allowance=0.05) < 1e-6
+    assert order_p_value((1.0, 0.25), (0.0, 0.0), widths, -1.0) == 1.0
+    assert order_p_value((1.0, 0.26), (0.0, 0.0), widths, -1.0) == 0.0
+
+
+def test_a_thorough_run_has_no_more_statements_than_the_level_is_for() -> None:
+    run = Run.of(subject=None, seed=0, profile="thorough", false_alarm=1e-6, record=None)
+    stated = collect(run, properties_folder() / "theory").stated
+    assert len(stated) <= MOST
+    assert 2.0 * LEVEL**3 * MOST <= 1e-6 * (1.0 + 1e-9)

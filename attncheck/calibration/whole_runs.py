@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from attncheck._lib.executors import Crew, Hands, here, in_order
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.domains import domain_of
-from attncheck.records.schema import of_pool, run_digest
+from attncheck.records.schema import Theory, of_pool, run_digest
 from attncheck.runs.run import Run
 
 
@@ -56,6 +56,44 @@ class WholeRun:
     def suspicious_pools(self) -> int:
         """How many pools had a suspicious first look."""
         return sum(self.pool_looks[1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class StatementsRun:
+    """What the statements of the theory came to under one run seed.
+
+    Attributes
+    ----------
+    seed : int
+    statements, statistical : int
+        How many there are, and of how many looks decided.
+    violated, inconclusive, suspicious : tuple of str
+        Their ids; the last of those with a suspicious first look.
+    seconds : float
+        Of all of them together.
+    """
+
+    seed: int
+    statements: int
+    statistical: int
+    violated: tuple[str, ...]
+    inconclusive: tuple[str, ...]
+    suspicious: tuple[str, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, seed: int, lines: Sequence[Theory]) -> StatementsRun:
+        """Return what the lines of a record come to."""
+        looked = [line for line in lines if "looks" in line.numbers]
+        return cls(
+            seed,
+            len(lines),
+            len(looked),
+            tuple(line.id for line in lines if line.verdict == Verdict.VIOLATED),
+            tuple(line.id for line in lines if line.verdict == Verdict.INCONCLUSIVE),
+            tuple(line.id for line in looked if line.numbers["looks"] > 1),
+            sum(line.seconds for line in lines),
+        )
 
 
 def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: float = 1e-6) -> WholeRun:

@@ -236,7 +236,7 @@ STATEMENTS: tuple[StatementRow, ...] = (
         ("test_norms.py",),
         "Exact at finite width, for random layers: what Gram matrices alone give has the law of literal matrices, and "
         "under odd φ the norms differ by one neuron. In the limit: under relu each norm has a limit of its own, "
-        "approached as 1/n; twelve blocks of an encoder approach theirs as 1/n, with the norm before and after.",
+        "approached as 1/n; six blocks of an encoder approach theirs as 1/n, with the norm before and after.",
         "Gains and biases of norms, which are 1 and 0 at initialisation. Of blocks the mean correlation of positions "
         "stands for the law. Other mixers than attention, and what training makes of any of it.",
     ),

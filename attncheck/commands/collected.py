@@ -34,7 +34,7 @@ class Stated:
     Attributes
     ----------
     module, test : str
-        The file of the properties without its ending, and the test in it.
+        The file from the folder of the properties, without its ending, and the test in it.
     arguments : mapping of str to object
         What the test is called with, beside the run seed and what takes its numbers.
     seed : int
@@ -168,7 +168,7 @@ def settle(stated: Stated) -> Settled:
     failure: str | None = None
     try:
         with own_arithmetic():
-            test(**wanted)
+            statement.examine(test, wanted, stated.seed)
     except (AssertionError, pytest.fail.Exception) as error:
         failure = str(error) or _where(error)
     except Exception as error:

@@ -150,6 +150,11 @@ def _theory() -> dict[str, tuple[str, str]]:
     }
 
 
+def _place(file: str) -> str:
+    """Return where a file of the properties is, in a clone."""
+    return f"properties/theory/{file}" if (properties_folder() / "theory" / file).exists() else f"properties/{file}"
+
+
 def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     """Yield what statements of the theory say, how each is tried alone, and the rows of the table on their files."""
     for key, (file, test) in stated.items():
@@ -158,7 +163,7 @@ def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
         yield f"  try:       pytest properties/theory/{file} -k {test}"
     for row in STATEMENTS:
         if any(file in row.modules for file, _ in stated.values()):
-            yield f"{row.name}, in {', '.join(f'properties/{file}' for file in row.modules)}"
+            yield f"{row.name}, in {', '.join(map(_place, row.modules))}"
             yield from _field("says", row.statement)
             yield from _field("examined", row.examined)
             yield from _field("unseen", row.not_examined)

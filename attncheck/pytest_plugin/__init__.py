@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attncheck.runs.run import Run
     from attncheck.runs.statements import Statement
 
-__all__ = ["Hold", "Note", "Reporter", "examines", "shipped", "theory"]
+__all__ = ["Hold", "Reporter", "examines", "shipped", "theory"]
 
 DEFAULT_RECORD = "reports/output/record.jsonl"
 _DEFAULTS = {
@@ -56,7 +56,6 @@ _UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
-Note = Callable[..., None]
 
 
 def engage(config: pytest.Config) -> None:
@@ -176,8 +175,8 @@ def attncheck_layer() -> Callable[..., Inspection]:
 
 
 @pytest.fixture
-def note(request: pytest.FixtureRequest) -> Generator[Note, None, None]:
-    """Yield the function that takes the numbers which a test of the theory finds, by name.
+def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
+    """Yield the statement that a test of the theory is about, which takes the numbers and the p-values that it finds.
 
     The test computes as looks do, with one BLAS thread: its digits do not depend on how many there are.
     """
@@ -219,12 +218,16 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Take over a statement of the theory that an interrupted run has examined."""
+    """Examine a statement of the theory, or take it over where an interrupted run has examined it."""
     note = pyfuncitem.stash.get(_NOTE, None)
-    earlier = None if note is None else _run_of(pyfuncitem.config).earlier.theory.get(note.id)
-    if note is None or earlier is None or earlier.verdict != "consistent":
+    if note is None:
         return None
-    note.numbers, note.seconds = dict(earlier.numbers), earlier.seconds
+    run = _run_of(pyfuncitem.config)
+    earlier = run.earlier.theory.get(note.id)
+    if earlier is None or earlier.verdict != "consistent":
+        statements.take(pyfuncitem, note, run.seed)
+    else:
+        note.numbers, note.seconds = dict(earlier.numbers), earlier.seconds
     return True
 
 

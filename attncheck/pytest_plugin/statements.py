@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,19 @@ def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str
     metafunc.parametrize([*cases[0], "note"] if cases else ["note"], items, indirect=["note"])
 
 
+def take(item: pytest.Function, statement: Statement, run_seed: int) -> None:
+    """Examine a statement by its test, which is skipped where it told nothing apart."""
+    wanted = {name: item.funcargs[name] for name in inspect.signature(item.obj).parameters}
+    statement.examine(item.obj, wanted, run_seed)
+    if statement.inconclusive:
+        pytest.skip(f"inconclusive: {statement.inconclusive}")
+
+
 def told(statement: Statement, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
     """Return the statement for the record; None where the test could not say whether it holds."""
     import msgspec
 
-    failure = None if call.excinfo is None else call.excinfo.value
+    failure = None if call.excinfo is None or statement.inconclusive else call.excinfo.value
     if failure is not None and not isinstance(failure, AssertionError | pytest.fail.Exception):
         return None
     line: dict[str, Any] = msgspec.to_builtins(statement.told(None if failure is None else str(failure), call.duration))

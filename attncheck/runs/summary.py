@@ -148,7 +148,7 @@ def first_lines(run: Run, results: Sequence[Result], conclusion: Conclusion, the
 
 
 def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
-    """Return a line on the statements of attncheck's own theory, if there are any, and one for each that failed."""
+    """Return a line on the statements of attncheck's own theory, if there are any, and one for each that did not hold."""
     planned = sum(map(run.owes, run.theory_ids))
     if not planned:
         return []
@@ -163,7 +163,8 @@ def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
         names = listed(dict.fromkeys(each.name for each in refuted[:_POOLS]))
         more = f" and {len(refuted) - _POOLS} more" if len(refuted) > _POOLS else ""
         lines.insert(0, f"{first}: {names}{more}; this is a fault of attncheck, not of {run.subject.name}.")
-    for each in refuted[:_POOLS]:
+    left = [each for each in theory if each.verdict == Verdict.INCONCLUSIVE]
+    for each in [*refuted, *left][:_POOLS]:
         again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
         lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
     return lines

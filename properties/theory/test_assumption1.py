@@ -2,7 +2,7 @@
 
 Properties of the theory rather than of a subject. Programs are written with matrices that are shared in one way or
 another, drawn with literal matrices, and held to moments and laws that are exact at every width given the inputs x,
-G_ij = x^i·x^j/n. Tests are exact and of level 1e-9 each, but for the last, and each shows what it rejects.
+G_ij = x^i·x^j/n. p-values are exact, but for that of the last, and each statement shows what it rejects.
 
 Of the clauses, (b) is where the limit ends: with W_Q = W_K scores grow as √n. Breaking (a) moves the mean of an average
 by an amount of order n^{-1/2}, and feeding a score what its own matrix made moves a variance by the fraction 2/n²:
@@ -21,8 +21,9 @@ from attncheck._lib.streams import stream
 from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
-from attncheck.layers.program.coverage import Statement
-from attncheck.pytest_plugin import Note, theory
+from attncheck.layers.program.coverage import Statement as Covered
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
 from attncheck.strategies import layers
@@ -30,8 +31,6 @@ from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 
-# The level of every exact test, and the two-sided quantile of it for the one that compares a mean.
-_LEVEL, _QUANTILE = 1e-9, 6.1
 # Widths a factor 4 apart: what grows as √n doubles, and what falls as n^{-1/2} halves.
 _WIDTHS = (8, 32)
 _DRAWS = 2_000
@@ -42,7 +41,9 @@ _LOST = 1e-9
 
 
 @theory("assumption1.permitted_sharing", layers(max_entries=5_000))
-def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer, run_seed: int, note: Note) -> None:
+def test_permitted_sharing_has_the_covariance_of_the_limit(
+    layer: AttentionLayer, run_seed: int, note: Statement
+) -> None:
     """(b) permits W^{i,j} = W^{i',j'} for i ≠ i': formula (*), with G in place of K at finite width.
 
     p = Q x¹·K x² shares K with p' = Q' x¹·K x², Q with p'' = Q x¹·K' x², and both with p''' = Q x¹·K x¹. Turning
@@ -69,27 +70,27 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer
     rng = stream(run_seed, "assumption 1 permitted", layer.key)
     a1, a2, k1, k2, *drawn_scores = _draw(program, [x1, x2, *keys, *scores], _NARROW, _NARROW_DRAWS, rng)
     one, by_key, by_query, by_both = drawn_scores
-    note(with_key=(one * by_key > 0).mean(), with_query=(one * by_query > 0).mean())
-    assert _fair(one * by_key)
-    assert _fair(one * by_query)
+    note.p_value("a shared key", _fair(one * by_key))
+    note.p_value("a shared query", _fair(one * by_query))
     variance = layer.query_std**2 * _mean(a1 * a1)
-    assert _standard_normal(one, variance * _mean(k2 * k2))
-    assert _standard_normal(by_key, variance * _mean(k2 * k2))
+    note.p_value("a score", _standard_normal(one, variance * _mean(k2 * k2)))
+    note.p_value("another score", _standard_normal(by_key, variance * _mean(k2 * k2)))
     slope = _mean(k1 * k2) / np.where(_mean(k2 * k2) > 0, _mean(k2 * k2), 1.0)
     rest = k1 - slope[:, None] * k2
     new = _mean(rest * rest) > _LOST * _mean(k1 * k1)
-    assert _standard_normal((by_both - slope * one)[new], (variance * _mean(rest * rest))[new])
+    note.p_value("what is new", _standard_normal((by_both - slope * one)[new], (variance * _mean(rest * rest))[new]))
     for sign in (1.0, -1.0):
         key, vector = k1 + sign * k2, a1 + sign * a2
         new = _mean(vector * vector) > _LOST * _mean(a1 * a1 + a2 * a2)
-        assert _lengths_fit((key * key).sum(axis=1)[new], (layer.key_std**2 * _mean(vector * vector))[new], _NARROW)
+        expected = layer.key_std**2 * _mean(vector * vector)[new]
+        note.p_value(f"keys {sign:+g}", _lengths_fit((key * key).sum(axis=1)[new], expected, _NARROW))
 
-    assert not _fair(one * by_both * _mean(a1 * a2))
+    note.rejects("no correlation", _fair(one * by_both * _mean(a1 * a2)))
 
 
 @theory("assumption1.one_matrix_on_both_sides", layers(max_entries=5_000))
 def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """(b) forbids W_Q = W_K = W: E[p_ij | x] = σ²√n G_ij, which has no limit.
 
@@ -106,7 +107,7 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
 
     for score in scores:
         line = program.coverage().of(score.name)
-        assert line.statement == Statement.TIED
+        assert line.statement == Covered.TIED
         assert line.reason == "A is on both sides; give the score two matrices"
     assert program.coverage().of(apart.name).statement.has_limit
     with pytest.raises(InputError, match=r"violates Assumption 1 \(b\), A is on both sides"):
@@ -121,17 +122,18 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
             new = _mean(vector * vector) > _LOST * _mean(a1 * a1 + a2 * a2)
             squares = width**0.5 * (p11 + 2.0 * sign * p12 + p22)[new]
             variance = (layer.query_std**2 * _mean(vector * vector))[new]
-            assert _lengths_fit(squares, variance, width)
+            note.p_value(f"{sign:+g} at n={width}", _lengths_fit(squares, variance, width))
             if new.any():
                 # As if the mean did not grow: what it is at the other width.
-                assert not _lengths_fit(squares, variance * _other(width), width)
-        assert _fair(free)
-        assert not _fair(p11)
+                still = _lengths_fit(squares, variance * _other(width), width)
+                note.rejects(f"{sign:+g} at n={width}", still)
+        note.p_value(f"two matrices at n={width}", _fair(free))
+        note.rejects(f"one matrix as two at n={width}", _fair(p11))
 
 
 @theory("assumption1.values_by_the_keys", layers(max_entries=5_000))
 def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """(a) forbids W_V = W_K: averages of outputs get a mean of order n^{-1/2} beside their limit.
 
@@ -156,7 +158,7 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
 
     for node in (p, y):
         line = program.coverage().of(node.name)
-        assert line.statement == Statement.EXTRA_USE
+        assert line.statement == Covered.EXTRA_USE
         remedy = "give that one a matrix of its own"
         assert line.reason == f"B also makes {v.name}, which is in no score; {remedy}"
     with pytest.raises(InputError, match=r"violates Assumption 1 \(a\), B also makes"):
@@ -171,23 +173,26 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
         lengths = (keys * keys).sum(axis=1)
         there = _mean(a1 * a1) * _mean(a2 * a2) > 0
         given = layer.query_std**2 * _mean(a2 * a2) * lengths / width**1.5
-        assert _lengths_fit(average[there], given[there], 1)
-        assert _lengths_fit(lengths[there], layer.key_std**2 * _mean(a1 * a1)[there], width)
+        note.p_value(f"average at n={width}", _lengths_fit(average[there], given[there], 1))
+        key_variance = layer.key_std**2 * _mean(a1 * a1)[there]
+        note.p_value(f"keys at n={width}", _lengths_fit(lengths[there], key_variance, width))
+        note.p_value(f"another matrix at n={width}", _fair(_mean(queries * good)))
 
-        assert not _lengths_fit(average[there], given[there] * _other(width), 1)
-        assert _fair(_mean(queries * good))
-        assert not _fair(average)
+        note.rejects(
+            f"mean of the other width at n={width}", _lengths_fit(average[there], given[there] * _other(width), 1)
+        )
+        note.rejects(f"fair signs at n={width}", _fair(average))
 
 
 @theory("assumption1.circular_scores", layers(max_entries=5_000))
 def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     """A score's input that a matrix of scores made is circular: p = (Q Q x¹)·(K x²) n^{-1/2} has another variance.
 
     Given x and u = Q x¹, Q u = c u + fresh, c = x¹·u/‖x¹‖², so that E‖Q u‖² = E[c²‖u‖² + σ_Q²(‖u‖² - c²‖x¹‖²)]
     = σ_Q⁴ ‖x¹‖² (1 + 2/n²), and E[p² | x] = σ_Q⁴σ_K² G_11 G_22 (1 + 2/n²) where formula (*) has 1: it departs by the
-    half at width 2. Two-sided level 1e-9, as far as means of 20,000 draws are Gaussian. Rejected: formula (*).
+    half at width 2. Rejected: formula (*).
     """
     layer, program, (x1, x2) = _inputs(layer)
     query, key = program.weight("A", layer.query_std), program.weight("B", layer.key_std)
@@ -198,7 +203,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     again = program.matmul(query, source)
     score = program.score(again, program.matmul(key, x2))
     line = program.coverage().of(score.name)
-    assert line.statement == Statement.CIRCULAR
+    assert line.statement == Covered.CIRCULAR
     remedy = f"give {again.name} inputs without"
     made = f"{source.name} depends on {image.name}, which {query.name}, a matrix of scores, makes"
     assert line.reason == f"{made}; {remedy}"
@@ -210,12 +215,10 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     a1, a2, images, scores = _draw(program, [x1, x2, again, score], width, 20_000, rng)
     there = _mean(a1 * a1) * _mean(a2 * a2) > 0
     squares = _mean(images * images)
-    assert _standard_normal(scores, layer.key_std**2 * _mean(a2 * a2) * squares)
+    note.p_value("score", _standard_normal(scores, layer.key_std**2 * _mean(a2 * a2) * squares))
     ratios = squares[there] / (layer.query_std**4 * _mean(a1 * a1)[there])
     error = ratios.std() / len(ratios) ** 0.5
-    note(ratio=ratios.mean(), error=error)
-    assert abs(ratios.mean() - (1.0 + 2.0 / width**2)) < _QUANTILE * error
-    assert abs(ratios.mean() - 1.0) > _QUANTILE * error
+    note.equals("ratio", ratios.mean(), error, 1.0 + 2.0 / width**2, neighbours=[1.0])
 
 
 def _inputs(layer: AttentionLayer) -> tuple[AttentionLayer, Program, tuple[Node, ...]]:
@@ -244,21 +247,21 @@ def _mean(products: FloatArray) -> FloatArray:
     return np.asarray(products.mean(axis=-1))
 
 
-def _fair(values: FloatArray) -> bool:
-    """Whether as many are positive as negative: an exact test for independent values, zeros left out."""
+def _fair(values: FloatArray) -> float:
+    """Return the p-value of as many being positive as negative: exact for independent values, zeros left out."""
     positive, negative = int((values > 0).sum()), int((values < 0).sum())
-    return bool(stats.binomtest(positive, max(1, positive + negative)).pvalue > _LEVEL)
+    return float(stats.binomtest(positive, max(1, positive + negative)).pvalue)
 
 
-def _standard_normal(values: FloatArray, variance: FloatArray) -> bool:
-    """Whether values over their standard deviations are standard normals: an exact test, zeros left out."""
+def _standard_normal(values: FloatArray, variance: FloatArray) -> float:
+    """Return the p-value of values over their standard deviations being standard normals: exact, zeros left out."""
     there = variance > 0
-    return not there.any() or bool(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue > _LEVEL)
+    return float(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
 
 
-def _lengths_fit(squares: FloatArray, variance: FloatArray, degrees: int) -> bool:
-    """Whether squares over variances are χ² with that many degrees of freedom each, by their sum: an exact test."""
+def _lengths_fit(squares: FloatArray, variance: FloatArray, degrees: int) -> float:
+    """Return the p-value of squares over variances being χ² with that many degrees of freedom each: exact."""
     if not len(squares):
-        return True
+        return 1.0
     law, total = stats.chi2(degrees * len(squares)), float((squares / variance).sum())
-    return bool(2.0 * min(law.cdf(total), law.sf(total)) > _LEVEL)
+    return min(1.0, 2.0 * float(min(law.cdf(total), law.sf(total))))

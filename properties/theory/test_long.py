@@ -10,20 +10,17 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from attncheck._lib.streams import seed_sequence
+from attncheck.evidence.comparisons import order_between
 from attncheck.layers.attention import AttentionLayer
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
 from attncheck.readings import Reading, simulate
+from attncheck.runs.statements import Statement
 from attncheck.theory.limits.long import condensed, distance_from_uniform, inverse_participation
 
 FloatArray = NDArray[np.float64]
 
-# Each statement is called wrong with about this chance where it holds; a neighbour is missed with one of 0.1%.
-_LEVEL = 1e-9
-_QUANTILE = float(stats.norm.isf(_LEVEL / 2.0))
-_SURE = _QUANTILE + 3.1
 _DRAWS = 800
 # What the next order, 1/n², leaves at these widths is less than this (0.005 with error 0.004 was measured).
 _WIDTHS, _NEXT = (64, 128), 0.02
@@ -54,33 +51,29 @@ def _off_by_one_over_n(
 
 
 @theory("long.uniform")
-def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: int, note: Note) -> None:
+def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: int, note: Statement) -> None:
     """‖A - 11ᵀ/s‖² is q - 1 - q (2q - 1)(q - 1)/s and so on, q = e^{σ²}: by the moments of Σ e^p and Σ e^{2p}."""
     expected = distance_from_uniform(_LAYER)
     found, error = _off_by_one_over_n(_LAYER, run_seed, "uniform")
-    note(distance=found, expected=expected)
-    assert abs(found - expected) < _QUANTILE * error + _NEXT, f"{found:.3f}, computed {expected:.3f}"
-    # Uniform attention, and the limit at this length, would have been told apart.
-    for neighbour in (0.0, math.e - 1.0):
-        assert abs(neighbour - expected) > _SURE * error + _NEXT
+    # Uniform attention, and the limit at this length, are the neighbours.
+    note.equals("distance", found, error, expected, neighbours=[0.0, math.e - 1.0], allowance=_NEXT)
     for std in (0.5, 1.0, 1.5):
         q = math.exp(std**2)
-        gaps = [q - s * inverse_participation(s, std) for s in (10**6, 10**8)]
-        order = math.log(gaps[1] / gaps[0]) / math.log(100.0)
+        lengths = (10**6, 10**8)
+        gaps = [q - s * inverse_participation(s, std) for s in lengths]
+        order = order_between(gaps, lengths)
         note(**{f"order_{std}": order})
         assert abs(order + 1.0) < 0.001
         assert abs(1e8 * gaps[1] / (q * (2.0 * q - 1.0) * (q - 1.0)) - 1.0) < 1e-4
 
 
 @theory("long.heads")
-def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Note) -> None:
+def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Statement) -> None:
     """Scores given a query have σ²χ²_ν/ν in place of σ². That of Gaussian scores is the neighbour."""
     layer = _LAYER.replace(seq_len=64, num_heads=4, head_dim=2, norm="rms", query_std=0.8)
     expected, gaussian = (distance_from_uniform(each) for each in (layer, layer.replace(head_dim=None)))
     found, error = _off_by_one_over_n(layer, run_seed, "heads")
-    note(distance=found, expected=expected, gaussian=gaussian)
-    assert abs(found - expected) < _QUANTILE * error + _NEXT, f"{found:.3f}, computed {expected:.3f}"
-    assert abs(gaussian - expected) > _SURE * error + _NEXT
+    note.equals("distance", found, error, expected, neighbours=[gaussian], allowance=_NEXT)
 
     def at(nu: int, exponent: int) -> float:
         return distance_from_uniform(AttentionLayer(width=64, seq_len=10**exponent, head_dim=nu))
@@ -88,7 +81,7 @@ def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Note) -> 
     # E q^k for q = e^{χ²_ν/ν}: the gap is as above, averaged over χ².
     one, two, three = ((1.0 - 2.0 * k / 32) ** -16.0 for k in (1, 2, 3))
     gaps = [one - 1.0 - at(32, exponent) for exponent in (5, 6)]
-    assert abs(math.log10(gaps[1] / gaps[0]) + 1.0) < 0.001
+    assert abs(order_between(gaps, (1.0, 10.0)) + 1.0) < 0.001
     assert abs(1e6 * gaps[1] / (2.0 * three - 3.0 * two + one) - 1.0) < 1e-3
     assert one - math.e > 0.05
     # Of two neurons there is no limit: what a tenfold length adds does not fall.
@@ -99,27 +92,22 @@ def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Note) -> 
 
 
 @theory("long.tied")
-def test_tied_queries_and_keys_are_not_uniform(run_seed: int, note: Note) -> None:
+def test_tied_queries_and_keys_are_not_uniform(run_seed: int, note: Statement) -> None:
     """With scores divided by n a position looks at itself where W_Q = W_K; with two matrices it looks at all alike."""
     own = _LAYER.replace(score_scaling="1/n")
     tied = own.replace(tied_query_key=True)
     expected = distance_from_uniform(tied)
     found, error = _off_by_one_over_n(tied, run_seed, "tied", (128, 256))
-    note(distance=found, expected=expected)
-    allowed = _QUANTILE * error + 0.25 * _NEXT
-    assert abs(found - expected) < allowed, f"{found:.4f}, computed {expected:.4f}"
-    for neighbour in (0.0, distance_from_uniform(_LAYER)):
-        assert abs(neighbour - expected) > _SURE * error + 0.25 * _NEXT
+    neighbours = [0.0, distance_from_uniform(_LAYER)]
+    note.equals("distance", found, error, expected, neighbours=neighbours, allowance=0.25 * _NEXT)
     assert distance_from_uniform(own) == 0.0
-    (narrow, narrow_error), (wide, wide_error) = (_mean(own.replace(width=n), run_seed, "own") for n in (64, 512))
-    order = math.log(wide / narrow) / math.log(8.0)
-    half = 0.1 + _QUANTILE * math.hypot(narrow_error / narrow, wide_error / wide) / math.log(8.0)
-    note(order=order, half_width=half)
-    assert abs(order + 1.0) < half < 0.5, f"order {order:.3f}, half a width {half:.3f}"
+    widths = (64, 512)
+    values, errors = zip(*(_mean(own.replace(width=n), run_seed, "own") for n in widths), strict=True)
+    note.order("order", values, errors, widths, neighbours=[-0.5, 0.0], allowance=0.1)
 
 
 @theory("long.condensation")
-def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Note) -> None:
+def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Statement) -> None:
     """σ² = b² ln s. A transition at b = 1, 1 - 1/b, and the typical share in place of the mean are the neighbours."""
 
     def share(b: float, exponent: int) -> float:
@@ -131,10 +119,8 @@ def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Note) -
         distance, error = _mean(layer, run_seed, "limit", 200, "limit")
         found, error = (distance + 1.0) / s, error / s
         expected = inverse_participation(s, layer.query_std)
-        note(**{f"share_{b}": found})
-        assert abs(found - expected) < _QUANTILE * error, f"{found:.4f}, computed {expected:.4f}"
         # At this length the limit is far off.
-        assert abs(condensed(b) - expected) > _SURE * error
+        note.equals(f"share_{b}", found, error, expected, neighbours=[condensed(b)])
     # Below: a power of s. The mean is that of rare rows, the typical share falls as s^-(√2 - b)².
     order = math.log10(share(1.0, 48) / share(1.0, 24)) / 24.0
     assert abs(order + 1.0 / 8.0) < 0.01

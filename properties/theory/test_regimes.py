@@ -15,25 +15,29 @@ from scipy import special, stats
 
 import attncheck as ac
 from attncheck._lib.streams import digest
+from attncheck.evidence.comparisons import order_between
 from attncheck.evidence.families import Uniform
 from attncheck.layers.regimes import REGIMES
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import LEVEL, Statement
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
 from attncheck.theory.rates.regimes import gaussian, kolmogorov, prediction
 
 FloatArray = NDArray[np.float64]
 
-# A test at this level; what is computed is wrong with about the same chance.
-_LEVEL = 1e-6
-_WIDTHS, _STUDENT, _CURVATURE = (512, 8192), 30.0, 0.05
+# Draws are as many as tell a neighbour from a prediction at the level of a look, and miss it with this chance.
+_MISSED = 1e-5
+# Widths of an order, and what the next order bends it by. Errors are those of few repetitions.
+_WIDTHS, _CURVATURE, _DF = (512, 8192), 0.05, REPLICATES - 1
 # Widths at which regimes are drawn, the draws beyond which they are not, and the width at which these are then stated.
 _DRAWN_WIDTH, _LITERAL_WIDTH, _MOST, _STATED_WIDTH = 128, 16, 120_000, 512
 _STATED = ("standard", "positions")
 # Draws of the conditional variances with tied queries and keys.
-_TIED_DRAWS, _TIED_WIDTHS = 40_000, (32, 256)
+_TIED_DRAWS, _TIED_WIDTHS = 40_000, (64, 512)
 _MEASURED = tuple(
     name for name in REGIMES if name not in ("many heads", "tied queries and keys", "non-Gaussian weights")
 )
@@ -44,7 +48,7 @@ def _seed(run_seed: int, *parts: str) -> int:
 
 
 def _own_distance(name: str, width: int, seed: int, size: int = 128) -> tuple[float, float]:
-    """Return Kolmogorov's distance of the law at a width from its own prediction, and four standard errors."""
+    """Return Kolmogorov's distance of the law at a width from its own prediction, and its standard error."""
     regime, position = REGIMES[name], prediction(name).position
     if regime.layer.tied_query_key:
         return _tied_distance(width, seed)
@@ -58,7 +62,7 @@ def _own_distance(name: str, width: int, seed: int, size: int = 128) -> tuple[fl
         reference=reference,
         **literal,
     )
-    return found.value, found.error
+    return found.value, found.error / ERRORS
 
 
 def _tied_distance(width: int, seed: int) -> tuple[float, float]:
@@ -69,7 +73,7 @@ def _tied_distance(width: int, seed: int) -> tuple[float, float]:
     values = special.ndtr(-points / np.sqrt(variances)[:, None])
     difference = values.mean(axis=0) - found.own.upper_tail(points)
     worst = int(np.argmax(np.abs(difference)))
-    return float(abs(difference[worst])), ERRORS * float(values[:, worst].std()) / math.sqrt(len(values))
+    return float(abs(difference[worst])), float(values[:, worst].std()) / math.sqrt(len(values))
 
 
 def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
@@ -80,56 +84,43 @@ def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
     return np.concatenate([conditional_covariance(layer, draws)[:, 0, 0] for draws in chunks])
 
 
-def _order(narrow: tuple[float, float], wide: tuple[float, float], ratio: float) -> tuple[float, float]:
-    """Return the order at which a distance falls, and its standard error."""
-    error = math.hypot(narrow[1] / narrow[0], wide[1] / wide[0]) / ERRORS / math.log(ratio)
-    return math.log(wide[0] / narrow[0]) / math.log(ratio), error
-
-
 @theory("regimes.order", name=_MEASURED)
-def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Note) -> None:
+def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Statement) -> None:
     found = prediction(name)
-    narrow, wide = (_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS)
-    order, error = _order(narrow, wide, _WIDTHS[1] / _WIDTHS[0])
-    note(order=order, predicted=found.order)
-    assert abs(order - found.order) < _CURVATURE + _STUDENT / ERRORS * error, f"order {order:.3f}, error {error:.3f}"
-    # Another order, half as large, would have been told apart.
-    assert _CURVATURE + _STUDENT / ERRORS * error < 0.45
+    values, errors = zip(*(_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS), strict=True)
+    assert found.order == -1.0
+    note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=_DF)
     # From the neighbour the distance does not fall: it stays at what the predictions differ by.
-    assert wide[0] + wide[1] < 0.5 * found.separation
+    note.exceeds("half the separation, beyond", 0.5 * found.separation - values[1], errors[1], 0.0, df=_DF)
 
 
 @theory("regimes.tied")
-def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, note: Note) -> None:
-    narrow, wide = (_tied_distance(n, _seed(run_seed, "tied", str(n))) for n in _TIED_WIDTHS)
-    order, error = _order(narrow, wide, _TIED_WIDTHS[1] / _TIED_WIDTHS[0])
-    note(order=order)
-    assert abs(order + 1.0) < 2.0 * _CURVATURE + 6.1 * error, f"order {order:.3f}, error {error:.3f}"
-    assert 2.0 * _CURVATURE + 6.1 * error < 0.45
+def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, note: Statement) -> None:
+    found = (_tied_distance(n, _seed(run_seed, "tied", str(n))) for n in _TIED_WIDTHS)
+    values, errors = zip(*found, strict=True)
+    note.order("order", values, errors, _TIED_WIDTHS, allowance=2.0 * _CURVATURE)
 
 
 @theory("regimes.neighbours", name=tuple(name for name in REGIMES if name != "many heads"))
 def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_are_not(
-    name: str, run_seed: int, note: Note
+    name: str, run_seed: int, note: Statement
 ) -> None:
     found, regime = prediction(name), REGIMES[name]
     literal = regime.weights != "gaussian"
     width = _LITERAL_WIDTH if literal else _STATED_WIDTH if name in _STATED else _DRAWN_WIDTH
     value, error = _own_distance(name, width, _seed(run_seed, name, "own"))
-    size = found.draws(_LEVEL, 1.0 - _LEVEL, value + error)
-    note(draws=size, own_distance=value)
-    assert (size > _MOST) == (name in _STATED), size
-    if size > _MOST:
-        # Stated, and not drawn: it would take minutes.
-        assert value + error < 0.5 * found.separation
+    note(own_distance=value)
+    if name in _STATED:
+        # Not drawn: it would take minutes.
+        note.exceeds("half the separation, beyond", 0.5 * found.separation - value, error, 0.0, df=_DF)
         return
+    size = found.draws(LEVEL, 1.0 - _MISSED, value + ERRORS * error)
+    note(draws=size)
+    assert size < _MOST
     seed = _seed(run_seed, name, "draws")
     drawn = _draws(regime.layer.replace(width=width), size, seed, regime.weights)[:, found.position]
-    p_own, p_neighbour = (
-        _p_value(drawn, law, allowed) for law, allowed in ((found.own, value + error), (found.neighbour, 0))
-    )
-    note(p_own=p_own, p_neighbour=p_neighbour)
-    assert p_neighbour < _LEVEL < p_own, f"{size} draws: {p_neighbour:.2g}, {p_own:.2g}"
+    note.p_value("own prediction", _p_value(drawn, found.own, value + ERRORS * error))
+    note.rejects("neighbour", _p_value(drawn, found.neighbour, 0.0))
 
 
 def _draws(layer: ac.AttentionLayer, size: int, seed: int, weights: str) -> FloatArray:
@@ -145,7 +136,7 @@ def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
 
 
 @theory("regimes.linear_attention", shape=((2, 1), (1, 1), (3, 2), (4, 4)))
-def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: Note) -> None:
+def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: Statement) -> None:
     seq_len, heads = shape
     layer = ac.AttentionLayer(width=16, seq_len=seq_len, num_heads=heads, attention_map="linear", clip=1e9)
     law, degrees = ac.limit(layer), seq_len * heads
@@ -166,10 +157,10 @@ def _chi_square(degrees: int, heads: int) -> ScaleMixture:
 
 
 @theory("regimes.laplace")
-def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Note) -> None:
+def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Statement) -> None:
     law = ac.limit(ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", clip=1e9))
     t = np.linspace(0.0, 8.0, 801)
-    note(tail=law.sf(8.0))
+    note(tail=float(law.sf(8.0)))
     assert np.abs(law.sf(t) - 0.5 * np.exp(-t)).max() < 1e-15
     assert np.abs(law.pdf(t[1:]) - 0.5 * np.exp(-t[1:])).max() < 1e-14
     assert law.cdf(-30.0) == pytest.approx(0.5 * math.exp(-30.0), rel=1e-12)
@@ -178,7 +169,7 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Note) -
 
 
 @theory("regimes.many_heads")
-def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Note) -> None:
+def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Statement) -> None:
     found = prediction("many heads")
     # Millions of draws tell it from one head: their number is stated, and not drawn.
     assert kolmogorov(ac.limit(found.layer).mixture(0), found.own) < 0.2 * found.separation
@@ -188,7 +179,7 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Note)
     far = {heads: kolmogorov(law.mixture(0), target) for heads, law in laws.items()}
     note(**{f"distance at H={heads}": value for heads, value in far.items()})
     for few, many in ((4, 32), (8, 64)):
-        order = math.log(far[many] / far[few]) / math.log(many / few)
+        order = order_between((far[few], far[many]), (few, many))
         # Of 1/√H, as a sum of independent terms has where its skewness is not 0, nothing is left.
         assert abs(order + 1.0) < 0.1, f"order {order:.3f}"
     kurtosis = [heads * law.excess_kurtosis() for heads, law in laws.items()]
@@ -198,7 +189,7 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Note)
 
 
 @theory("regimes.width_and_heads")
-def test_what_the_width_adds_does_not_average_over_heads(note: Note) -> None:
+def test_what_the_width_adds_does_not_average_over_heads(note: Statement) -> None:
     """Inputs are one for all heads: the excess kurtosis keeps a part of order 1/n however many heads there are."""
     few, many = (
         ac.finite_width_law(ac.AttentionLayer(width=256, num_heads=heads), size=512).excess_kurtosis()
@@ -213,7 +204,7 @@ def test_what_the_width_adds_does_not_average_over_heads(note: Note) -> None:
 
 
 @theory("regimes.closed_forms")
-def test_predictions_in_closed_form_are_the_limits(note: Note) -> None:
+def test_predictions_in_closed_form_are_the_limits(note: Statement) -> None:
     for name in ("1/n scaling", "one position"):
         law = prediction(name).own
         assert law.variance() < 1e-9 * law.mean() ** 2

@@ -16,25 +16,25 @@ from scipy import stats
 from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.distances import one_sample_tail
 from attncheck.layers.attention import AttentionLayer
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
 from attncheck.readings import tangent_kernel
+from attncheck.runs.statements import Statement
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.strategies import layers
 from attncheck.theory.limits.tangent import TangentLimit
+from attncheck.theory.rates.deviation import REPLICATES
+from attncheck.theory.rates.gap import ERRORS
 from attncheck.theory.rates.tangent import TangentGap, tangent_gap
 
 FloatArray = NDArray[np.float64]
 
 _LAYER = AttentionLayer(width=16, seq_len=3, num_heads=2, query_std=1.5)
-# Each statement is called wrong with about this chance where it holds.
-_LEVEL = 1e-9
-_QUANTILE = float(stats.norm.isf(_LEVEL / 2.0))
-_FEW, _MANY = 4_000, 100_000
-_WIDTHS = (16, 128)
+_FEW, _SOME, _MANY = 4_000, 20_000, 60_000
+_WIDTHS, _DIVIDED_WIDTHS = (8, 64), (64, 512)
 # The next order, 1/n², bends a slope between these widths by less than this.
 _CURVATURE = 0.1
 # The whole law: its width, draws, and those that compute it. Its order is seen where scores make much of an entry.
-_WIDE, _SAMPLE, _COMPUTED = 256, 40_000, 2**14
+_WIDE, _SAMPLE, _COMPUTED = 256, 20_000, 2**13
 _STEEP, _STEEP_WIDTHS = _LAYER.replace(num_heads=4, attention_map="sigmoid"), (256, 1024)
 
 
@@ -47,24 +47,15 @@ def _numbers(draws: TangentDraws) -> FloatArray:
     return np.stack([*one, *between, trace, np.einsum("nri,nijrq,nqj->n", draws.outputs, draws.kernel, draws.outputs)])
 
 
-def _distances(one: FloatArray, other: FloatArray) -> FloatArray:
-    """Return Kolmogorov and Smirnov's distance of two samples of each number."""
-    return np.array([stats.ks_2samp(a, b, method="asymp").statistic for a, b in zip(one, other, strict=True)])
-
-
 @theory("tangent.readings", layers(max_entries=300, max_width=8, norm=True))
 def test_the_collapsed_kernel_has_the_law_of_literal_gradients(
-    layer: AttentionLayer, run_seed: int, note: Note
+    layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     k = min(2, layer.width)
     literal = tangent_kernel(layer, _FEW, seed_sequence(run_seed, "tangent", layer.key, 0), "direct", k)
     ours = tangent_kernel(layer, _FEW, seed_sequence(run_seed, "tangent", layer.key, 1), "collapsed", k)
-    found = _distances(_numbers(literal), _numbers(ours))
-    most = math.sqrt(math.log(2.0 * len(found) / _LEVEL) / _FEW)
-    note(distance=found.max(), most=most)
-    assert found.max() < most, f"distances {found.round(3)}, at most {most:.3f}"
-    # Of another law, whose distance is twice as much, the sample is further away than this.
-    assert most < 0.1
+    for number, (one, other) in enumerate(zip(_numbers(literal), _numbers(ours), strict=True)):
+        note.p_value(f"number {number}", float(stats.ks_2samp(one, other, method="asymp").pvalue))
 
 
 def _moments(draws: TangentDraws, mean: float) -> tuple[FloatArray, FloatArray]:
@@ -75,69 +66,52 @@ def _moments(draws: TangentDraws, mean: float) -> tuple[FloatArray, FloatArray]:
 
 
 @theory("tangent.order")
-def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Statement) -> None:
+    """By the mean of the diagonal, of two neurons."""
     law = TangentLimit(_LAYER)
-    limit, error = law.mean()[0, 0], law.mean_error()[0, 0]
-    found = []
+    limit, of_limit = float(np.trace(law.mean())), float(np.trace(law.mean_error()))
+    values, errors = [], []
     for n in _WIDTHS:
-        draws = tangent_kernel(
-            _LAYER.replace(width=n), _MANY, seed_sequence(run_seed, "tangent", "order", n), coordinates=2
-        )
-        mean, spread = _moments(draws, limit)
-        found.append((mean[0] - limit, math.hypot(spread[0], error)))
-    (narrow, narrow_error), (wide, wide_error) = found
-    reach = math.log(_WIDTHS[1] / _WIDTHS[0])
-    order = math.log(wide / narrow) / reach
-    half = _CURVATURE + _QUANTILE * math.hypot(narrow_error / narrow, wide_error / wide) / reach
-    note(order=order, half_width=half)
-    assert abs(order + 1.0) < half, f"order {order:.3f}, half a width {half:.3f}"
-    # Order -1/2 would have been told apart.
-    assert half < 0.5
+        seed = seed_sequence(run_seed, "tangent", "order", n)
+        draws = tangent_kernel(_LAYER.replace(width=n), _MANY, seed, coordinates=2)
+        traces = 0.5 * np.einsum("niirr->n", draws.kernel)
+        values.append(traces.mean() - limit)
+        errors.append(math.hypot(traces.std() / math.sqrt(_MANY), of_limit))
+    note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE)
 
 
 @theory("tangent.random")
-def test_it_stays_random_and_couples_neurons(run_seed: int, note: Note) -> None:
+def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> None:
     """The order 1/n is taken off by two widths. The kernels of infinitely many heads and of 1/n scores do neither."""
     limit = TangentLimit(_LAYER).mean()[0, 0]
     narrow, wide = (
         _moments(
             tangent_kernel(
-                _LAYER.replace(width=n), _MANY // 2, seed_sequence(run_seed, "tangent", "random", n), coordinates=2
+                _LAYER.replace(width=n), _SOME, seed_sequence(run_seed, "tangent", "random", n), coordinates=2
             ),
             limit,
         )
         for n in (128, 256)
     )
-    draws = tangent_kernel(_LAYER, _MANY // 2, seed_sequence(run_seed, "tangent", "random", "limit"), "limit", 2)
+    draws = tangent_kernel(_LAYER, _SOME, seed_sequence(run_seed, "tangent", "random", "limit"), "limit", 2)
     predicted, spread = _moments(draws, limit)
     found = 2.0 * wide[0] - narrow[0]
     error = np.sqrt(4.0 * wide[1] ** 2 + narrow[1] ** 2 + spread**2)
-    note(variance=found[1], between=found[2])
-    off = np.abs(found - predicted) / error
-    assert (off[1:] < _QUANTILE).all(), f"{off.round(1)} standard errors from the limit"
-    # A kernel that is constant, or diagonal in the neurons, would have been told apart, but for a chance of 0.1%.
-    assert (predicted[1:] > (_QUANTILE + 3.1) * error[1:]).all()
+    # A kernel that is constant, or diagonal in the neurons, is the neighbour.
+    for name, place in (("variance", 1), ("between", 2)):
+        note.equals(name, found[place], error[place], predicted[place], neighbours=[0.0])
 
 
 @theory("tangent.divided_by_n")
-def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, note: Note) -> None:
+def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, note: Statement) -> None:
     """What W^Q and W^K add falls as 1/n: that of 1/√n scores does not fall at all."""
-    found, widths = [], (64, 512)
-    for n in widths:
-        layer = _LAYER.replace(width=n, score_scaling="1/n")
-        parts = (
-            tangent_kernel(layer, _MANY, seed_sequence(run_seed, "tangent", "divided", n))
-            .parts[:, :2, 0, 0, 0, 0]
-            .sum(axis=1)
-        )
-        found.append((parts.mean(), parts.std() / math.sqrt(_MANY)))
-    (narrow, narrow_error), (wide, wide_error) = found
-    reach = math.log(widths[1] / widths[0])
-    order = math.log(wide / narrow) / reach
-    half = _CURVATURE + _QUANTILE * math.hypot(narrow_error / narrow, wide_error / wide) / reach
-    note(order=order, half_width=half)
-    assert abs(order + 1.0) < half, f"order {order:.3f}, half a width {half:.3f}"
-    assert half < 0.5
+    values, errors = [], []
+    for n in _DIVIDED_WIDTHS:
+        layer, seed = _LAYER.replace(width=n, score_scaling="1/n"), seed_sequence(run_seed, "tangent", "divided", n)
+        parts = tangent_kernel(layer, _FEW, seed).parts[:, :2, 0, 0, 0, 0].sum(axis=1)
+        values.append(parts.mean())
+        errors.append(parts.std() / math.sqrt(_FEW))
+    note.order("order", values, errors, _DIVIDED_WIDTHS, neighbours=[-0.5, 0.0], allowance=_CURVATURE)
 
 
 def _tail(sample: FloatArray, cdf: FloatArray, gap: TangentGap, allowed: FloatArray | float) -> float:
@@ -152,7 +126,7 @@ def _whole(layer: AttentionLayer, between: bool, seed: np.random.SeedSequence) -
 
 @theory("tangent.law", between=(False, True))
 def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed(
-    between: bool, run_seed: int, note: Note
+    between: bool, run_seed: int, note: Statement
 ) -> None:
     """Rejected: constant and diagonal kernels, 1/n scores, a kernel without W^K's part, and scores a fifth larger."""
     layer = _LAYER.replace(width=_WIDE)
@@ -165,41 +139,32 @@ def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed
     draws = tangent_kernel(layer, _SAMPLE, seed_sequence(run_seed, *key, "sample"), coordinates=2)
     entry = (slice(None), 0, int(between), 0, 0)
     sample = draws.kernel[entry]
-    note(distance=gap.distance, error=gap.error, p=_tail(sample, law, gap, of_law))
-    assert _tail(sample, law, gap, of_law) > _LEVEL
-    assert _tail(sample, limit, gap, within) > _LEVEL
+    note(distance=gap.distance, error=gap.error)
+    note.p_value("own law", _tail(sample, law, gap, of_law))
+    note.p_value("as far from the limit", _tail(sample, limit, gap, within))
     constant = np.full(_SAMPLE, 0.0 if between else TangentLimit(layer).mean()[0, 0])
     divided = layer.replace(score_scaling="1/n")
     others = {
         "constant": constant,
         "1/n scores": _whole(divided, between, seed_sequence(run_seed, *key, "divided")),
     }
-    for name, other in others.items():
-        assert _tail(other, limit, gap, within) < _LEVEL, name
     # Between neurons the law is known to a hundredth, and near neighbours are told apart.
     if between:
         larger = layer.replace(query_std=1.2 * layer.query_std)
-        others = {
+        others |= {
             "without W^K": sample - draws.parts[:, 1][entry],
             "larger scores": _whole(larger, between, seed_sequence(run_seed, *key, "larger")),
         }
-        for name, other in others.items():
-            assert _tail(other, limit, gap, within) < _LEVEL, name
+    for name, other in others.items():
+        note.rejects(name, _tail(other, limit, gap, within))
 
 
 @theory("tangent.law_order")
-def test_its_whole_law_approaches_the_limit_as_one_over_n(run_seed: int, note: Note) -> None:
+def test_its_whole_law_approaches_the_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
     seeds = seed_sequence(run_seed, "tangent", "law", "order").generate_state(len(_STEEP_WIDTHS))
     narrow, wide = (
-        tangent_gap(_STEEP.replace(width=n), between=True, size=_COMPUTED, seed=int(seed))
+        tangent_gap(_STEEP.replace(width=n), between=True, size=_COMPUTED // 2, seed=int(seed))
         for n, seed in zip(_STEEP_WIDTHS, seeds, strict=True)
     )
-    reach = math.log(_STEEP_WIDTHS[1] / _STEEP_WIDTHS[0])
-    order = math.log(wide.distance / narrow.distance) / reach
-    # Errors are four standard errors.
-    relative = math.hypot(narrow.error / narrow.distance, wide.error / wide.distance)
-    half = _CURVATURE + 0.25 * _QUANTILE * relative / reach
-    note(order=order, half_width=half)
-    assert abs(order + 1.0) < half, f"order {order:.3f}, half a width {half:.3f}"
-    # Order -1/2 would have been told apart.
-    assert half < 0.5
+    values, errors = (narrow.distance, wide.distance), (narrow.error / ERRORS, wide.error / ERRORS)
+    note.order("order", values, errors, _STEEP_WIDTHS, allowance=_CURVATURE, df=REPLICATES - 1)

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck._lib.streams import stream
+from attncheck.evidence.comparisons import order_between
+from attncheck.evidence.distances import one_sample_tail
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import clip
 from attncheck.layers.program import Program
 from attncheck.layers.slots import law_slots
-from attncheck.pytest_plugin import Note, theory
+from attncheck.pytest_plugin import theory
+from attncheck.runs.statements import Statement
 from attncheck.simulators.weights import WEIGHT_LAWS, draw_with_weights
 from attncheck.theory.rates.one_position import output_kurtosis, score_kurtosis
 
@@ -29,18 +32,16 @@ FloatArray = NDArray[np.float64]
 
 _LAYER = AttentionLayer(width=2, seq_len=1, num_heads=1, activation="identity")
 _LAWS = ("uniform", "rademacher")
-# Two-sided level 1e-9.
-_QUANTILE, _LEVEL = 6.1, 1e-9
-_DRAWS, _LOW_RANK_DRAWS, _LOW_RANK_WIDTH = 400_000, 20_000, 256
+_DRAWS, _LOW_RANK_DRAWS, _LOW_RANK_WIDTH = 150_000, 10_000, 256
 # Fourth powers of outputs have tails that take more draws, in parts of `_DRAWS`, and a law far from the normal.
 _FAR, _PARTS = "rademacher", 4
 # The order at which a law is forgotten, in 1/n.
 _ORDERS = {"initial": 1, "inputs": 2, "query": 2, "key": 2, "value": 2, "output": 1}
 
 
-def _score(values: FloatArray, expected: float) -> float:
-    """Return how many standard errors the mean of independent values is off."""
-    return float((values.mean() - expected) / (values.std() / math.sqrt(len(values))))
+def _state(note: Statement, name: str, values: FloatArray, expected: float, neighbour: float) -> None:
+    """State the mean of independent values; with Gaussian weights in the slot it is the neighbour's."""
+    note.equals(name, values.mean(), values.std() / math.sqrt(len(values)), expected, neighbours=[neighbour])
 
 
 def _images(vectors: FloatArray, law: str, rng: np.random.Generator) -> FloatArray:
@@ -65,23 +66,22 @@ def _kurtosis(slot: str, law: str, width: int) -> float:
 
 
 @theory("weights.slot_of_outputs", slot=("initial", "inputs", "value", "output"))
-def test_a_law_is_seen_by_outputs_at_finite_width_and_not_in_the_limit(slot: str, run_seed: int, note: Note) -> None:
+def test_a_law_is_seen_by_outputs_at_finite_width_and_not_in_the_limit(
+    slot: str, run_seed: int, note: Statement
+) -> None:
     rng = stream(run_seed, "weights", slot)
     fourth = np.concatenate([_outputs(slot, _FAR, rng) for _ in range(_PARTS)]) ** 4
     own, gaussian = 3.0 + _kurtosis(slot, _FAR, 2), 3.0 + _kurtosis(slot, "gaussian", 2)
-    found, neighbour = _score(fourth, own), _score(fourth, gaussian)
+    _state(note, "fourth moment", fourth, own, gaussian)
     order = _order(*(_kurtosis(slot, _FAR, n) - _kurtosis(slot, "gaussian", n) for n in (2**10, 2**14)))
-    note(order=order, **{"standard errors off": found, "off the Gaussian's": neighbour})
-    assert abs(found) < _QUANTILE
-    # A simulator with Gaussian weights in the slot is rejected.
-    assert abs(neighbour) > _QUANTILE
+    note(order=order)
     assert abs(order + _ORDERS[slot]) < 0.01
     assert not _depends(_LAYER, {"initial": "h", "inputs": "W1", "value": "V1", "output": "O1"}[slot])
 
 
 @theory("weights.slot_of_scores", slot=("query", "key"), law=_LAWS)
 def test_a_law_is_seen_by_scores_at_finite_width_and_not_in_the_limit(
-    slot: str, law: str, run_seed: int, note: Note
+    slot: str, law: str, run_seed: int, note: Statement
 ) -> None:
     rng = stream(run_seed, "weights", slot, law)
     draws = draw_with_weights(_LAYER, _DRAWS, _LAYER.width, rng, {slot: law})
@@ -91,11 +91,11 @@ def test_a_law_is_seen_by_scores_at_finite_width_and_not_in_the_limit(
     # Given the input the fourth moment is known: Σ x⁴/(Σ x²)² times a slope more than with Gaussian weights.
     slope = score_kurtosis(_LAYER, {slot: law}, 1.0) - score_kurtosis(_LAYER, "gaussian", 1.0)
     gaussian = 3.0 + score_kurtosis(_LAYER, "gaussian", 1.0)
-    found, neighbour = _score(normalised**4 - slope * ratio, gaussian), _score(normalised**4, gaussian)
+    _state(
+        note, "fourth moment", normalised**4 - slope * ratio, gaussian, gaussian - slope * 3.0 / (_LAYER.width + 2.0)
+    )
     order = _order(*(_score_shift(slot, law, n) for n in (2**10, 2**14)))
-    note(order=order, **{"standard errors off": found, "off the Gaussian's": neighbour})
-    assert abs(found) < _QUANTILE
-    assert abs(neighbour) > _QUANTILE
+    note(order=order)
     assert abs(order + _ORDERS[slot]) < 0.01
     assert not _depends(_LAYER, {"query": "Q1", "key": "K1"}[slot])
 
@@ -111,7 +111,7 @@ def _low_rank_shift(layer: AttentionLayer) -> float:
 
 def _order(narrow: float, wide: float) -> float:
     """Return the power of the width that the shift of a moment follows between widths 2^10 and 2^14."""
-    return math.log(wide / narrow) / math.log(2**4)
+    return order_between((narrow, wide), (2**10, 2**14))
 
 
 def _depends(layer: AttentionLayer | Program, name: str) -> bool:
@@ -119,7 +119,7 @@ def _depends(layer: AttentionLayer | Program, name: str) -> bool:
 
 
 @theory("weights.low_rank_output", law=("gaussian", "rademacher"))
-def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_seed: int, note: Note) -> None:
+def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_seed: int, note: Statement) -> None:
     """Two neurons and one position: Laplace's law with Gaussian W^O, and the normal one with signs."""
     layer = _LAYER.replace(width=_LOW_RANK_WIDTH, head_dim=2)
     rng = stream(run_seed, "weights", "low rank", law)
@@ -134,8 +134,8 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
     # normal law, less than 1/n for both.
     allowed = 1.0 / layer.width
     note(distance=own, **{"from the other's": other})
-    assert stats.kstwo.sf(max(0.0, own - allowed), _LOW_RANK_DRAWS) > _LEVEL
-    assert stats.kstwo.sf(max(0.0, other - allowed), _LOW_RANK_DRAWS) < _LEVEL
+    note.p_value(law, one_sample_tail(own - allowed, _LOW_RANK_DRAWS))
+    note.rejects("the other's", one_sample_tail(other - allowed, _LOW_RANK_DRAWS))
     limits = [output_kurtosis(layer, {"output": name}, infinite=True) for name in laws]
     assert limits == [3.0, 0.0]
     # What W^O's law adds stays: its order is 0.
@@ -145,7 +145,7 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
 
 
 @theory("weights.initial_nonlinear", law=_LAWS)
-def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed: int, note: Note) -> None:
+def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed: int, note: Statement) -> None:
     """W φ(h) has the variance E φ(h)² at every width, and in the limit, which depends on the law of h."""
     phi, program = clip(1.0), Program()
     program.matmul(program.weight("W"), program.nonlin(phi, program.initial("h")))
@@ -157,10 +157,7 @@ def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed
     reach = 3.0**0.5
     own = {"uniform": (1.0 / 3.0 + reach - 1.0) / reach, "rademacher": 1.0}[law]
     gaussian = float(phi.dual(1.0, 1.0, 1.0)[0])
-    for squares in (narrow, wide):
-        found, neighbour = _score(squares, own), _score(squares, gaussian)
-        note(**{"standard errors off": found, "off the Gaussian's": neighbour})
-        assert abs(found) < _QUANTILE
-        assert abs(neighbour) > _QUANTILE
+    for name, squares in (("narrow", narrow), ("wide", wide)):
+        _state(note, name, squares, own, gaussian)
     assert _depends(program, "h")
     assert not _depends(program, "W")

@@ -26,6 +26,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.streams import stream
 from attncheck.commands import cli
+from attncheck.commands.collected import Collected
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
 from attncheck.paper import exact
@@ -264,6 +265,27 @@ def test_false_alarms_are_counted() -> None:
     assert "2 runs: 1 consistent, 1 violated." in text
     assert "7 suspicious first looks where at most 0.9 are expected" in text
     assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0 (0.00 expected) | 0/0/0 | 0.2 | d |" in text
+
+
+def test_statements_of_the_theory_are_counted_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    false_alarms, kept = load("false_alarms"), tmp_path / "kept.jsonl"
+    collect = false_alarms.collect
+
+    def some(run: Run, folder: Path) -> Collected:
+        found: Collected = collect(run, folder)
+        return dataclasses.replace(found, stated=tuple(each for each in found.stated if "clt.constants" in each.id))
+
+    monkeypatch.setattr(false_alarms, "collect", some)
+    options = ("--smoke=0", "--default=0", "--statements=2", "--workers=1", f"--resume={kept}")
+    page = said(false_alarms, *options)
+    assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 on which looks decide" in page
+    # Nothing is done again.
+    monkeypatch.setattr(false_alarms, "settle", None)
+    assert said(false_alarms, *options) == page
+    runs = [false_alarms.StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
+    assert "1 violated, 0 inconclusive. Of the 120 on which looks decide 2 had" in false_alarms.statements_report(runs)
 
 
 # What the page on programs must hold: one pattern for each promise.

@@ -1,0 +1,98 @@
+"""p-values of estimates with estimated standard errors: a number, and the order of a power law between two widths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scipy import special
+
+
+def mean_p_value(
+    estimate: float, error: float, expected: float, *, allowance: float = 0.0, df: float = math.inf
+) -> float:
+    """Return the two-sided p-value of an estimate being that of a number.
+
+    Parameters
+    ----------
+    estimate, error : float
+        A mean and its standard error; an infinite error says nothing.
+    expected : float
+        The number.
+    allowance : float
+        How far the mean of the estimate may be from it.
+    df : float
+        Degrees of freedom of the error: Student's law, or the normal one if infinite.
+
+    Examples
+    --------
+    >>> round(mean_p_value(1.96, 1.0, 0.0), 3), round(mean_p_value(1.96, 1.0, 0.0, df=7), 3)
+    (0.05, 0.091)
+    >>> mean_p_value(1.2, 0.1, 1.0, allowance=0.2)
+    1.0
+    """
+    off = max(0.0, abs(estimate - expected) - allowance)
+    return _two_sided(off, error, df)
+
+
+def order_between(values: Sequence[float], widths: Sequence[float]) -> float:
+    """Return the order of a power law through two values, NaN where they have not one sign.
+
+    Examples
+    --------
+    >>> order_between((1.0, 0.25), (64, 256))
+    -1.0
+    """
+    (narrow, wide), (first, second) = values, widths
+    return math.log(wide / narrow) / math.log(second / first) if narrow * wide > 0.0 else math.nan
+
+
+def order_p_value(
+    values: Sequence[float],
+    errors: Sequence[float],
+    widths: Sequence[float],
+    expected: float,
+    *,
+    allowance: float = 0.0,
+    df: float = math.inf,
+) -> float:
+    """Return the two-sided p-value of a number following a power law of the width, between two widths.
+
+    What is tested is value₂ - value₁ (n₂/n₁)^order, which is linear in both: the p-value holds however large the
+    errors are, where that of the logarithms would not.
+
+    Parameters
+    ----------
+    values, errors, widths : sequence of two floats
+        Independent estimates, their standard errors, and the widths they are at.
+    expected : float
+        The order.
+    allowance : float
+        How far the order may be from it: what higher orders bend the slope by.
+    df : float
+        Degrees of freedom of each error.
+
+    Examples
+    --------
+    >>> order_p_value((1.0, 0.26), (0.01, 0.003), (64, 256), -1.0, allowance=0.05)
+    1.0
+    >>> order_p_value((1.0, 0.26), (0.01, 0.003), (64, 256), -0.5) < 1e-9
+    True
+    """
+    (narrow, wide), (narrow_error, wide_error) = values, errors
+
+    def score(order: float) -> float:
+        factor = (widths[1] / widths[0]) ** order
+        off, error = wide - narrow * factor, math.hypot(wide_error, narrow_error * factor)
+        return off / error if error else math.copysign(math.inf, off) if off else 0.0
+
+    scores = [score(order) for order in (expected - allowance, expected + allowance)]
+    off = 0.0 if min(scores) <= 0.0 <= max(scores) else min(map(abs, scores))
+    return _two_sided(off, 1.0, df)
+
+
+def _two_sided(off: float, error: float, df: float) -> float:
+    if not off:
+        return 1.0
+    score = off / error if error else math.inf
+    return float(2.0 * (special.ndtr(-score) if math.isinf(df) else special.stdtr(df, -score)))
