@@ -148,7 +148,7 @@ def first_lines(run: Run, results: Sequence[Result], conclusion: Conclusion, the
 
 
 def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
-    """Return a line on the statements of attncheck's own theory, if there are any, and one for each that did not hold."""
+    """Return a line on the statements of attncheck's own theory, if any, and one for each that did not hold."""
     planned = sum(map(run.owes, run.theory_ids))
     if not planned:
         return []
