@@ -85,7 +85,7 @@ def test_main_job_runs_the_properties() -> None:
     assert "`pytest -n auto properties/`" in README
 
 
-@pytest.mark.parametrize("name", ["properties", "tests", "py311", "py312", "py313", "lint", "types", "docs"])
+@pytest.mark.parametrize("name", ["properties", "theory", "tests", "py311", "py312", "py313", "lint", "types", "docs"])
 def test_environment_exists(name: str) -> None:
     assert name in tox_environments()
 
@@ -171,11 +171,12 @@ if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin"; cp "$STUBS/python" "$STUBS/t
 
 STEPS = [
     "python -m pip install tox",
-    "tox run-parallel --parallel 2 -e frameworks,slow,lint,types,docs,package",
+    "tox run-parallel --parallel 2 -e frameworks,slow,theory,lint,types,docs,package",
     "python -m pip install tox",
     "tox run -e tests",
     "python -m pip install tox",
     "tox run -e properties",
+    "tox run -e properties -- --attncheck-profile smoke --attncheck-seed keyed",
 ]
 
 
@@ -229,6 +230,7 @@ def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.Ca
     report = SimpleNamespace(
         results=["one"],
         failure="",
+        refused=None,
         conclusion=SimpleNamespace(verdict="violated"),
         summary=lambda color, verbose: "VIOLATED: mine",
     )

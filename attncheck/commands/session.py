@@ -219,7 +219,7 @@ def _conclude(taken: Taken, page: Path | None, verbose: bool = False) -> int:
     verdict = report.conclusion.verdict
     if report.failure and verdict != "violated":
         raise InputError(report.failure)
-    return ExitCode.of(verdict) if verdict != "consistent" or not failed else ExitCode.VIOLATED
+    return ExitCode.of(verdict)
 
 
 def _rendered(report: RunReport, page: Path) -> str:
