@@ -164,7 +164,8 @@ def test_pairs_take_every_head_and_centre_the_weight() -> None:
     noisy = {head for head in range(3) if np.isin(noise, values[:, head]).any()}
     assert noisy == {0, 1}
     assert abs(weight.mean()) < 1e-12
-    assert weight.std() > 0.9
+    # Standard normal numbers less their means: below with a chance of 1e-6.
+    assert weight.std() > 1.0 - 5.0 / np.sqrt(2.0 * len(weight))
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])

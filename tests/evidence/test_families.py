@@ -287,7 +287,8 @@ def test_numbers_that_rounding_made_of_one_are_one(value: float) -> None:
     exact, rounded = np.full(300, value), np.full(900, float(np.float32(value)))
     assert TwoSample().test(exact, rounded).effect == 0.0
     # An atom beside a law without one, and numbers around 0 that were logarithms of rounded ones.
-    ours, theirs = (np.concatenate([atom, rng.standard_normal(200) * value]) for atom in (exact, rounded))
+    normal = stats.norm.ppf((np.arange(200) + 0.5) / 200) * value
+    ours, theirs = (np.concatenate([atom, normal]) for atom in (exact, rounded))
     assert TwoSample().test(ours, theirs).effect < 0.2
     assert TwoSample(unit=1.0).test(np.zeros(300), rng.uniform(-1e-6, 1e-6, 900)).effect == 0.0
     # What differs by more is told apart.
