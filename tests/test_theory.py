@@ -231,7 +231,8 @@ def test_looks_decide_on_what_is_drawn(place: pytest.Pytester, monkeypatch: pyte
     result, record, found = recorded(place)
     mean, computed = sorted(found, key=lambda each: each.name, reverse=True)
     assert result.ret == 0
-    assert mean.numbers.keys() == {"mean", "smallest p", "looks"}
+    assert mean.numbers.keys() == {"mean", "smallest p", "largest p of a neighbour", "looks"}
+    assert mean.numbers["largest p of a neighbour"] < LEVEL < mean.numbers["smallest p"]
     assert computed.numbers == {"half": 0.5}
     # A wrong mean is called violated by the p-values of three looks, each on draws of its own.
     monkeypatch.setenv("SHIFT", "0.5")

@@ -156,6 +156,8 @@ class Statement:
 
         The looks are those of `attncheck.evidence.looks.examine`, at the level over the number of p-values, and all
         of one size. The attribute `inconclusive` says which neighbours were not rejected at that level.
+        The numbers have the smallest p-value of the first look and the largest of a neighbour at the last, each times
+        the number of p-values.
 
         Parameters
         ----------
@@ -188,6 +190,8 @@ class Statement:
             smallest = min((trail.p_values[0] for trail in trails.values()), default=1.0)
             looks = max((len(trail.p_values) for trail in trails.values()), default=1)
             self(**{"smallest p": min(1.0, planned * smallest), "looks": looks})
+        if self._of_neighbours:
+            self(**{"largest p of a neighbour": min(1.0, planned * max(self._of_neighbours.values()))})
         violated = [f"{name}: p = {_listed(trail)}" for name, trail in trails.items() if not trail.verdict.passed]
         assert not violated, "; ".join(violated)
         left = [f"{name} (p = {p:.2g})" for name, p in self._of_neighbours.items() if p >= level / planned]

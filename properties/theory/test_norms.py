@@ -106,7 +106,7 @@ def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: S
     """Under relu the limits differ: a layer with one norm stays as far from the other's as these are apart."""
     for norm, other in (("rms", "layer"), ("layer", "rms")):
         layer = _RELU.replace(norm=norm)
-        found = [distance(layer.replace(width=n), size=256, seed=run_seed) for n in _WIDTHS]
+        found = [distance(layer.replace(width=n), size=256, seed=run_seed + n) for n in _WIDTHS]
         values, errors = [each.value for each in found], [each.error / ERRORS for each in found]
         note.order(f"order of {norm}", values, errors, _WIDTHS, allowance=_CURVATURE, df=REPLICATES - 1)
         wide = layer.replace(width=256)
