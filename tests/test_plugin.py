@@ -290,7 +290,7 @@ class TestIncomplete:
         assert closing.verdict == "incomplete"
         assert all(result.case["width"] != 8 for result in results)
         assert len(results) >= 15
-        assert f"planned results are missing: draws.calls@{NARROW}" in closing.reasons[0]
+        assert "planned results are missing: draws.calls, " in closing.reasons[0]
 
     @pytest.mark.parametrize("fate", ["pytest.skip('not today')", "raise RuntimeError"])
     def test_item_that_is_skipped_or_fails_before_it_examines(self, place: pytest.Pytester, fate: str) -> None:

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from attncheck._lib.commits import seed_typed
 from attncheck._lib.errors import InputError
@@ -23,7 +22,7 @@ from attncheck.looks.unit import Unit
 from attncheck.report import render_report
 from attncheck.runs.earlier import set_aside
 from attncheck.runs.pieces import Examined, examine
-from attncheck.runs.probe import refusal
+from attncheck.runs.probe import Each, refusal
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
@@ -83,7 +82,7 @@ def run_properties(
     return _conclude(taken, report, verbose)
 
 
-def _each(crew: Crew) -> Any:
+def _each(crew: Crew) -> Each:
     """Return what applies a function as `map` does: in this process, where the work is done there."""
     return crew.results if crew.hands.travels else map
 

@@ -297,7 +297,7 @@ class Ledger:
     def _having(self, verdict: str) -> list[Finding]:
         """Return a finding on the results with a verdict, the most suspicious first, by what was examined."""
         told = sorted(self._told[verdict])
-        names = list(dict.fromkeys(_CASE.sub("", name) for _, name in told))
+        names = _names(name for _, name in told)
         return _listed("verdicts", verdict, len(told), [told[0][1]] if len(told) == 1 else names, verdict)
 
 
@@ -336,9 +336,14 @@ def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
     return [Finding("uniformity", "violated", text)]
 
 
+def _names(ids: Iterable[str]) -> list[str]:
+    """Return what ids name, each once and without its case."""
+    return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
+
+
 def _own(refuted: Sequence[str]) -> list[Finding]:
     """Return a finding on failed statements of attncheck's own theory."""
-    names = list(dict.fromkeys(_CASE.sub("", id) for id in sorted(refuted)))
+    names = _names(sorted(refuted))
     if not names:
         return []
     failed = "statement failed" if len(refuted) == 1 else "statements failed"
@@ -355,7 +360,11 @@ def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
     ]
     return [
         *([] if ended else [Finding("completeness", "incomplete", killed)]),
-        *(f for ids, what, noun in about for f in _listed("completeness", "incomplete", len(ids), ids, what, noun)),
+        *(
+            f
+            for ids, what, noun in about
+            for f in _listed("completeness", "incomplete", len(ids), _names(ids), what, noun)
+        ),
     ]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
+from attncheck._lib.executors import Lost
 from attncheck._lib.streams import stream
 from attncheck.layers.case import Case
 from attncheck.runs.pieces import Examined
@@ -15,9 +14,11 @@ from attncheck.runs.run import Run
 from attncheck.subject import Subject
 
 _Probe = tuple[Subject | str, int, Case]
+#: Applies a function to probes, as `map` does.
+Each = Callable[[Callable[[_Probe], Examined], list[_Probe]], Iterable[Examined | Lost]]
 
 
-def refusal(run: Run, each: Callable[[Callable[[_Probe], Examined], list[_Probe]], Iterable[Any]]) -> Examined | None:
+def refusal(run: Run, each: Each) -> Examined | None:
     """Return why the subject can be examined nowhere: it raises, ignores its generator or returns what has no law.
 
     Parameters
@@ -35,29 +36,42 @@ def refusal(run: Run, each: Callable[[Callable[[_Probe], Examined], list[_Probe]
     """
     if run.earlier.units:
         return None
+    subject = run.subject if each is map else run.subject.name
     first = None
-    with contextlib.suppress(InputError):  # a declaration that fails is reported with its case
-        for case in _probed(run):
-            (found,) = each(probe, [(run.subject.name if each is not map else run.subject, run.seed, case)])
-            if not isinstance(found, Examined) or not found.unusable:
-                return None
-            first = first or found
+    for case in _probed(run):
+        (found,) = each(probe, [(subject, run.seed, case)])
+        if isinstance(found, Lost):
+            problem = f"a probe call on {case.describe()} ended its process; mend the simulator"
+            found = Examined([], f"subject={run.subject.name}: {problem}")
+        if not found.unusable:
+            return None
+        first = first or found
     return first
 
 
-def _probed(run: Run) -> Iterator[Case]:
-    """Yield the first, the cheapest and the dearest of the fixed cases that the subject supports."""
-    cases = [case for case in run.fixed_cases if not run.subject.reason_unsupported(case)]
-    by_cost: Sequence[Case] = sorted(cases, key=lambda case: case.weight_entries)
-    yield from dict.fromkeys([*cases[:1], *by_cost[:1], *by_cost[-1:]])
+def _probed(run: Run) -> list[Case]:
+    """Return the first, the cheapest and the dearest of the fixed cases that the subject does not decline."""
+    cases = [case for case in run.fixed_cases if not _declines(run.subject, case)]
+    by_cost = sorted(cases, key=lambda case: case.weight_entries)
+    return list(dict.fromkeys([*cases[:1], *by_cost[:1], *by_cost[-1:]]))
+
+
+def _declines(subject: Subject, case: Case) -> bool:
+    """Return whether a subject says that it does not support a case; a declaration that fails says nothing."""
+    try:
+        return bool(subject.reason_unsupported(case))
+    except InputError:
+        return False
 
 
 def probe(task: _Probe) -> Examined:
     """Call a subject as every test item does before it plans its draws."""
-    subject, seed, case = task
+    named, seed, case = task
     try:
         with own_arithmetic():
-            Subject.of(subject).probe(case, stream(seed, "probe", case.key))
+            subject = Subject.of(named)
+            if not subject.reason_unsupported(case):
+                subject.probe(case, stream(seed, "probe", case.key))
     except InputError as error:
         return Examined([], str(error), foreign_traceback(error))
     return Examined([])

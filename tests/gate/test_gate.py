@@ -236,7 +236,7 @@ SITUATIONS = {
     "baseline examined nothing": Situation(2, "has no examined result; make the baseline", nothing_examined_before),
     "renamed property": Situation(4, "property draws: not planned", renamed_property),
     "renamed check": Situation(4, "1 check of the baseline not planned: scores.law", renamed_check),
-    "crashed worker": Situation(4, "2 planned results are missing: scores.law@", crashed),
+    "crashed worker": Situation(4, "2 planned results are missing: scores.law", crashed),
     "skipped": Situation(4, "8 planned results are missing", skipped),
     "deselected": Situation(4, "property outputs: not planned; the baseline examined 8 layers", deselected),
     "fewer examples": Situation(4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),

@@ -1,0 +1,124 @@
+"""Probe calls: a subject that fails everywhere is one error line, and its record says why nothing was examined."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck import AttentionLayer
+from attncheck._lib.executors import Crew, Lost, pool
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.cli import main
+from attncheck.records.schema import Closing, read
+from attncheck.runs.pieces import Examined
+from attncheck.runs.probe import refusal
+from attncheck.runs.run import Run
+from attncheck.subject import direct
+
+SUBJECTS = """
+import numpy as np
+import os
+
+def raising(layer, inputs, rng):
+    raise ValueError("boom")
+
+def undefined(layer, inputs, rng):
+    return {"outputs": inputs * np.nan}
+
+def misshapen(layer, inputs, rng):
+    return {"outputs": inputs[:, 0]}
+
+def deaf(layer, inputs, rng):
+    return {"outputs": inputs}
+
+def undecided(layer, inputs, rng):
+    return {"outputs": inputs * rng.standard_normal()}
+
+def _supports(layer):
+    raise KeyError("width")
+
+undecided.supports = _supports
+
+def leaving(layer, inputs, rng):
+    os._exit(3)
+"""
+SAID = {
+    "raising": "subject=failing:raising: raised ValueError: boom (failing.py:6) on n=",
+    "undefined": "subject['outputs'][0, 0, 0]=nan: is not finite",
+    "misshapen": "subject['outputs'].shape=",
+    "deaf": "two different generators gave the same outputs",
+    "undecided": "subject=failing:undecided: raised KeyError: 'width'",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with subjects that fail, which is the current one."""
+    (tmp_path / "failing.py").write_text(SUBJECTS, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "said"), SAID.items())
+def test_a_subject_that_always_fails_is_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    run = ["run", "--profile=smoke", "--only=draws", "--workers=0", f"--subject=failing:{name}"]
+    assert main([*run, "--record=run.jsonl", "--report=page.html"]) == ExitCode.UNUSABLE
+    _, first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("ERROR: ")
+    assert said in first
+    assert first.endswith("Nothing was examined.")
+    assert sum("Traceback" in line for line in rest) == (name in ("raising", "undecided"))
+    assert not any("missing" in line for line in rest)
+    *_, closing = read(folder / "run.jsonl")
+    assert isinstance(closing, Closing)
+    assert closing.verdict == "incomplete"
+    assert main(["gate", "run.jsonl", "--baseline=none.jsonl"]) == ExitCode.INCOMPLETE
+    assert said in capsys.readouterr().out
+    assert "nothing was examined" in (folder / "page.html").read_text("utf-8")
+
+
+def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
+    run = planned("failing:leaving", AttentionLayer(width=4, seq_len=2, num_heads=1))
+    with Crew(pool(1)) as crew:
+        refused = refusal(run, crew.results)
+    assert refused is not None
+    assert "ended its process" in refused.unusable
+
+
+def planned(subject: object, *layers: AttentionLayer) -> Run:
+    """Return a run of a subject that simulates these layers alone."""
+    run = Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    run = dataclasses.replace(run, subject=dataclasses.replace(run.subject, layers=layers))
+    return run.settled([unit.id for unit in run.units_on("draws", layers)])
+
+
+@pytest.mark.parametrize(("bad", "refused"), [((4,), False), ((4, 8), False), ((4, 8, 16), True)])
+def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> None:
+    """The first, the cheapest and the dearest layer are tried."""
+    tried = []
+
+    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        tried.append(layer.width)
+        if layer.width in bad:
+            raise ValueError(f"width {layer.width}")
+        return direct(layer, size, rng)
+
+    layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (8, 4, 12, 16)]
+    found = refusal(planned(subject, *layers), map)
+    assert (found is not None) == refused
+    assert list(dict.fromkeys(tried)) == ([8] if 8 not in bad else [8, 4, 16])
+    if found is not None:
+        assert "width 8" in found.unusable
+
+
+def test_lost_probes_are_failures() -> None:
+    found = refusal(planned(direct, AttentionLayer(width=4)), lambda function, probes: [Lost("gone") for _ in probes])
+    assert isinstance(found, Examined)
+    assert found.unusable.startswith("subject=attncheck.subject:direct: a probe call on n=4")
