@@ -138,16 +138,12 @@ class Statement:
 
     def p_value(self, name: str, p_value: float) -> None:
         """Take the p-value of what is stated."""
-        self._take(self._p_values, name, p_value)
+        assert name not in self._p_values, f"{name} is stated twice"
+        self._p_values[name] = _chance(name, p_value)
 
     def rejects(self, name: str, p_value: float) -> None:
         """Take the p-value of what a neighbour says: where it is not small, nothing was told apart."""
-        self._take(self._of_neighbours, name, p_value)
-
-    def _take(self, where: dict[str, float], name: str, p_value: float) -> None:
-        assert 0.0 <= p_value <= 1.0, f"the p-value of {name} is {p_value}"
-        assert name not in where, f"{name} is stated twice"
-        where[name] = float(p_value)
+        self._of_neighbours[name] = max(_chance(name, p_value), self._of_neighbours.get(name, 0.0))
 
     def examine(
         self, test: Callable[..., None], arguments: Mapping[str, Any], run_seed: int, level: float = LEVEL
@@ -258,6 +254,11 @@ def named(key: str, cases: Sequence[Mapping[str, Any]]) -> list[Statement]:
 def _seed(run_seed: int, look: int) -> int:
     """Return the run seed of a look."""
     return run_seed if look == 1 else int(seed_sequence(run_seed, "statements", look=look).generate_state(1)[0])
+
+
+def _chance(name: str, p_value: float) -> float:
+    assert 0.0 <= p_value <= 1.0, f"the p-value of {name} is {p_value}"
+    return float(p_value)
 
 
 def _listed(trail: Trail) -> str:

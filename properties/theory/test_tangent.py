@@ -91,7 +91,7 @@ def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> 
             ),
             limit,
         )
-        for n in (128, 256)
+        for n in (256, 512)
     )
     draws = tangent_kernel(_LAYER, _SOME, seed_sequence(run_seed, "tangent", "random", "limit"), "limit", 2)
     predicted, spread = _moments(draws, limit)
@@ -99,7 +99,9 @@ def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> 
     error = np.sqrt(4.0 * wide[1] ** 2 + narrow[1] ** 2 + spread**2)
     # A kernel that is constant, or diagonal in the neurons, is the neighbour.
     for name, place in (("variance", 1), ("between", 2)):
-        note.equals(name, found[place], error[place], predicted[place], neighbours=[0.0])
+        # The order 1/n² leaves less than this: from widths 16, 32 and 64 it is 2% of the limit.
+        allowance = 0.05 * predicted[place]
+        note.equals(name, found[place], error[place], predicted[place], neighbours=[0.0], allowance=allowance)
 
 
 @theory("tangent.divided_by_n")
