@@ -23,7 +23,7 @@ from attncheck._lib.arithmetic import in_use
 from attncheck._lib.executors import Crew, in_order
 from attncheck._lib.hands import hands_of
 from attncheck.calibration.whole_runs import StatementsRun, WholeRun, whole_runs
-from attncheck.commands.collected import collect, properties_folder, settle
+from attncheck.commands.collected import properties_folder, settle, statements
 from attncheck.looks.profiles import PROFILES
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL
@@ -112,7 +112,7 @@ def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterat
             if seed in kept:
                 continue
             run = Run.of(subject=None, seed=seed, profile="default", false_alarm=options.false_alarm, record=None)
-            stated = collect(run, properties_folder() / "theory").stated
+            stated = [case for cases in statements(run, properties_folder()) for case in cases]
             settled = list(in_order(crew, settle, stated))
             for each in settled:
                 if each.theory is None:
