@@ -26,7 +26,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.streams import stream
 from attncheck.commands import cli
-from attncheck.commands.collected import Collected
+from attncheck.commands.collected import Stated
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
 from attncheck.paper import exact
@@ -271,13 +271,12 @@ def test_statements_of_the_theory_are_counted_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     false_alarms, kept = load("false_alarms"), tmp_path / "kept.jsonl"
-    collect = false_alarms.collect
+    statements = false_alarms.statements
 
-    def some(run: Run, folder: Path) -> Collected:
-        found: Collected = collect(run, folder)
-        return dataclasses.replace(found, stated=tuple(each for each in found.stated if "clt.constants" in each.id))
+    def some(run: Run, folder: Path) -> list[list[Stated]]:
+        return [cases for cases in statements(run, folder) if "clt.constants" in cases[0].id]
 
-    monkeypatch.setattr(false_alarms, "collect", some)
+    monkeypatch.setattr(false_alarms, "statements", some)
     options = ("--smoke=0", "--default=0", "--statements=2", "--workers=1", f"--resume={kept}")
     page = said(false_alarms, *options)
     assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 on which looks decide" in page
