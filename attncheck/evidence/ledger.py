@@ -236,7 +236,7 @@ class Ledger:
         self._reported: Counter[str] = Counter()
         self._best: dict[str, tuple[str, float]] = {}
         self._told: dict[str, list[tuple[float, str]]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
-        self._refuted: list[str] = []
+        self._own: dict[str, list[str]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
         self._looked = self._examined = False
 
     def take(self, entry: Entry, planned: bool = False) -> None:
@@ -247,7 +247,7 @@ class Ledger:
         self._looked |= entry.looks
         self._examined |= bool(entry.p_values)
         if not entry.looks:
-            self._refuted += [entry.id] if entry.verdict == Verdict.VIOLATED else []
+            self._own.get(entry.verdict, []).append(entry.id)
             return
         if entry.verdict in self._told:
             self._told[entry.verdict].append((entry.combined, entry.id))
@@ -283,7 +283,8 @@ class Ledger:
         findings = [
             *self._having(Verdict.VIOLATED),
             *_uneven(uniformity, budget.ledger_level),
-            *_own(self._refuted),
+            *_theory(self._own[Verdict.VIOLATED], "refuted", "failed"),
+            *_theory(self._own[Verdict.INCONCLUSIVE], "inconclusive", "told nothing apart"),
             *_gaps(completeness, ended),
             *(self._having(Verdict.INCONCLUSIVE) if self._examined or not self._owes_looks else _NOTHING),
         ]
@@ -341,14 +342,14 @@ def _names(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
 
 
-def _own(refuted: Sequence[str]) -> list[Finding]:
-    """Return a finding on failed statements of attncheck's own theory."""
-    names = _names(sorted(refuted))
+def _theory(ids: Sequence[str], verdict: str, what: str) -> list[Finding]:
+    """Return a finding on statements of attncheck's own theory, or none."""
+    names = _names(sorted(ids))
     if not names:
         return []
-    failed = "statement failed" if len(refuted) == 1 else "statements failed"
-    text = f"attncheck's own {failed}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
-    return [Finding("theory", "refuted", text)]
+    noun = "statement" if len(ids) == 1 else "statements"
+    text = f"attncheck's own {noun} {what}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
+    return [Finding("theory", verdict, text)]
 
 
 def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
