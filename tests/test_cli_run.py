@@ -315,9 +315,7 @@ def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) 
     done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
     assert done.code == ExitCode.UNUSABLE, done.out + done.err
     first = done.out.splitlines()[1]
-    assert first.startswith(
-        "ERROR: subject=cli_subjects:broken: raised ValueError: not in the mood (cli_subjects.py:"
-    )
+    assert first.startswith("ERROR: subject=cli_subjects:broken: raised ValueError: not in the mood (cli_subjects.py:")
     assert first.endswith("Nothing was examined.")
     assert "missing" not in done.out
     assert done.out.count("Traceback (most recent call last):") == 1
