@@ -40,6 +40,7 @@ def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs in this process end without a fit of causes; violated results are diagnosed as ever."""
     for module in ("check", "reporting"):
         monkeypatch.setattr(f"attncheck.runs.{module}.causes_of", lambda subject, results, seed: [])
+    monkeypatch.setattr("attncheck.runs.samples.command.causes_of_samples", lambda samples, results, seed, laws: [])
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_the_law_at_a_width_is_that_of_draws(layer: ac.AttentionLayer) -> None:
     size = 400_000
     law = ac.finite_width_law(layer, 1024)
     t = np.array([0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0])
-    y = np.abs(ac.simulate(layer, size, seed=5).outputs[:, 0, 0])
+    y = np.abs(ac.simulate(layer, size, seed=5, coordinates=1).outputs[:, 0, 0])
     seen = (y[:, None] > t).mean(axis=0)
     error = np.sqrt(seen * (1 - seen) / size)
     assert (np.abs(seen - 2 * law.sf(t)) < 5 * error + 2 * law.cdf_error(t)).all()
@@ -179,14 +179,14 @@ def test_layer_norm_and_rms_norm_have_other_limits_under_relu_and_one_for_odd_ph
     assert np.allclose(input_kernel(LAYER.inputs).matrix, np.eye(3), atol=1e-12)
     assert np.allclose(input_kernel(RMS.inputs).matrix, np.eye(3) + (1 - np.eye(3)) / np.pi, atol=1e-12)
     assert abs(ac.limit(RMS).variance() / ac.limit(LAYER).variance() - 1) > 0.1
-    odd = RMS.replace(activation="tanh")
+    odd = RMS.replace(activation="tanh", num_heads=1)
     assert np.array_equal(input_kernel(odd.inputs).matrix, input_kernel(odd.replace(norm="layer").inputs).matrix)
     gaps = []
     for n in (4, 8, 16):
-        grams = (ac.simulate(odd.replace(width=n, norm=norm), 200_000, seed=1).input_gram for norm in ("rms", "layer"))
+        grams = (ac.simulate(odd.replace(width=n, norm=norm), 100_000, seed=1).input_gram for norm in ("rms", "layer"))
         one, other = ((gram[:, 0, 1] ** 2).mean() for gram in grams if gram is not None)
         gaps.append(n * (other - one))
-    # E Ĝ² of two independent directions of n, or of n - 1 neurons.
+    # E Ĝ² of two independent directions of n, or of n - 1 neurons: 0.067 apart at n = 16, ten standard errors.
     assert np.allclose(gaps, [n * (1 / (n - 1) - 1 / n) for n in (4, 8, 16)], atol=0.03)
 
 
@@ -281,15 +281,18 @@ def test_at_one_limit_layer_norm_shows_by_order_one_over_n_alone() -> None:
     assert not _rejected(_misread(), odd)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("layer", [RMS, LAYER, NARROW], ids=["rms", "layer", "mixed"])
-def test_right_ones_are_consistent(layer: ac.AttentionLayer, seed: int) -> None:
+def test_right_ones_are_consistent() -> None:
+    """Each layer by itself, planned for a power of 0.9, and all in pools: thrice the draws for what they share."""
+
     def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         return ac.simulate(case, size, int(rng.integers(2**31)), reading="direct", coordinates=2).as_dict()
 
-    report = ac.check(literal, layer, profile="smoke", seed=seed)
+    layers = [RMS, LAYER, NARROW]
+    report = ac.check(literal, layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"
-    assert sum(bool(result.p_values) for result in report.results) > 80
+    examined = [result.unit.partition("@")[2] for result in report.results if result.p_values]
+    for layer in layers:
+        assert examined.count(layer.key) > 80
 
 
 @pytest.mark.parametrize("layer", [RMS, LAYER], ids=["rms", "layer"])

@@ -45,9 +45,12 @@ def _entry(layer: ac.AttentionLayer, weights: str | dict[str, str], of: str = "o
 
 
 def _off(gap: Gap, drawn: FloatArray) -> float:
-    """Return how far draws without sign are from a law, in P(|y| > t), at every twentieth draw that is not 0."""
+    """Return how far draws without sign are from a law, in P(|y| > t), at every hundredth draw that is not 0.
+
+    Between two of them P changes by 0.005 of 20,000 draws: where a smooth difference is largest, one is as large.
+    """
     ordered = np.sort(np.abs(drawn))
-    points = ordered[::20][ordered[::20] > 0]
+    points = ordered[::100][ordered[::100] > 0]
     tail = 2.0 * (gap.limit.upper_tail(points) + gap.deviation.upper_tail(points).mean(axis=0))
     return float(np.abs(tail - 1.0 + np.searchsorted(ordered, points, "right") / len(ordered)).max())
 
@@ -98,7 +101,9 @@ def test_it_is_the_law_of_literal_draws_of_one_neuron() -> None:
 @pytest.mark.parametrize("name", _NAMES)
 def test_laws_at_a_width_are_those_of_literal_draws(name: str) -> None:
     layer, size = ac.AttentionLayer(width=16, seq_len=3, num_heads=1, mask="causal", query_std=1.5), 20_000
-    law = ac.finite_width_law(layer, size=2**13, weights=name)
+    # The law's standard error is at most an eighth of the noise of the draws: more of its own would tighten nothing.
+    # Heavy tails need twice as many for an error below 0.01.
+    law = ac.finite_width_law(layer, size=2**13 if name == "student5" else 2**12, weights=name)
     drawn = law.sample(size, seed=1)[:, 2, 0]
     for t in (-1.5, 0.2, 0.8, 2.0):
         chance = float(law.sf(t, 2))
@@ -118,7 +123,9 @@ def test_laws_at_a_width_are_those_of_literal_draws(name: str) -> None:
 
 def test_kurtosis_has_the_fourth_cumulants_of_the_output_weights() -> None:
     layer = ac.AttentionLayer(width=16, seq_len=2, num_heads=1)
-    laws = {name: ac.finite_width_law(layer, size=2**13, weights=name) for name in _NAMES}
+    # What is computed is as exact as the draws for uniform weights; signs are far from normal weights with fewer.
+    sizes = {"uniform": 2**13, "rademacher": 2**11, "student5": 64}
+    laws = {name: ac.finite_width_law(layer, size=size, weights=name) for name, size in sizes.items()}
     found = {name: (law.excess_kurtosis(), law.excess_kurtosis_error()) for name, law in laws.items()}
     assert found.pop("student5")[1] == math.inf
     gaussian = ac.finite_width_law(layer, size=2048).excess_kurtosis()
@@ -164,7 +171,7 @@ def test_errors_of_the_divergence_are_told_and_hold() -> None:
 
 def test_the_divergence_falls_with_the_width_and_follows_the_fourth_cumulant() -> None:
     layer = ac.AttentionLayer(width=64, seq_len=2, num_heads=1)
-    signs, tails = (ac.distance(layer, "kl", weights=name, size=2**11) for name in ("rademacher", "student5"))
+    signs, tails = (ac.distance(layer, "kl", weights=name, size=2**10) for name in ("rademacher", "student5"))
     gaussian = ac.distance(layer, "kl", size=512)
     assert signs.value + signs.error < gaussian.value < tails.value - tails.error
     wide = ac.distance(layer, "kl", weights="student5", size=2**11, width=24)

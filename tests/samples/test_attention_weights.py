@@ -79,15 +79,16 @@ def test_what_is_no_attention_is_refused(said: str) -> None:
 GRAMS = ("input_gram", "value_gram", "inputs")
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("layer", [LAYER, LAYER.replace(attention_map="relu", mask="none")], ids=["softmax", "relu"])
-def test_a_right_subject_is_consistent(layer: ac.AttentionLayer, seed: int) -> None:
-    report = ac.check(subject_of(Literal(), *GRAMS), layer, profile="smoke", seed=seed)
+def test_a_right_subject_is_consistent() -> None:
+    """Each layer by itself, planned for a power of 0.9, and both in pools: twice the draws for what they share."""
+    layers = [LAYER, LAYER.replace(attention_map="relu", mask="none")]
+    report = ac.check(subject_of(Literal(), *GRAMS), layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"
-    examined = {result.check for result in report.results if result.p_values}
-    assert {"conditional.law", "outputs.given_scores", "exactness.output_given_scores"} <= examined
-    assert ("exactness.row_entropy" in examined) == (layer.attention_map == "softmax")
-    assert not {name for name in examined if name.startswith("scores.") and "key" not in name}
+    for layer in layers:
+        examined = {result.check for result in report.results if result.p_values and result.unit.endswith(layer.key)}
+        assert {"conditional.law", "outputs.given_scores", "exactness.output_given_scores"} <= examined
+        assert ("exactness.row_entropy" in examined) == (layer.attention_map == "softmax")
+        assert not {name for name in examined if name.startswith("scores.") and "key" not in name}
 
 
 @pytest.mark.usefixtures("verdicts_only")
@@ -103,6 +104,7 @@ def test_wrong_ones_are_violated() -> None:
         assert report.verdict == "violated"
 
 
+@pytest.mark.usefixtures("verdicts_only")
 def test_weights_of_another_law_are_compared_with_literal_draws() -> None:
     subject = subject_of(Literal(), *GRAMS)
     subject.weights = "uniform"  # a lie
