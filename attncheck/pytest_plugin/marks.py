@@ -34,7 +34,7 @@ def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Calla
     It becomes one item per case. Each is planned, and its verdict is in the record and in the digest of the run, with
     the numbers that the test finds: it hands them to the fixture ``note``, as in ``note(order=-1.0)``. It asserts what
     is computed. Where it draws random numbers it keys them by the fixture ``run_seed``, and hands estimates with their
-    errors, or p-values, to ``note`` (`attncheck.runs.statements.Statement`), so that looks on fresh draws decide.
+    errors, or p-values, to ``note``, a ``Statement``, so that looks on fresh draws decide.
 
     Parameters
     ----------
