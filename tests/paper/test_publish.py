@@ -194,9 +194,7 @@ def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, writ
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
-def test_figures_of_another_run_stay_off_the_page(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plates, "PLATES", {})  # the page has drawings of its own
     _, data, manifest = tiny
     other = msgspec.structs.replace(finished("fig1", data, manifest), seed=99)
