@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
+from attncheck.paper import plates
 from attncheck.paper.experiments import EXPERIMENTS, Experiment
 from attncheck.paper.numbers import markdown, named
 from attncheck.paper.page import read_paper, view_of
@@ -193,7 +194,8 @@ def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, writ
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
-def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path) -> None:
+def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plates, "PLATES", {})  # the page has drawings of its own
     _, data, manifest = tiny
     other = msgspec.structs.replace(finished("fig1", data, manifest), seed=99)
     (tmp_path / "fig1.json").write_bytes(encode(other))

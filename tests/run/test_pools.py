@@ -275,7 +275,8 @@ def test_under_pytest_a_violated_pool_is_a_failed_report(pytester: pytest.Pytest
         """,
     )
     options = ["--attncheck-subject=subject:slighter", "--attncheck-profile=smoke", "--attncheck-record=r.jsonl"]
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rf", "--junit-xml=j.xml", "-n2", *options)
+    pytester.syspathinsert()
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rf", "--junit-xml=j.xml", "-n1", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["FAILED attncheck::pools[[]scores.scale@*", "VIOLATED: subject:slighter*"])
     assert "pools[scores.scale@" in (pytester.path / "j.xml").read_text()

@@ -42,6 +42,8 @@ class TestSummary:
         assert NOT_PROVED not in lines
         assert len(lines) <= 40
 
+    # Which check is first does not depend on causes; the test above has them.
+    @pytest.mark.usefixtures("no_causes")
     @pytest.mark.parametrize(
         ("name", "exposure", "property_name"),
         [
