@@ -53,7 +53,7 @@ def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def smoke(record: Path, *more: str) -> int:
-    settled = ("--profile", "smoke", "--only", "scores", "--only", "netsor", "--subject", "dask_subjects:slow")
+    settled = ("--profile", "smoke", "--only", "scores", "--subject", "dask_subjects:slow")
     return main(["run", *settled, "--record", str(record), *more])
 
 
