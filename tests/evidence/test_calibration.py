@@ -102,7 +102,7 @@ CASES = {
     "scale": Case(Scale(dof=8), scale, 10, ((1.4, 60), (1 / 1.4, 60), (1.1, 800))),
     "association": Case(Association(per_draw=4), association, 25, ((0.1, 400), (-0.1, 300), (0.03, 4000))),
     "association, dependent weight": Case(Association(per_draw=4), dependent_weight, 25, ()),
-    "largest of 30": Case(Largest(4, 30), largest, 25, ((0.1, 500), (-0.1, 650)), exact=False, bound=True),
+    "largest of 30": Case(Largest(4, 30), largest, 25, ((0.2, 125), (-0.2, 160)), exact=False, bound=True),
     "uniform": Case(Uniform(), uniform(0.0), 200, ((0.1, 900), (0.1, 700), (0.4, 60)), bound=True),
     "uniform, allowance": Case(Uniform(0.02), uniform(0.02), 500, ((0.08, 2000), (0.12, 800)), exact=False, bound=True),
     "smooth 1": Case(Smooth(1), smooth(1), 500, ((0.1, 2000), (-0.1, 1500))),

@@ -30,6 +30,8 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
     return path
 
 
+# Headings name what violated checks point at; causes, which take as long again, are held to faults elsewhere.
+@pytest.mark.usefixtures("no_causes")
 @pytest.mark.parametrize(
     ("fault", "properties", "words"),
     [

@@ -21,6 +21,7 @@ from attncheck.theory.stacks.distance import (
     StackDistance,
     averaged_parts,
     check_drawn,
+    controlled,
     difference_parts,
     distances,
     limit_scales,
@@ -191,11 +192,15 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
 
 def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = AttentionStack(layer=AttentionLayer(width=256), depth=3)
+    taken: list[tuple[FloatArray, FloatArray]] = []
+
+    def kept(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
+        taken.append((f, c))
+        return controlled(f, c, fc, cc)
+
+    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", kept)
     with_them = difference_parts(stack, 1_200, 1)
-    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", lambda f, c, fc, cc: f)
-    plain = difference_parts(stack, 1_200, 1)
-    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", lambda f, c, fc, cc: c)
-    control = difference_parts(stack, 1_200, 1)
+    ((plain, control),) = taken
     at = slice(52, 90, 6)
     errors = control[..., at].std(axis=0, ddof=1) / PARTS**0.5
     assert (np.abs(control[..., at].mean(axis=0)) < QUANTILE * 1.4 * errors).all()
