@@ -83,6 +83,18 @@ def shard(place: pytest.Pytester, number: int, of: int, *options: str, subject: 
     return smoke(place, f"part{number}.jsonl", f"--attncheck-shard={number}/{of}", *options, subject=subject)
 
 
+_HALVES: dict[str, bytes] = {}
+
+
+def halves(place: pytest.Pytester) -> None:
+    """Leave the records of both shards of two in the folder; they are made once."""
+    if not _HALVES:
+        assert shard(place, 1, 2).ret == shard(place, 2, 2).ret == 0
+        _HALVES.update({name: Path(name).read_bytes() for name in ("part1.jsonl", "part2.jsonl")})
+    for name, content in _HALVES.items():
+        Path(name).write_bytes(content)
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Said:
     capsys.readouterr()
     code = main(arguments)
@@ -166,7 +178,7 @@ def test_owed_looks_are_said_and_taken(place: pytest.Pytester, capsys: pytest.Ca
 
 def test_gate_and_report_say_that_a_shard_is_a_part(place: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
     remedy = "the record is of shard 1/2, a part of a run; attncheck merge makes one record of all shards"
-    assert shard(place, 1, 2).ret == shard(place, 2, 2).ret == 0
+    halves(place)
     for options in (["--baseline", "part2.jsonl"], ["--baseline", "new.jsonl.xz", "--write-baseline"]):
         told = said(capsys, "gate", "part1.jsonl", *options)
         assert told.code == ExitCode.INCOMPLETE
@@ -184,7 +196,7 @@ def test_gate_and_report_say_that_a_shard_is_a_part(place: pytest.Pytester, caps
 def test_shards_that_make_no_run_leave_what_is_there(
     place: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shard(place, 1, 2).ret == 0
+    halves(place)
     Path("run.jsonl").write_text("the last one", encoding="utf-8")
     told = said(capsys, "merge", "part1.jsonl", "-o", "run.jsonl")
     assert told.code == ExitCode.INCOMPLETE
@@ -202,7 +214,7 @@ def test_shards_that_make_no_run_leave_what_is_there(
 
 
 def test_interrupted_shard_is_gone_on_with(place: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shard(place, 1, 2).ret == shard(place, 2, 2).ret == 0
+    halves(place)
     part = Path("part2.jsonl")
     digest = closing_of("part2.jsonl").digest
     part.write_bytes(b"".join(part.read_bytes().splitlines(keepends=True)[:-3]))
