@@ -40,8 +40,7 @@ LINEAR: dict[str, Any] = {
     for name in ("query", "key", "value", "output")
     for end, law in (("", "uniform"), ("_bias", ("uniform", 1.0)))
 }
-#: Uniform weights are held to every property at once, on four times the draws.
-OTHERS = [name for name in WEIGHT_LAWS if name not in ("gaussian", "uniform")]
+OTHERS = [name for name in WEIGHT_LAWS if name != "gaussian"]
 COST = Cost(1500, 5e-4, 0.9)
 
 

@@ -29,7 +29,7 @@ def draws() -> ac.Draws:
 
 @pytest.fixture(scope="module")
 def fewer() -> ac.Draws:
-    """Return draws for damages that are large: on a third of `SIZE` each has a p-value below 1e-20 in three looks."""
+    """Return draws for damages that are large: a third of `SIZE` is enough to see each in three looks."""
     return ac.simulate(LAYER, SIZE // 3, seed=12, reading="direct")
 
 
