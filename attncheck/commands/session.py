@@ -22,9 +22,10 @@ from attncheck.looks.unit import Unit
 from attncheck.report import render_report
 from attncheck.runs.earlier import set_aside
 from attncheck.runs.pieces import Examined, examine
-from attncheck.runs.probe import Each, refusal
+from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
+from attncheck.subject import Subject
 
 
 def run_properties(
@@ -65,7 +66,7 @@ def run_properties(
         live = Live(progress, run, verbose)
         collected = collect(run, properties_folder())
         crew.begin()  # before an older record is replaced
-        refused = refusal(collected.run, _each(crew))
+        refused = refusal(collected.run, _subject(collected.run, crew), crew.results)
         set_aside(resume, record)
         taken = Taken(RunReport(collected.run, refused=refused), crew, live)
         try:
@@ -82,9 +83,9 @@ def run_properties(
     return _conclude(taken, report, verbose)
 
 
-def _each(crew: Crew) -> Each:
-    """Return what applies a function as `map` does: in this process, where the work is done there."""
-    return crew.results if crew.hands.travels else map
+def _subject(run: Run, crew: Crew) -> Subject | str:
+    """Return the subject as those who do the work are handed it."""
+    return run.subject.name if crew.hands.travels else run.subject
 
 
 class Taken:
@@ -155,7 +156,7 @@ class Taken:
         self._live.took(stated.module.removeprefix("test_"))
 
     def _units(self, run: Run, units: Sequence[Unit]) -> None:
-        subject = run.subject.name if self._crew.hands.travels else run.subject
+        subject = _subject(run, self._crew)
         pieces = [run.piece(unit, subject) for unit in units]
         left = []
         for piece in pieces:

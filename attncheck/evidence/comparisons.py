@@ -1,11 +1,15 @@
-"""p-values of estimates with estimated standard errors: a number, and the order of a power law between two widths."""
+"""p-values of statements: a mean, the order of a power law between two widths, signs, and standard normals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from scipy import special
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+FloatArray = NDArray[np.float64]
 
 
 def mean_p_value(
@@ -89,6 +93,35 @@ def order_p_value(
     scores = [score(order) for order in (expected - allowance, expected + allowance)]
     off = 0.0 if min(scores) <= 0.0 <= max(scores) else min(map(abs, scores))
     return _two_sided(off, 1.0, df)
+
+
+def sign_p_value(values: FloatArray) -> float:
+    """Return the p-value of as many values being positive as negative, (any shape): exact for independent ones.
+
+    Zeros are left out.
+
+    Examples
+    --------
+    >>> sign_p_value(np.array([1.0, -2.0, 0.0])), sign_p_value(np.ones(11))
+    (1.0, 0.0009765625)
+    """
+    positive, negative = int((values > 0).sum()), int((values < 0).sum())
+    return float(stats.binomtest(positive, max(1, positive + negative)).pvalue)
+
+
+def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
+    """Return the p-value of independent values being N(0, variance), both of one shape: exact.
+
+    Those of variance 0 are left out.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> normal_p_value(2.0 * rng.standard_normal(1000), np.full(1000, 1.0)) < 1e-9
+    True
+    """
+    there = variance > 0
+    return float(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
 
 
 def _two_sided(off: float, error: float, df: float) -> float:

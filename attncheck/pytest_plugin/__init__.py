@@ -350,7 +350,7 @@ def _open(config: pytest.Config) -> None:
     from attncheck.runs.probe import refusal
     from attncheck.runs.reporting import RunReport
 
-    refused = refusal(config.stash[_RUN], map)
+    refused = refusal(config.stash[_RUN], config.stash[_RUN].subject, map)
     try:
         config.stash[_REPORT] = RunReport(config.stash[_RUN], refused=refused)
     except InputError as error:

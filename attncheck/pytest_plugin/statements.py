@@ -31,6 +31,7 @@ def take(item: pytest.Function, statement: Statement, run_seed: int) -> None:
     wanted = {name: item.funcargs[name] for name in inspect.signature(item.obj).parameters}
     statement.examine(item.obj, wanted, run_seed)
     if statement.inconclusive:
+        # Neither passed nor failed: the run is inconclusive, and does not exit as a pass.
         pytest.skip(f"inconclusive: {statement.inconclusive}")
 
 

@@ -18,15 +18,17 @@ _Probe = tuple[Subject | str, int, Case]
 Each = Callable[[Callable[[_Probe], Examined], list[_Probe]], Iterable[Examined | Lost]]
 
 
-def refusal(run: Run, each: Each) -> Examined | None:
+def refusal(run: Run, subject: Subject | str, each: Each) -> Examined | None:
     """Return why the subject can be examined nowhere: it raises, ignores its generator or returns what has no law.
 
     Parameters
     ----------
     run : Run
         With its plan.
+    subject : Subject or str
+        That of the run, or its name where another process is to import it.
     each : callable
-        Applies a function to each probe, as `map` does; other processes are handed the name of the subject.
+        Applies a function to each probe, as `map` does.
 
     Returns
     -------
@@ -36,7 +38,6 @@ def refusal(run: Run, each: Each) -> Examined | None:
     """
     if run.earlier.units:
         return None
-    subject = run.subject if each is map else run.subject.name
     first = None
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])

@@ -18,6 +18,7 @@ from scipy import stats
 
 from attncheck import AttentionLayer, InputError
 from attncheck._lib.streams import stream
+from attncheck.evidence.comparisons import normal_p_value, sign_p_value
 from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
@@ -70,22 +71,22 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(
     rng = stream(run_seed, "assumption 1 permitted", layer.key)
     a1, a2, k1, k2, *drawn_scores = _draw(program, [x1, x2, *keys, *scores], _NARROW, _NARROW_DRAWS, rng)
     one, by_key, by_query, by_both = drawn_scores
-    note.p_value("a shared key", _fair(one * by_key))
-    note.p_value("a shared query", _fair(one * by_query))
+    note.p_value("a shared key", sign_p_value(one * by_key))
+    note.p_value("a shared query", sign_p_value(one * by_query))
     variance = layer.query_std**2 * _mean(a1 * a1)
-    note.p_value("a score", _standard_normal(one, variance * _mean(k2 * k2)))
-    note.p_value("another score", _standard_normal(by_key, variance * _mean(k2 * k2)))
+    note.p_value("a score", normal_p_value(one, variance * _mean(k2 * k2)))
+    note.p_value("another score", normal_p_value(by_key, variance * _mean(k2 * k2)))
     slope = _mean(k1 * k2) / np.where(_mean(k2 * k2) > 0, _mean(k2 * k2), 1.0)
     rest = k1 - slope[:, None] * k2
     new = _mean(rest * rest) > _LOST * _mean(k1 * k1)
-    note.p_value("what is new", _standard_normal((by_both - slope * one)[new], (variance * _mean(rest * rest))[new]))
+    note.p_value("what is new", normal_p_value((by_both - slope * one)[new], (variance * _mean(rest * rest))[new]))
     for sign in (1.0, -1.0):
         key, vector = k1 + sign * k2, a1 + sign * a2
         new = _mean(vector * vector) > _LOST * _mean(a1 * a1 + a2 * a2)
         expected = layer.key_std**2 * _mean(vector * vector)[new]
         note.p_value(f"keys {sign:+g}", _lengths_fit((key * key).sum(axis=1)[new], expected, _NARROW))
 
-    note.rejects("no correlation", _fair(one * by_both * _mean(a1 * a2)))
+    note.rejects("no correlation", sign_p_value(one * by_both * _mean(a1 * a2)))
 
 
 @theory("assumption1.one_matrix_on_both_sides", layers(max_entries=5_000))
@@ -127,8 +128,8 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
                 # As if the mean did not grow: what it is at the other width.
                 still = _lengths_fit(squares, variance * _other(width), width)
                 note.rejects(f"{sign:+g} at n={width}", still)
-        note.p_value(f"two matrices at n={width}", _fair(free))
-        note.rejects(f"one matrix as two at n={width}", _fair(p11))
+        note.p_value(f"two matrices at n={width}", sign_p_value(free))
+        note.rejects(f"one matrix as two at n={width}", sign_p_value(p11))
 
 
 @theory("assumption1.values_by_the_keys", layers(max_entries=5_000))
@@ -176,12 +177,12 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
         note.p_value(f"average at n={width}", _lengths_fit(average[there], given[there], 1))
         key_variance = layer.key_std**2 * _mean(a1 * a1)[there]
         note.p_value(f"keys at n={width}", _lengths_fit(lengths[there], key_variance, width))
-        note.p_value(f"another matrix at n={width}", _fair(_mean(queries * good)))
+        note.p_value(f"another matrix at n={width}", sign_p_value(_mean(queries * good)))
 
         note.rejects(
             f"mean of the other width at n={width}", _lengths_fit(average[there], given[there] * _other(width), 1)
         )
-        note.rejects(f"fair signs at n={width}", _fair(average))
+        note.rejects(f"fair signs at n={width}", sign_p_value(average))
 
 
 @theory("assumption1.circular_scores", layers(max_entries=5_000))
@@ -215,7 +216,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     a1, a2, images, scores = _draw(program, [x1, x2, again, score], width, 20_000, rng)
     there = _mean(a1 * a1) * _mean(a2 * a2) > 0
     squares = _mean(images * images)
-    note.p_value("score", _standard_normal(scores, layer.key_std**2 * _mean(a2 * a2) * squares))
+    note.p_value("score", normal_p_value(scores, layer.key_std**2 * _mean(a2 * a2) * squares))
     ratios = squares[there] / (layer.query_std**4 * _mean(a1 * a1)[there])
     error = ratios.std() / len(ratios) ** 0.5
     note.equals("ratio", ratios.mean(), error, 1.0 + 2.0 / width**2, neighbours=[1.0])
@@ -245,18 +246,6 @@ def _other(width: int) -> float:
 def _mean(products: FloatArray) -> FloatArray:
     """Return averages over neurons."""
     return np.asarray(products.mean(axis=-1))
-
-
-def _fair(values: FloatArray) -> float:
-    """Return the p-value of as many being positive as negative: exact for independent values, zeros left out."""
-    positive, negative = int((values > 0).sum()), int((values < 0).sum())
-    return float(stats.binomtest(positive, max(1, positive + negative)).pvalue)
-
-
-def _standard_normal(values: FloatArray, variance: FloatArray) -> float:
-    """Return the p-value of values over their standard deviations being standard normals: exact, zeros left out."""
-    there = variance > 0
-    return float(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
 
 
 def _lengths_fit(squares: FloatArray, variance: FloatArray, degrees: int) -> float:

@@ -19,7 +19,7 @@ from scipy import linalg, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import stream
-from attncheck.evidence.comparisons import mean_p_value
+from attncheck.evidence.comparisons import mean_p_value, normal_p_value, sign_p_value
 from attncheck.layers import nonlinearity
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import image_kernel, input_covariance, input_kernel
@@ -63,21 +63,21 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Sta
     of_head = np.repeat(keys, layer.group_size, axis=1)
     summands = np.einsum("aij,baic,bajc->bc", weights, queries, of_head, optimize=True)
     one, other = summands[:, ::2], summands[:, 1::2]
-    note.p_value("Lemma 11", _fair(summands))
-    note.p_value("Lemma 13", _fair(one * other))
-    note.p_value("Lemma 10", _fair(abs(one) - abs(other)))
+    note.p_value("Lemma 11", sign_p_value(summands))
+    note.p_value("Lemma 13", sign_p_value(one * other))
+    note.p_value("Lemma 10", sign_p_value(abs(one) - abs(other)))
     pulled = np.einsum("aij,bajc->baic", weights, of_head, optimize=True)
     variance = layer.query_std**2 * np.einsum("baic,bij,bajc->bc", pulled, gram, pulled, optimize=True)
-    note.p_value("summands", _standard_normal(summands, variance))
+    note.p_value("summands", normal_p_value(summands, variance))
     direction = weights[0, 0]
     variance = layer.key_std**2 * np.einsum("i,bij,j->b", direction, gram, direction)
     projected = np.einsum("i,bic->bc", direction, keys[:, 0])
-    note.p_value("keys", _standard_normal(projected, np.repeat(variance[:, None], _NARROW, axis=1)))
+    note.p_value("keys", normal_p_value(projected, np.repeat(variance[:, None], _NARROW, axis=1)))
 
-    note.rejects("another variance", _fair(2.0 * abs(one) - abs(other)))
+    note.rejects("another variance", sign_p_value(2.0 * abs(one) - abs(other)))
     tied = (queries[:, :, 0] ** 2).sum(axis=1)
-    note.rejects("tied, Lemma 11", _fair(tied))
-    note.rejects("tied, Lemma 13", _fair(tied[:, ::2] * tied[:, 1::2]))
+    note.rejects("tied, Lemma 11", sign_p_value(tied))
+    note.rejects("tied, Lemma 13", sign_p_value(tied[:, ::2] * tied[:, 1::2]))
     there = gram[:, 0, 0] > 0
     total = (tied[there] / (layer.query_std**2 * gram[there, 0, :1])).sum()
     law = stats.chi2(tied[there].size * layer.num_heads)
@@ -186,18 +186,6 @@ def _literal(layer: AttentionLayer, rng: np.random.Generator) -> tuple[FloatArra
     gram = inputs @ inputs.swapaxes(-1, -2) / n
     shape = (_LITERAL, -1, s, n)
     return gram, values.stack(queries).reshape(shape), values.stack(keys).reshape(shape)
-
-
-def _fair(values: FloatArray) -> float:
-    """Return the p-value of as many being positive as negative: exact for independent values, zeros left out."""
-    positive, negative = int((values > 0).sum()), int((values < 0).sum())
-    return float(stats.binomtest(positive, max(1, positive + negative)).pvalue)
-
-
-def _standard_normal(values: FloatArray, variance: FloatArray) -> float:
-    """Return the p-value of values over their standard deviations being standard normals: exact, zeros left out."""
-    there = variance > 0
-    return float(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
 
 
 def _moments(layer: AttentionLayer, weights: FloatArray) -> dict[str, Moment]:

@@ -87,7 +87,7 @@ def test_a_subject_that_always_fails_is_one_error(
 def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
     run = planned("failing:leaving", AttentionLayer(width=4, seq_len=2, num_heads=1))
     with Crew(pool(1)) as crew:
-        refused = refusal(run, crew.results)
+        refused = refusal(run, run.subject.name, crew.results)
     assert refused is not None
     assert "ended its process" in refused.unusable
 
@@ -111,7 +111,8 @@ def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> 
         return direct(layer, size, rng)
 
     layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (8, 4, 12, 16)]
-    found = refusal(planned(subject, *layers), map)
+    run = planned(subject, *layers)
+    found = refusal(run, run.subject, map)
     assert (found is not None) == refused
     assert list(dict.fromkeys(tried)) == ([8] if 8 not in bad else [8, 4, 16])
     if found is not None:
@@ -119,6 +120,7 @@ def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> 
 
 
 def test_lost_probes_are_failures() -> None:
-    found = refusal(planned(direct, AttentionLayer(width=4)), lambda function, probes: [Lost("gone") for _ in probes])
+    run = planned(direct, AttentionLayer(width=4))
+    found = refusal(run, run.subject, lambda function, probes: [Lost("gone") for _ in probes])
     assert isinstance(found, Examined)
     assert found.unusable.startswith("subject=attncheck.subject:direct: a probe call on n=4")
