@@ -26,7 +26,7 @@ from attncheck._lib.hands import hands_of
 from attncheck._lib.measured import installed, table
 from attncheck.commands.collected import collect, properties_folder
 from attncheck.records.schema import Closing, Line, Result, Theory, of_pool, read
-from attncheck.runs.pieces import Examined, Piece
+from attncheck.runs.pieces import Examined, Piece, examine
 from attncheck.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,16 +57,16 @@ def cluster(workers: int) -> Iterator[str]:
         yield f"dask:{made.scheduler_address}"
 
 
-def one_piece(profile: str) -> tuple[Piece, Examined]:
+def one_piece(profile: str) -> tuple[Piece, dict[str, Examined]]:
     """Return a piece of the main job with what it comes to: what travels, and what comes back."""
     run = Run.of(subject=None, seed=0, profile=profile, false_alarm=1e-6, record=None)
     collected = collect(run, properties_folder())
     unit = min(collected.units, key=lambda unit: unit.case.weight_entries)
-    piece = collected.run.piece(unit, collected.run.subject.name)
-    return piece, Examined(piece.results())
+    (piece,) = collected.run.pieces(collected.run.beside(unit), collected.run.subject.name)
+    return piece, examine(piece)
 
 
-def handed_over(hands: Hands, travels: tuple[Piece, Examined], pieces: int) -> float:
+def handed_over(hands: Hands, travels: tuple[Piece, dict[str, Examined]], pieces: int) -> float:
     """Return the seconds that one piece takes which is handed over, and does nothing."""
     with Crew(hands) as crew:
         crew.results(_ECHO, [travels] * WORKERS)  # whoever works is there now

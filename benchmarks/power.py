@@ -28,12 +28,11 @@ from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
-from attncheck.looks.plan import Cost
 from attncheck.looks.pools import pools_of
 from attncheck.looks.profiles import profile_named
 from attncheck.looks.result import examined_result
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
+from attncheck.runs.pieces import Piece
 from attncheck.runs.run import Run
 from attncheck.subject import Subject
 
@@ -85,17 +84,18 @@ class Row:
     chance: float
 
 
-def first_looks(unit: Unit, subject: Subject, run: Run) -> list[Result]:
-    """Return the results of a unit as if none of its first looks were suspicious."""
-    cost = Cost(run.affordable(unit.case), run.level, run.profile.power)
+def first_looks(piece: Piece, subject: Subject) -> list[Result]:
+    """Return the results of the units of a case as if none of their first looks were suspicious."""
+    units, cost = piece.units, piece.cost
     with own_arithmetic():
-        plan = probed(unit, subject, run.seed, cost)
+        plan = probed(units, subject, piece.seed, cost)
         names = [check.name for check in plan.sizes]
-        seen = take_look(unit, plan, subject, run.seed, 1, 1, names) if names else {}
+        seen = take_look(units[0], plan, subject, piece.seed, 1, 1, names) if names else {}
     return [
         examined_result(unit, check, cost, plan, _trail(seen[check.name], cost.level), 0.0)
-        for check in plan.sizes
-        if seen[check.name].count
+        for unit in units
+        for check in unit.checks
+        if check in plan.sizes and seen[check.name].count
     ]
 
 
@@ -104,31 +104,32 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 
 
 @functools.lru_cache(maxsize=4)
-def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[Unit, ...]]:
-    """Return a run on a fault, and the units of it that are looked at."""
+def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[Piece, ...]]:
+    """Return a run on a fault, and what of it is looked at."""
     subject = exposing(FAULTS[fault], EXPOSURES[exposure])
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
     units = [unit for name in PROPERTIES for unit in run.units(name, domain_of(name).strategy(name))]
     run = run.settled([unit.id for unit in units])
     fixed = set(run.profile.layers)
-    return run, tuple(unit for unit in units if exposure != "grams" or unit.case in fixed)
+    pieces = run.pieces(units, run.subject)
+    return run, tuple(piece for piece in pieces if exposure != "grams" or piece.case in fixed)
 
 
 def look(task: tuple[str, str, str, int, int]) -> list[Result]:
-    """Return the results of one unit of a run on a fault; nothing where the fault cannot be drawn."""
-    run, units = run_of(*task[:4])
-    unit = units[task[4]]
+    """Return the results on one case of a run on a fault; nothing where the fault cannot be drawn."""
+    run, pieces = run_of(*task[:4])
+    piece = pieces[task[4]]
     try:
-        return [] if run.subject.reason_unsupported(unit.case) else first_looks(unit, run.subject, run)
+        return [] if run.subject.reason_unsupported(piece.case) else first_looks(piece, run.subject)
     except InputError:  # such a simulator cannot be made of every layer
         return []
 
 
 def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
     """Iterate over what first looks see, at an exposure and at those that its draws are read at."""
-    run, units = run_of(fault, exposure, profile, seed)
+    run, pieces = run_of(fault, exposure, profile, seed)
     with Crew(processes(workers)) as crew:
-        tasks = [(fault, exposure, profile, seed, number) for number in range(len(units))]
+        tasks = [(fault, exposure, profile, seed, number) for number in range(len(pieces))]
         results = list(itertools.chain.from_iterable(in_order(crew, look, tasks)))
     for less in DRAWN[exposure]:
         fields = frozenset(EXPOSURES[less])

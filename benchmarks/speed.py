@@ -392,7 +392,7 @@ def look_peak(draws: int, held: float) -> float:
     `held` numbers of a check are held as they are, before what stands for them takes their place.
     """
     subject = Subject.of("attncheck.subject:collapsed")
-    plan = probed(Unit("exactness", CHEAPEST), subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
+    plan = probed([Unit("exactness", CHEAPEST)], subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
     plan = dataclasses.replace(plan, chunk=min(draws, 2**14), sizes=dict.fromkeys(plan.sizes, draws))
     with mock.patch("attncheck.looks.held.MOST_HELD", held):
         tracemalloc.start()

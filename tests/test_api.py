@@ -77,10 +77,8 @@ class TestResults:
     def test_one_per_check_and_layer_in_their_order(self) -> None:
         report = small(layer=[LAYER, OTHER])
         assert report.verdict == "consistent"
-        assert [result.id for result in report.results] == [planned.id for planned in report.run.planned]
-        assert [result.property for result in report.results] == sorted(
-            (result.property for result in report.results), key=["draws", "scores"].index
-        )
+        planned = [planned.id for planned in report.run.planned]
+        assert [result.id for result in report.results] == sorted(planned, key=lambda id: not id.endswith(LAYER.key))
         assert {str(result.case) for result in report.results} == {str(each.to_dict()) for each in (LAYER, OTHER)}
         assert report.violated == ()
         assert list(report.messages()) == []
@@ -139,7 +137,7 @@ class TestResults:
     def test_same_digits_as_a_run_with_that_plan(self) -> None:
         report = small(properties="draws")
         run = report.run
-        assert [result.p_values for result in run.examine("draws", LAYER)[0]] == [
+        assert [result.p_values for result in run.examine(run.units_on("draws", [LAYER]))] == [
             result.p_values for result in report.results
         ]
 

@@ -60,6 +60,11 @@ def pressed(layer, size, rng):
         signal.raise_signal(signal.SIGINT)
     return collapsed(layer, size, rng)
 
+def noting(layer, size, rng):
+    with open("calls", "a") as file:
+        file.write(f"{layer.key} {os.getpid()}\\n")
+    return collapsed(layer, size, rng)
+
 def outputs_alone(layer, size, rng):
     return {"outputs": collapsed(layer, size, rng)["outputs"]}
 
@@ -272,6 +277,25 @@ class TestPlan:
         assert lines(place)[2].verdict == "inconclusive"
 
 
+class TestCases:
+    def test_items_of_a_case_go_to_one_worker_which_draws_once(self, place: pytest.Pytester) -> None:
+        place.makepyfile(test_more=PROPERTY.replace("draws", "non_gaussianity"))
+        subject = "--attncheck-subject=subjects:noting"
+        assert smoke(place, subject, "-n2", *THREE).ret == 0
+        calls = (place.path / "calls").read_text("utf-8").split("\n")[:-1]
+        found = digits(place)
+        assert {key for key, _ in map(str.split, calls)} == {WIDE, NARROW, TINY}
+        assert len({tuple(call.split()) for call in calls}) - 1 <= 3  # a probe of the subject comes first, elsewhere
+        (place.path / "calls").unlink()
+        # One after the other, and the second property by itself: as many calls as for the first.
+        assert smoke(place, subject, *THREE).ret == 0
+        assert digits(place) == found
+        both = len((place.path / "calls").read_text("utf-8").split("\n"))
+        (place.path / "calls").unlink()
+        smoke(place, subject, "test_it.py", *THREE)
+        assert both == len((place.path / "calls").read_text("utf-8").split("\n"))
+
+
 class TestIncomplete:
     def test_subject_that_returns_nonsense(self, place: pytest.Pytester) -> None:
         result = smoke(place, "--attncheck-subject=subjects:nans", "--tb=long", *THREE)
@@ -365,7 +389,7 @@ class TestOthers:
             @pytest.mark.parametrize("address", ["somebody@example.org", "scores@0123456789ab"])
             def test_modules(address):
                 ours = {name for name in sys.modules if name.partition(".")[0] == "attncheck"}
-                light = ("marks", "reporter", "sharing", "shipped", "statements")
+                light = ("cases", "marks", "reporter", "sharing", "shipped", "statements")
                 ours -= {f"attncheck.pytest_plugin.{name}" for name in light}
                 assert ours == {"attncheck", "attncheck._lib", "attncheck._lib.version", "attncheck.pytest_plugin"}
                 assert not {"numpy", "scipy", "rich", "msgspec"} & set(sys.modules)

@@ -287,7 +287,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     run = run.settled([unit.id for unit in units])
     opened = RunReport(run)
     for unit in units:
-        opened.take(run.examine(unit.property_name, unit.case)[0])
+        opened.take(run.examine([unit]))
     assert opened.pool() == ([], [])
     assert opened.finish()
     assert replay_result(record, f"{units[0].checks[2].name}@all") == 0
@@ -302,7 +302,7 @@ def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     run = run.settled([unit.id for unit in units])
     opened = RunReport(run)
     for unit in units:
-        opened.take(run.examine(unit.property_name, unit.case)[0])
+        opened.take(run.examine([unit]))
     assert opened.finish()
     page = render_report(record, out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fact1.order on n=32,128,512 program of" in page

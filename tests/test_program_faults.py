@@ -54,7 +54,7 @@ def program(name: str) -> Program:
 
 @functools.cache
 def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, Outcome]:
-    """Return what one look of the checks that see a fault makes of it, as long as a run plans it."""
+    """Return what one look of the checks that see a fault makes of it, twice as long as a run plans it."""
     case, subject = ProgramCase.of(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
     key = ("tests", "program faults", fault, property_name, case.to_dict())
     setting = subject.probe(case, stream(seed, *key, role="probe"))
@@ -64,7 +64,7 @@ def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, 
     if not checks:
         return {}
     rng, reference = stream(seed, *key), seed_sequence(seed, *key, role="reference")
-    outcomes = observe(planned, checks, 1, subject, rng, reference)
+    outcomes = observe(planned, checks, 2, subject, rng, reference)
     return {check: outcome for check, outcome in outcomes.items() if outcome.count}
 
 

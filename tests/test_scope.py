@@ -75,7 +75,7 @@ class TestFirstLines:
         run = run.settled([unit.id for unit in units])
         report = RunReport(run)
         for unit in units:
-            report.take(run.examine(unit.property_name, unit.case)[0])
+            report.take(run.examine([unit]))
         assert report.finish()
         assert report.summary().startswith("CONSISTENT, OUTPUTS ONLY: ")
         assert headline(gather(record)).sentence.startswith("Outputs only: ")
@@ -89,7 +89,7 @@ class TestFirstLines:
         (unit,) = run.units_on("exactness", [LAYER])
         run = run.settled([unit.id])
         report = RunReport(run)
-        report.take(run.examine("exactness", LAYER)[0])
+        report.take(run.examine(run.units_on("exactness", [LAYER])))
         assert not report.finish()
         assert report.summary().startswith("INCONCLUSIVE: ")
         assert headline(gather(record)).verdict == "inconclusive"

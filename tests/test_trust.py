@@ -110,7 +110,7 @@ def a_record(path: Path, subject: str) -> Result:
     units = run.units_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
     report = RunReport(run.settled([unit.id for unit in units]))
     for unit in units:
-        report.take(report.run.examine(unit.property_name, unit.case)[0])
+        report.take(report.run.examine([unit]))
     report.finish()
     return next(result for result in report.results if result.p_values)
 

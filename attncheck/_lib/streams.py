@@ -1,9 +1,9 @@
 """Random streams keyed by what they are for.
 
 The same run seed and key give the same digits on every platform, whatever ran before and however many
-workers there are. A stream belongs to one unit of work (one property on one case), one look and one role. Its key is
-made of the keys of property and case, which never change, and of no name of a module, function or property: what is
-moved or renamed draws what it drew before.
+workers there are. A stream belongs to one case, one look and one role. Its key is made of the key of the case,
+which never changes, and of no name of a module, function or property: what is moved or renamed draws what it drew
+before.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
@@ -49,8 +49,8 @@ class Calibration:
     def surprise(self, level: float) -> float:
         """Return the chance, under the null, of so many alarms, or of so few where p-values must be uniform."""
         count, alarms = len(self.p_values), self.alarms(level)
-        many = float(binom.sf(alarms - 1, count, level))
-        few = float(binom.cdf(alarms, count, level)) if self.uniform else 1.0
+        many = float(scipy.stats.binom.sf(alarms - 1, count, level))
+        few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
         return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
 
     def distance_p(self) -> float:

@@ -117,7 +117,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
     units = [unit for name in EVERY_PROPERTY for unit in run.units(name, domain_of(name).strategy(name))]
     run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
-    results = [result for unit in units for result in run.examine(unit.property_name, unit.case)[0]]
+    results = run.examine(units)
     results += run.pool(results, cases={unit.case.key: unit.case for unit in units})[0]
     conclusion = run.conclude(results)
     looks, pool_looks = (

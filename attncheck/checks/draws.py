@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from attncheck.checks.check import Check, Departure, Setting
 from attncheck.checks.departures import of_correlation
@@ -105,7 +106,7 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
-    scores = special.ndtri((stats.rankdata(pairs, axis=0) - 0.5) / max(1, len(pairs)))
+    scores = special.ndtri((scipy.stats.rankdata(pairs, axis=0) - 0.5) / max(1, len(pairs)))
     scores -= scores.mean(axis=0) if len(scores) else 0.0
     squares = float((scores[:, 0] ** 2).sum())
     scale = math.sqrt((len(scores) - 1) / squares) if squares > 0.0 else 0.0

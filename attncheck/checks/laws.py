@@ -107,16 +107,24 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, reading: _Reading) -> t
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], reading: _Reading) -> tuple[MarginalLaw, ...]:
     """Return laws from as many draws as the worst of them asks for."""
     most = affordable_draws(layer, _MOST_DRAWS, reading)
-    size = min(_DRAWS, most)
+    size = min(first_draws(layer, reading), most)
     blocks: list[FloatArray] = []
     while True:
         # All but the last are whole blocks, which more draws have too.
-        blocks = _blocks(layer, marginals, size, 0, reading, blocks[:-1])
+        blocks = conditional_variances(layer, marginals, size, reading, blocks[:-1])
         laws = tuple(_law(variances) for variances in np.concatenate(blocks, axis=1))
         error = max(law.error for law in laws)
         if error < LAW_ERROR or size >= most:
             return laws
         size = _more_draws(size, error, most)
+
+
+def first_draws(layer: AttentionLayer, reading: _Reading) -> int:
+    """Return the draws that a law has at least; at a width they are as many as tails need and time allows."""
+    if reading == "limit":
+        return _DRAWS
+    per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
+    return max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
 
 
 def _more_draws(size: int, error: float, most: int) -> int:
@@ -149,38 +157,25 @@ def _law(variances: FloatArray) -> MarginalLaw:
     return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
 
 
-def _variances(
-    layer: AttentionLayer, marginals: tuple[Scalar, ...], size: int, seed: int, reading: _Reading
-) -> FloatArray:
-    """Return conditional variances of several marginals, (marginals, size): draws cost more than what is read off."""
-    return np.concatenate(_blocks(layer, marginals, size, seed, reading), axis=1)
-
-
-def _blocks(
+def conditional_variances(
     layer: AttentionLayer,
     marginals: tuple[Scalar, ...],
     size: int,
-    seed: int,
     reading: _Reading,
     known: Sequence[FloatArray] = (),
 ) -> list[FloatArray]:
-    """Return the same by block of draws; the first blocks may be known from fewer draws."""
+    """Return conditional variances of several marginals, (marginals, draws), by block of draws.
+
+    Draws cost more than what is read off them. The first blocks may be known from fewer draws.
+    """
     outputs = any(marginal.direction for marginal in marginals)
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
     found = list(known)
-    for draws in drawn_blocks(layer, size, seed, reading, grams=grams, outputs=False, first=len(known)):
+    for draws in drawn_blocks(layer, size, 0, reading, grams=grams, outputs=False, first=len(known)):
         weights = attention_weights(layer, draws.scores) if outputs else None  # scores do without
         found.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
     return found
-
-
-@functools.lru_cache(maxsize=256)
-def tail_law(layer: AttentionLayer, marginal: Scalar) -> MarginalLaw:
-    """Return the law of a marginal at the width from as many variances as its tails need and time allows."""
-    per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
-    size = max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
-    return _law(_variances(layer, (marginal,), affordable_draws(layer, size), 1, "collapsed")[0])
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:

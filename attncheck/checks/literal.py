@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -43,13 +44,13 @@ class LiteralReference(Reference):
         Of the entries of the matrices.
     like : Sample
         The subject's draws: what they lack the reference lacks, and it has no more digits than they have.
-    block : int
-        Draws that make one number where a single draw makes none.
+    blocks : mapping of str to int
+        Draws that make one number where a single draw makes none, by property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)
     like: Sample = dataclasses.field(kw_only=True)
-    block: int = dataclasses.field(kw_only=True)
+    blocks: Mapping[str, int] = dataclasses.field(kw_only=True)
 
     @cached_property
     def sample(self) -> Sample:
@@ -157,5 +158,5 @@ def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, .
 
 def _effects(check: Check, base: Family, reference: LiteralReference, sample: Sample) -> FloatArray:
     """Return the effect of each block of a sample that holds anything for the check."""
-    measured = (check.measure(block, reference) for block in sample.blocks(reference.block))
+    measured = (check.measure(block, reference) for block in sample.blocks(reference.blocks[check.property_name]))
     return np.array([base.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
 from attncheck.checks.departures import of_law, of_spread
-from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform, tail_law
+from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.portraits import against_limit
 from attncheck.checks.reference import Reference
@@ -98,10 +98,10 @@ _NEVER_ZERO = (
 
 def _exceedances(multiple: float) -> Check:
     def probability(setting: Setting) -> float:
-        return tail_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
+        return marginal_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
-        std = tail_law(sample.layer, last_position(sample.layer)).std
+        std = marginal_law(sample.layer, last_position(sample.layer)).std
         return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > multiple * std).sum()), len(sample)
 
     return Check(

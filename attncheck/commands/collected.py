@@ -124,7 +124,7 @@ def _units(run: Run, folder: Path) -> dict[Unit, bool]:
     for _, _, mark in _marked(folder, EXAMINES):
         found = run.units(*mark.args)
         homes = dealer.deal(run.costs(found))
-        units |= {unit: run.shard in (None, homes[unit.id]) for unit in found}
+        units |= {unit: run.shard in (None, homes[unit.case.key]) for unit in found}
     return units
 
 

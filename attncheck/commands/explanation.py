@@ -22,6 +22,7 @@ from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.looks.domains import domain_of
+from attncheck.looks.plan import Cost, plan
 from attncheck.looks.profiles import PROFILES, Profile
 
 _WIDTH = 100
@@ -207,15 +208,14 @@ def _look(check: AnyCheck, profile: Profile) -> str:
     domain = domain_of(check.property_name)
     for case in domain.fixed(check.property_name, profile):
         setting = domain.setting(case, exposed, _NEURONS)
-        if not check.reason_not_examined(setting):
-            affordable = profile.affordable(case)
-            size = check.look_size(setting, level, power, affordable)
-            if size is not None:
-                fine = check.size(setting, level, power, affordable) is not None
-                return (
-                    f"{size:,} draws on {case.describe()}, level {chance(level)}, chance of a violated "
-                    f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
-                )
+        affordable = profile.affordable(case)
+        size = plan([check], setting, Cost(affordable, level, profile.power)).sizes.get(check)
+        if size is not None:
+            fine = check.size(setting, level, power, affordable) is not None
+            return (
+                f"{size:,} draws on {case.describe()}, level {chance(level)}, chance of a violated "
+                f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
+            )
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -156,25 +156,24 @@ class Taken:
         self._live.took(stated.module.removeprefix("test_"))
 
     def _units(self, run: Run, units: Sequence[Unit]) -> None:
-        subject = _subject(run, self._crew)
-        pieces = [run.piece(unit, subject) for unit in units]
         left = []
-        for piece in pieces:
-            if kept := run.kept(piece):
-                self._take(piece.unit, Examined(kept))
+        for unit in units:
+            if kept := run.kept(unit):
+                self._take(unit, Examined(kept))
             else:
-                left.append(piece)
-        costs: Mapping[str, float] = run.costs([piece.unit for piece in left])
+                left.append(unit)
+        costs = run.costs(left)
         # The dearest first, so that nobody has one left when all others are done.
-        left.sort(key=lambda piece: -costs[piece.unit.id])
-        for place, examined in self._crew.gather(examine, left):
-            self._take(left[place].unit, examined)
+        pieces = sorted(run.pieces(left, _subject(run, self._crew)), key=lambda piece: -costs[piece.case.key])
+        for place, found in self._crew.gather(examine, pieces):
+            if isinstance(found, Lost):
+                where = f"subject={run.subject.name}: on {pieces[place].case.describe()}"
+                lost = Examined([], f"{where}: {found.reason}; mend the simulator")
+                found = {unit.id: lost for unit in pieces[place].units}
+            for unit in pieces[place].units:
+                self._take(unit, found[unit.id])
 
-    def _take(self, unit: Unit, examined: Examined | Lost) -> None:
-        if isinstance(examined, Lost):
-            problem = f"{examined.reason}; mend the simulator"
-            where = f"{unit.property_name} on {unit.case.describe()}"
-            examined = Examined([], f"subject={self.report.run.subject.name}: {where}: {problem}")
+    def _take(self, unit: Unit, examined: Examined) -> None:
         self.report.take(examined.results)
         if examined.unusable:
             self._fail(examined.unusable)

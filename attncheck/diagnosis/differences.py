@@ -62,15 +62,14 @@ def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
     if not isinstance(layer, AttentionLayer):
         return []  # the checks of programs name what differs themselves
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
-    key = unit.stream_key
-    sample = subject.draw(layer, size, stream(seed, *key, role="diagnosis"))
-    root = seed_sequence(seed, *key, role="diagnosis/reference")
+    sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
+    root = seed_sequence(seed, layer.key, role="diagnosis/reference")
     found = differences(sample, root, subject.weights)
-    return [*_calls(layer, subject, stream(seed, *key, role="diagnosis/calls")), *found]
+    return [*_calls(layer, subject, stream(seed, layer.key, role="diagnosis/calls")), *found]
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-    """Return the estimates from a sample that differ from the declaration, as sentences.
+    """Return the estimates from a sample that differ from the declaration, as sentences, what may be chance last.
 
     Parameters
     ----------
@@ -80,7 +79,8 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
     laws : WeightLaws
         Of the weights, as they are declared, biases included.
     """
-    found = {estimate.name: estimate for estimate in estimates(sample, seed, laws) if estimate.differs}
+    differing = [estimate for estimate in estimates(sample, seed, laws) if estimate.differs]
+    found = {estimate.name: estimate for estimate in sorted(differing, key=lambda each: not each.plainly)}
     return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]
 
 

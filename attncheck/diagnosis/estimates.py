@@ -65,6 +65,11 @@ class Observed:
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
+    @property
+    def plainly(self) -> bool:
+        """Whether what is declared is so far away that chance does not put it there."""
+        return abs(self.value - self.declared) > self.high - self.low
+
     def holds(self, value: float) -> bool:
         """Whether a value lies inside the interval."""
         return self.low <= value <= self.high
@@ -86,7 +91,7 @@ def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = G
     @functools.cache
     def reference() -> Sample:
         if not laws.gaussian:
-            return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, block=1).sample
+            return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
         exact = simulate(sample.layer, 4 * len(sample), seed)
         return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.sample import FIELDS, Sample
@@ -171,7 +171,7 @@ def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedS
     """Return what a candidate comes to on so many times the sample's draws."""
     distance, dof = _distance(placed, candidate, seed, more)
     cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
-    return Cause(candidate, distance, float(stats.chi2.sf(distance, dof)), cost)
+    return Cause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
 
 
 def _nearest(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.features import features_of
@@ -102,4 +103,4 @@ class Placed:
 
     def p_value(self, other: Sample) -> float:
         """Return the chance of a distance as large as another sample's if it is of the same law."""
-        return float(stats.chi2.sf(self.distance(other), self.dof))
+        return float(scipy.stats.chi2.sf(self.distance(other), self.dof))

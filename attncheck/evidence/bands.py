@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binom, poisson
 
 from attncheck.evidence.family import CONFIDENCE
 
@@ -54,7 +54,9 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
     level, low, high = _uniform(count)
     if allowance == 0.0:
         return low, high
-    low = _lowest(_table(_Law(poisson, count * np.maximum(QUANTILES - allowance, 0.0), float(count), count)), level)
+    low = _lowest(
+        _table(_Law(scipy.stats.poisson, count * np.maximum(QUANTILES - allowance, 0.0), float(count), count)), level
+    )
     return low, count - low[::-1]
 
 
@@ -75,7 +77,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
     >>> low.tolist(), high.tolist()
     ([0, 224], [6, 276])
     """
-    parts = functools.partial(binom, p=ours / (ours + theirs))
+    parts = functools.partial(scipy.stats.binom, p=ours / (ours + theirs))
     return _band(_Law(parts, np.array(pooled), ours + theirs, ours))[1:]
 
 
@@ -94,7 +96,7 @@ class _Law:
 
 @functools.lru_cache(maxsize=256)
 def _uniform(count: int) -> tuple[float, IntArray, IntArray]:
-    return _band(_Law(poisson, count * QUANTILES, float(count), count))
+    return _band(_Law(scipy.stats.poisson, count * QUANTILES, float(count), count))
 
 
 def _band(law: _Law) -> tuple[float, IntArray, IntArray]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 FloatArray = NDArray[np.float64]
 
@@ -106,7 +107,7 @@ def sign_p_value(values: FloatArray) -> float:
     (1.0, 0.0009765625)
     """
     positive, negative = int((values > 0).sum()), int((values < 0).sum())
-    return float(stats.binomtest(positive, max(1, positive + negative)).pvalue)
+    return float(scipy.stats.binomtest(positive, max(1, positive + negative)).pvalue)
 
 
 def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
@@ -121,7 +122,7 @@ def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
     True
     """
     there = variance > 0
-    return float(stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
+    return float(scipy.stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
 
 
 def _two_sided(off: float, error: float, df: float) -> float:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
-from scipy.stats import kstwo
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import (
@@ -299,7 +299,7 @@ class TwoSample(Family):
 @functools.lru_cache(maxsize=4096)
 def _critical(level: float, count: int) -> float:
     """Return the distance that `count` values exceed with chance `level`."""
-    return float(kstwo.isf(level, count))
+    return float(scipy.stats.kstwo.isf(level, count))
 
 
 def one_sample_tail(distance: float, count: int) -> float:
@@ -314,7 +314,7 @@ def one_sample_tail(distance: float, count: int) -> float:
     """
     if distance < 0.2 / math.sqrt(count):
         return 1.0
-    return float(kstwo.sf(distance, count))
+    return float(scipy.stats.kstwo.sf(distance, count))
 
 
 def least_power(margin: float, count: float) -> float:

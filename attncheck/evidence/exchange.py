@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
@@ -108,7 +109,7 @@ class Calls(Family):
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
         data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
-        ranks = stats.rankdata(data)
+        ranks = scipy.stats.rankdata(data)
         means = np.add.reduceat(ranks, np.concatenate([[0], np.cumsum(sizes)[:-1]])) / sizes
         between = float((sizes * (means - ranks.mean()) ** 2).sum())
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
@@ -150,7 +151,7 @@ class Calls(Family):
         critical = float(special.chdtri(freedom, check_level(level)))
         if share >= 1.0:
             return 1.0
-        return float(stats.ncx2.sf(critical, freedom, count * share / (1.0 - share)))
+        return float(scipy.stats.ncx2.sf(critical, freedom, count * share / (1.0 - share)))
 
     @property
     def _farthest(self) -> float:
@@ -163,10 +164,10 @@ class Calls(Family):
     @staticmethod
     def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
         """Return the noncentrality at which `statistic` is exceeded with chance `tail`; 0 if none is small enough."""
-        if float(stats.chi2.sf(statistic, freedom)) >= tail:
+        if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
         bound = smallest_real(
-            lambda x: float(stats.ncx2.sf(statistic, freedom, x)) >= tail, 0.0, 4.0 * statistic + 100.0 * freedom
+            lambda x: float(scipy.stats.ncx2.sf(statistic, freedom, x)) >= tail, 0.0, 4.0 * statistic + 100.0 * freedom
         )
         return bound if math.isfinite(bound) else 4.0 * statistic + 100.0 * freedom
 

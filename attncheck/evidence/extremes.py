@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
@@ -80,7 +81,7 @@ class Extremes(Family):
         draws = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         rate = _rate(_CALLS, 2)
         fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
-        return float(stats.binom.sf(fewest, draws, share))
+        return float(scipy.stats.binom.sf(fewest, draws, share))
 
     @property
     def _farthest(self) -> float:

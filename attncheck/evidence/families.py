@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 from scipy import special
-from scipy.stats import binom
 
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck.evidence.distances import TwoSample, Uniform
@@ -210,9 +210,9 @@ class Count(Family):
         if hits > total:
             remedy = "pass events and trials of one sample"
             refuse("events", hits, f"must not exceed the {total} trials", remedy)
-        p_value = float(binom.sf(hits - 1, total, self.probability))
+        p_value = float(scipy.stats.binom.sf(hits - 1, total, self.probability))
         if self.tail == "two-sided":
-            p_value = _two_sided(float(binom.cdf(hits, total, self.probability)), p_value)
+            p_value = _two_sided(float(scipy.stats.binom.cdf(hits, total, self.probability)), p_value)
         low = float(special.betaincinv(hits, total - hits + 1, _TAIL)) if hits else 0.0
         high = float(special.betainccinv(hits + 1, total - hits, _TAIL)) if hits < total else 1.0
         upper = self.tail == "upper"
@@ -231,11 +231,11 @@ class Count(Family):
         truth = check_number("departure", departure, remedy, minimum=0.0, maximum=1.0)
         trials = check_whole("size", size, 1, _DRAWS) * self.per_draw
         share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
-        fewest = int(binom.isf(share, trials, self.probability)) + 1  # the critical number, from above
-        chance = float(binom.sf(fewest - 1, trials, truth))
+        fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the critical number, from above
+        chance = float(scipy.stats.binom.sf(fewest - 1, trials, truth))
         if self.tail == "two-sided":
-            most = int(binom.ppf(share, trials, self.probability)) - 1  # cdf(most) < share ≤ cdf(most + 1)
-            chance += float(binom.cdf(most, trials, truth))
+            most = int(scipy.stats.binom.ppf(share, trials, self.probability)) - 1  # cdf(most) < share ≤ cdf(most + 1)
+            chance += float(scipy.stats.binom.cdf(most, trials, truth))
         return min(1.0, chance)
 
     @property

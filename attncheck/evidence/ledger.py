@@ -32,7 +32,7 @@ class Entry:
     id : str
         Names the planned statistic; unique in a run.
     unit : str
-        The unit of work (one property on one layer) whose draws it was computed from.
+        The case whose draws it was computed from.
     verdict : str
         One of the values of `Verdict`.
     p_values : tuple of float

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import signal, special
-from scipy.stats import binom
+from scipy import special
 
 from attncheck._lib.errors import refuse
 from attncheck.evidence.families import Count
@@ -173,11 +173,11 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     """Return the exact chances of at least and of at most `hits` events: a Poisson binomial law, by convolution."""
     start, law = 0, np.ones(1)
     for each in sorted(events, key=lambda one: one.trials * one.probability):
-        least = int(binom.ppf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
-        most = int(binom.isf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
+        least = int(scipy.stats.binom.ppf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
+        most = int(scipy.stats.binom.isf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
         start += max(0, least)
-        chances = binom.pmf(np.arange(max(0, least), most + 1), each.trials, each.probability)
-        law = np.maximum(signal.convolve(law, chances), 0.0)
+        chances = scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), each.trials, each.probability)
+        law = np.maximum(scipy.signal.convolve(law, chances), 0.0)
     place = hits - start
     return _sum(law[max(0, place) :]), _sum(law[: max(0, place + 1)])
 

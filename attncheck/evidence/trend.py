@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special, stats
+from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_level, finite_array
@@ -46,7 +47,7 @@ class Trend(Family):
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
         data = finite_array("values", values)
-        return self._outcome(*self._sums(special.ndtri((stats.rankdata(data) - 0.5) / len(data)), counts))
+        return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> Condensed:
         """Return the sums over calls, of scores among the first draws: these know nothing of the order in a call."""

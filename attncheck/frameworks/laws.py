@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from attncheck.frameworks.binding import FloatArray
 
@@ -16,11 +17,11 @@ from attncheck.frameworks.binding import FloatArray
 FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
 #: Standard errors that a normal number leaves with that chance.
-Z = float(stats.norm.isf(LEVEL / 2))
+Z = float(-special.ndtri(LEVEL / 2))
 # More entries than that tell laws apart no better, and rounding from laws.
 _MOST = 2**16
 # A normal law cut off at ±2σ has this standard deviation, in σ.
-_CUT = float(stats.truncnorm(-2, 2).std())
+_CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
 # Squares that tell how much they vary.
 _FEW = 4096
 # Points for the law of entries less their mean.
@@ -248,7 +249,7 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
     told = (spread if every.size >= _FEW else max(spread, 2.0)) / float(np.sum(sizes))
     level = LEVEL / 2 / groups
     sure = np.full(groups, True)
-    for variance, z in ((told, stats.norm.isf(level)), (seen, stats.t.isf(level, (draws - 1) * (groups - 1)))):
+    for variance, z in ((told, -special.ndtri(level)), (seen, scipy.stats.t.isf(level, (draws - 1) * (groups - 1)))):
         # The cube root of a mean square is all but normal, as in `scale_of`.
         cube = max(variance, float(np.finfo(float).eps)) / 9
         off = np.abs(np.cbrt(mean / mean.mean()) - (1 - cube)) / math.sqrt(cube)

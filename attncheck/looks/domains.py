@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Domain:
     setting : callable
         ``setting(case, exposed, coordinates)``: what is known before any draw.
     reference : callable
-        ``reference(setting, sample, seed, wanted, block)``: what a subject's draws are compared with.
+        ``reference(setting, sample, seed, wanted, blocks)``: what a subject's draws are compared with.
     fixed : callable
         ``fixed(name, profile)``: the cases that a property visits whatever the seed.
     strategy : callable
@@ -51,7 +51,7 @@ class Domain:
     kind: str
     properties: tuple[str, ...]
     setting: Callable[[Any, frozenset[str], int], AnySetting]
-    reference: Callable[[Any, Any, np.random.SeedSequence, frozenset[str], int], AnyReference]
+    reference: Callable[[Any, Any, np.random.SeedSequence, frozenset[str], Mapping[str, int]], AnyReference]
     fixed: Callable[[str, Profile], Sequence[Case]]
     strategy: Callable[[str], Any]
     examples: Callable[[Profile], int]
@@ -86,16 +86,24 @@ def _programs(name: str) -> Any:
 
 
 def _layer_reference(
-    setting: Setting, sample: Sample, seed: np.random.SeedSequence, wanted: frozenset[str], block: int
+    setting: Setting,
+    sample: Sample,
+    seed: np.random.SeedSequence,
+    wanted: frozenset[str],
+    blocks: Mapping[str, int],
 ) -> Reference:
     known = (setting.layer, len(sample), setting.coordinates, seed, wanted)
     if setting.weights.gaussian:
         return Reference(*known)
-    return LiteralReference(*known, laws=setting.weights, like=sample, block=block)
+    return LiteralReference(*known, laws=setting.weights, like=sample, blocks=blocks)
 
 
 def _program_reference(
-    setting: ProgramSetting, sample: ProgramSample, seed: np.random.SeedSequence, wanted: frozenset[str], block: int
+    setting: ProgramSetting,
+    sample: ProgramSample,
+    seed: np.random.SeedSequence,
+    wanted: frozenset[str],
+    blocks: Mapping[str, int],
 ) -> ProgramReference:
     return ProgramReference(setting.case, len(sample), setting.coordinates, seed, wanted)
 

@@ -1,4 +1,4 @@
-"""The looks at a unit: planned after a probe, taken on streams of their own, and written down as results."""
+"""The looks at a case: planned after a probe, taken on streams of their own, and written down as results."""
 
 from __future__ import annotations
 
@@ -16,46 +16,67 @@ from attncheck.records.schema import Result
 from attncheck.subject import Subject
 
 
-def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result]:
-    """Plan a unit, examine it, and return one result per check of its property.
+def run_units(units: Sequence[Unit], subject: Subject, seed: int, cost: Cost) -> list[Result]:
+    """Plan units of one case, examine them on the same draws, and return one result per check of their properties.
 
-    Every random number comes from streams keyed by (seed, property, layer, look): the same arguments
-    give the same digits in any process.
+    Every random number comes from streams keyed by (seed, case, look): the same arguments give the same digits in any
+    process, and a unit comes to the same whichever others are examined beside it.
+
+    Parameters
+    ----------
+    units : sequence of Unit
+        One or more, of the same case and role.
+    subject : Subject
+    seed : int
+        The run seed.
+    cost : Cost
+
+    Raises
+    ------
+    InputError
+        If the subject cannot be called or returns something that cannot be used.
     """
-    started = time.perf_counter()
-    unsupported = subject.reason_unsupported(unit.case)
+    started, one = time.perf_counter(), units[0]
+    pairs = [(unit, check) for unit in units for check in unit.checks]
+    unsupported = subject.reason_unsupported(one.case)
     if unsupported:
-        return [excused_result(unit, check, cost, unsupported) for check in unit.checks]
-    planned = probed(unit, subject, seed, cost)
+        return [excused_result(unit, check, cost, unsupported) for unit, check in pairs]
+    planned = probed(units, subject, seed, cost)
     names = [check.name for check in planned.sizes]
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
-        return take_look(unit, planned, subject, seed, look, factor, names)
+        return take_look(one, planned, subject, seed, look, factor, names)
 
     trails = examine(evaluate, names, cost.level) if names else {}
-    seconds = time.perf_counter() - started
+    seconds = (time.perf_counter() - started) / len(units)
     return [
         examined_result(unit, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
         else excused_result(unit, check, cost, planned.excused[check.name])
-        for check in unit.checks
+        for unit, check in pairs
     ]
 
 
-def probed(unit: Unit, subject: Subject, seed: int, cost: Cost) -> Plan:
-    """Return the plan of a unit, after a probe of the subject on a stream of its own."""
-    setting = subject.probe(unit.case, stream(seed, *unit.stream_key, role=f"{unit.role}/probe"))
-    return plan(unit.checks, setting, cost)
+def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result]:
+    """Return what `run_units` does for a single one."""
+    return run_units([unit], subject, seed, cost)
+
+
+def probed(units: Sequence[Unit], subject: Subject, seed: int, cost: Cost) -> Plan:
+    """Return the plan of units of one case, after a probe of the subject on a stream of its own."""
+    one = units[0]
+    setting = subject.probe(one.case, stream(seed, one.case.key, role=f"{one.role}/probe"))
+    return plan([check for unit in units for check in unit.checks], setting, cost)
 
 
 def take_look(
     unit: Unit, planned: Plan, subject: Subject, seed: int, look: int, factor: int, names: Sequence[str]
 ) -> dict[str, Outcome]:
-    """Return what checks, by name, come to on the streams of one look.
+    """Return what checks, by name, come to on the streams of one look at the case of a unit.
 
     The draws of a check do not depend on which others are asked for.
     """
     checks = [check for check in planned.sizes if check.name in names]
-    rng = stream(seed, *unit.stream_key, look=look, role=unit.role)
-    reference = seed_sequence(seed, *unit.stream_key, look=look, role=f"{unit.role}/reference")
+    rng = stream(seed, unit.case.key, look=look, role=unit.role)
+    reference = seed_sequence(seed, unit.case.key, look=look, role=f"{unit.role}/reference")
     return observe(planned, checks, factor, subject, rng, reference)

@@ -29,6 +29,8 @@ def observe(
 ) -> dict[str, Outcome]:
     """Take one look: draw chunk after chunk, gather what each check measures, and test it.
 
+    The draws of a check do not depend on which others are asked for.
+
     Parameters
     ----------
     planned : Plan
@@ -53,7 +55,7 @@ def observe(
         active = [check for check in checks if start < size[check]]
         sample = subject.draw_as(setting, count, rng)
         wanted = frozenset(check.compares for check in active)
-        reference = domain.reference(setting, sample, child, wanted, planned.block)
+        reference = domain.reference(setting, sample, child, wanted, planned.blocks)
         for check in active:
             with _named(check, subject, setting):
                 data[check].add(check.measure(sample, reference))

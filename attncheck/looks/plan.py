@@ -1,4 +1,8 @@
-"""What a look will take, decided before any: draws for each check, and why others are not examined."""
+"""What a look will take, decided before any: draws for each check, and why others are not examined.
+
+All checks of a case look at the same draws. What a check takes of them follows from its own property and from what a
+look may cost, whatever else is examined: a result is repeated by itself to the digit.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,16 @@ from attncheck.evidence.blocks import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
-# Entries of the arrays of a chunk: 16 MiB each.
+# Entries of the arrays of draws that are worked on together: 16 MiB each.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
-_CALL_DRAWS = 256
+#: Draws of a call: long enough to hold what repeats within one, and so few that a look has many calls to compare.
+CALL_DRAWS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What the looks of one unit may take, and what they must give.
+    """What the looks at one case may take, and what they must give.
 
     Attributes
     ----------
@@ -39,19 +44,20 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one unit will do, decided before any look.
+    """What is done on one case, decided before any look.
 
     Attributes
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Draws that are asked for and worked on at a time, so that memory is bounded.
+        Draws that are asked for and worked on at a time, so that memory is bounded. It does not depend on the sizes:
+        a shorter look has the first draws of a longer one.
     level : float
         Level of one look.
     power : float
         Power of one look that sizes are planned for.
     sizes : dict of Check to int
-        Draws that each check takes in a look, in whole chunks; enough to catch its departure.
+        Draws that each check takes in a look, in whole chunks or all that it may; enough to catch its departure.
     excused : dict of str to str
         Check names that are not examined, and why.
     """
@@ -64,9 +70,9 @@ class Plan:
     excused: Mapping[str, str]
 
     @property
-    def block(self) -> int:
-        """Draws that make one number where weights of other laws are held to literal draws."""
-        return min(self.chunk, block_of(max(self.sizes.values(), default=0)))
+    def blocks(self) -> dict[str, int]:
+        """Draws that make one number where weights of other laws are held to literal draws, by property."""
+        return {name: min(self.chunk, block_of(most)) for name, most in _most(self.sizes).items()}
 
 
 def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Cost) -> Plan:
@@ -75,7 +81,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
     Parameters
     ----------
     checks : iterable of Check
-        Of one property.
+        Of one or several properties.
     setting : Setting
         From `Subject.probe`.
     cost : Cost
@@ -96,14 +102,28 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
             excused[check.name] = _too_expensive(check.departure.text, cost.affordable, setting)
         else:
             sizes[check] = size
-    most = max(sizes.values(), default=0)
-    calls = max((check.calls for check in sizes), default=1)
-    # Calls long enough to hold what repeats within one.
-    chunk = min(chunk_of(setting.case, most), max(most // calls, min(most, _CALL_DRAWS)))
-    # What others of the unit draw anyway is taken too, as long as the data stay small.
-    taken = {check: min(most, max(size, chunk)) for check, size in sizes.items()}
-    whole = {check: min(-(-size // chunk) * chunk, most) for check, size in taken.items()}
+    chunk = chunk_of(setting.case, min(CALL_DRAWS, cost.affordable))
+    whole = {check: min(-(-size // chunk) * chunk, cost.affordable) for check, size in _shared(sizes, setting).items()}
     return Plan(setting, chunk, cost.level, per_look, whole, excused)
+
+
+def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
+    """Return the sizes, raised to what others of the property draw anyway: by parts whose data are small."""
+    most = _most(sizes)
+    raised = {}
+    for check, size in sizes.items():
+        others = most[check.property_name]
+        part = chunk_of(setting.case, others)
+        raised[check] = min(others, -(-size // part) * part)
+    return raised
+
+
+def _most(sizes: Mapping[AnyCheck, int]) -> dict[str, int]:
+    """Return the largest size of each property."""
+    most: dict[str, int] = {}
+    for check, size in sizes.items():
+        most[check.property_name] = max(size, most.get(check.property_name, 0))
+    return most
 
 
 def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:

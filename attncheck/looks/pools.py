@@ -145,7 +145,6 @@ class OneLook:
     subject : str or callable
     seed : int
         The run seed.
-    property_name : str
     case : AttentionLayer, ProgramCase or mapping
         A mapping is a case of the run itself, as it is written.
     role : str
@@ -154,12 +153,11 @@ class OneLook:
     look, factor : int
         The number of the look, and its size in units of the first.
     checks : tuple of str
-        Names of what is measured.
+        Names of what is measured, of one or several properties.
     """
 
     subject: Any
     seed: int
-    property_name: str
     case: Case | Mapping[str, Any]
     role: str
     cost: Cost
@@ -168,11 +166,12 @@ class OneLook:
     checks: tuple[str, ...]
 
     @property
-    def unit(self) -> Unit:
-        """The property on the case; what that names was imported when it was examined first."""
+    def units(self) -> list[Unit]:
+        """The properties on the case; what that names was imported when it was examined first."""
         written = self.case
         case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
-        return Unit(self.property_name, case, role=self.role)
+        names = dict.fromkeys(check_named(each).property_name for each in self.checks)
+        return [Unit(name, case, role=self.role) for name in names]
 
 
 def take(one: OneLook) -> dict[str, Summary]:
@@ -183,14 +182,14 @@ def take(one: OneLook) -> dict[str, Summary]:
     InputError
         If the subject returns what cannot be used, or less than it did before.
     """
-    subject, unit = Subject.of(one.subject), one.unit
+    subject, units = Subject.of(one.subject), one.units
     with own_arithmetic():
-        plan = probed(unit, subject, one.seed, one.cost)
+        plan = probed(units, subject, one.seed, one.cost)
         lost = sorted(set(one.checks) - {check.name for check in plan.sizes})
         if lost:
-            problem = f"can no longer be examined on {unit.case.describe()} ({plan.excused.get(lost[0], '')})"
+            problem = f"can no longer be examined on {units[0].case.describe()} ({plan.excused.get(lost[0], '')})"
             raise InputError(f"check={lost[0]}: {problem}; return in every call what the first calls returned")
-        seen = take_look(unit, plan, subject, one.seed, one.look, one.factor, one.checks)
+        seen = take_look(units[0], plan, subject, one.seed, one.look, one.factor, one.checks)
     return summaries_of(seen)
 
 
@@ -200,8 +199,8 @@ def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, Summary]:
     return {name: summary for name, summary in kept.items() if summary is not None}
 
 
-#: Takes a look of some pools, by its number and factor: what it leaves, by property and case.
-Later = Callable[[Sequence["CasePool"], int, int], Mapping[tuple[str, str], Left]]
+#: Takes a look of some pools, by its number and factor: what it leaves, by case.
+Later = Callable[[Sequence["CasePool"], int, int], Mapping[str, Left]]
 
 
 def examine_pools(
@@ -263,7 +262,7 @@ def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | 
         Cases by key; by default they are read from the results.
     """
 
-    def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[tuple[str, str], Left]:
+    def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})
         return dict(zip(looks, each(_attempt, looks.values()), strict=True))
 
@@ -272,18 +271,18 @@ def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | 
 
 def _looks(
     pools: Iterable[CasePool], subject: Any, seed: int, look: int, factor: int, cases: Mapping[str, Case]
-) -> dict[tuple[str, str], OneLook]:
-    """Return the looks that pools take together, by property and case."""
-    members = {(one.property, case_key(one), one.check): one for pool in pools for one in pool.results}
-    checks: dict[tuple[str, str], list[str]] = {}
-    for name, key, check in sorted(members):
-        checks.setdefault((name, key), []).append(check)
+) -> dict[str, OneLook]:
+    """Return the looks that pools take together, by case."""
+    members = {(case_key(one), one.check): one for pool in pools for one in pool.results}
+    checks: dict[str, list[str]] = {}
+    for key, check in sorted(members):
+        checks.setdefault(key, []).append(check)
     found = {}
-    for (name, key), wanted in checks.items():
-        result = members[name, key, wanted[0]]
+    for key, wanted in checks.items():
+        result = members[key, wanted[0]]
         cost = Cost(result.affordable, result.level, result.power)
         case = cases.get(key, result.case)
-        found[name, key] = OneLook(subject, seed, name, case, _ROLE, cost, look, factor, tuple(wanted))
+        found[key] = OneLook(subject, seed, case, _ROLE, cost, look, factor, tuple(wanted))
     return found
 
 
@@ -295,11 +294,11 @@ def _attempt(one: OneLook) -> Left:
         return str(error)
 
 
-def _later_look(pool: CasePool, found: Mapping[tuple[str, str], Left], failed: dict[str, str]) -> Outcome:
+def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str]) -> Outcome:
     """Return what fresh draws of all cases of a pool come to; where one failed, say so, and nothing comes of them."""
     kept = {}
     for one in pool.results:
-        left = found[one.property, case_key(one)]
+        left = found[case_key(one)]
         if isinstance(left, str):
             failed[pool.id] = left
         elif pool.check.name in left:
@@ -345,7 +344,7 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
     """Return a result with the summary that its first look leaves when it is taken again."""
     cost = Cost(result.affordable, result.level, result.power)
-    once = OneLook(subject, seed, result.property, case, "draws", cost, look=1, factor=1, checks=(result.check,))
+    once = OneLook(subject, seed, case, "draws", cost, look=1, factor=1, checks=(result.check,))
     summary = take(once).get(result.check)
     return msgspec.structs.replace(result, summary=None if summary is None else to_record(summary))
 

@@ -1,18 +1,18 @@
-"""A unit of work: one property on one layer or program."""
+"""A unit of what is planned: one property on one layer or program."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from attncheck.checks.check import AnyCheck
-from attncheck.checks.registry import checks_of, property_key
+from attncheck.checks.registry import checks_of
 from attncheck.layers.case import Case
 from attncheck.records.schema import Planned
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One property on one layer or program.
+    """One property on one layer or program. All units of a case look at the same draws.
 
     Attributes
     ----------
@@ -34,11 +34,6 @@ class Unit:
     def checks(self) -> tuple[AnyCheck, ...]:
         """Return what is examined."""
         return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
-
-    @property
-    def stream_key(self) -> tuple[str, str]:
-        """Return what its streams are keyed by: the keys of property and case."""
-        return property_key(self.property_name), self.case.key
 
     @property
     def id(self) -> str:

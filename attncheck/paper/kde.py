@@ -7,8 +7,8 @@ It is here to be shown beside what is computed, floor included, and decides noth
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import signal
 
 from attncheck._lib.errors import refuse
 
@@ -77,7 +77,7 @@ def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
     reach = int(np.ceil(_REACH * width / bin_width))
     counts = _linear_bins((samples - grid[0]) / bin_width, -reach, (len(grid) - 1) * fine + reach)
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * (bin_width / width)) ** 2)
-    smooth = signal.fftconvolve(counts, kernel, mode="valid")[::fine]
+    smooth = scipy.signal.fftconvolve(counts, kernel, mode="valid")[::fine]
     return np.asarray(np.maximum(smooth, 0.0) / (len(samples) * width * np.sqrt(2 * np.pi)))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin import sharing, statements
+from attncheck.pytest_plugin import cases, sharing, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.pytest_plugin.shipped import Shipped, parcel, ship, shipped
@@ -50,9 +50,8 @@ _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[Shipped] = pytest.StashKey()
 _NOTE: pytest.StashKey[Statement] = pytest.StashKey()
-# What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``, or of its statement of
-# the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
-_UNIT_IN_ID = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
+_CASES: pytest.StashKey[cases.Cases] = pytest.StashKey()
+# What the id of an item says of its statement of the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
@@ -148,7 +147,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         name, strategy = mark.args
         units = _collectable(lambda: _run_of(config).units(name, strategy))
-        run, given = _run_of(config), [(unit.id, unit.case.describe(), [unit.case]) for unit in units]
+        run, given = _run_of(config), [(unit.case.key, unit.id, unit.case.describe(), [unit.case]) for unit in units]
         rows = sharing.rows(config, run.shard, "units", run.costs(units), given)
         metafunc.parametrize(argument_of(metafunc.fixturenames), rows)
     elif mark := definition.get_closest_marker(THEORY):
@@ -156,8 +155,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         key, strategy = mark.args
         names = metafunc.fixturenames
-        cases = _collectable(lambda: cases_of(_run_of(config), key, strategy, mark.kwargs, names))
-        statements.parametrize(metafunc, key, cases, _run_of(config).shard)
+        stated = _collectable(lambda: cases_of(_run_of(config), key, strategy, mark.kwargs, names))
+        statements.parametrize(metafunc, key, stated, _run_of(config).shard)
 
 
 @pytest.fixture
@@ -188,25 +187,24 @@ def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return the function that examines the property on a layer.
+    """Return the function that examines the property on a layer, together with others that visit it.
 
     It fails the test if the property is violated, and skips it if nothing could be examined.
     """
     import msgspec
 
-    from attncheck._lib.errors import InputError, foreign_traceback
+    from attncheck.diagnosis.messages import explain
+    from attncheck.looks.unit import Unit
     from attncheck.records.words import telling
 
-    run = _run_of(request.config)
+    run, stash = _run_of(request.config), request.config.stash
     name = request.node.get_closest_marker(EXAMINES).args[0]
     sent = request.node.stash.setdefault(_SHIPPED, parcel())
+    of_cases = stash.setdefault(_CASES, cases.Cases(run))
 
     def examine(case: Case) -> None:
-        try:
-            results, message = run.examine(name, case)
-        except InputError as error:
-            results, message = [], str(error)
-            sent["unusable"], sent["traceback"] = message, foreign_traceback(error)
+        results, sent["unusable"], sent["traceback"] = of_cases.examined(Unit(name, case))
+        message = sent["unusable"] or explain(results, run.record, subject=run.subject.name)
         sent["results"] += msgspec.to_builtins(results)
         if message:
             pytest.fail("\n".join(filter(None, (message, sent["traceback"]))), pytrace=False)
@@ -286,6 +284,13 @@ def _report_failure(config: pytest.Config, name: str, sent: Shipped, message: st
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Leave the items of a case with one worker, where nobody asked for another way to share them out."""
+    shared_out = config.getoption("dist", None) == "load" and _RUN in config.stash
+    return cases.scheduler(config, log) if shared_out else None
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     """Learn the plan from what a worker collected, and open the record."""
     _settle(node.config, ids)
@@ -327,12 +332,12 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     """Fix the plan by what was collected."""
     names = list(node_ids)
-    units, statements = _named(_UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
-    if units or statements:
+    units, stated = _named(cases.UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
+    if units or stated:
         run = _run_of(config)
         mine = sharing.own(names, run.shard)
-        part = [*_named(_UNIT_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
-        config.stash[_RUN] = run.settled(units, statements, part)
+        part = [*_named(cases.UNIT_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
+        config.stash[_RUN] = run.settled(units, stated, part)
 
 
 def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ def rows(
     shard: Shard | None,
     what: str,
     costs: Mapping[str, float],
-    given: Sequence[tuple[str, str, Sequence[Any]]],
+    given: Sequence[tuple[str, str, str, Sequence[Any]]],
 ) -> list[Any]:
     """Return the arguments and the id of each item of a test, as pytest takes them.
 
@@ -34,18 +34,18 @@ def rows(
     what : str
         Names what is dealt out together.
     costs : mapping of str to float
-        What the items cost, by id.
-    given : sequence of (str, str, sequence)
-        Of each item its id, words that follow it, and the arguments of the test.
+        What the items cost, by what they stay together by.
+    given : sequence of (str, str, str, sequence)
+        Of each item what it stays together by, its id, words that follow it, and the arguments of the test.
     """
     if shard is None:
-        return [pytest.param(*values, id=f"{id} {words}".strip()) for id, words, values in given]
+        return [pytest.param(*values, id=f"{id} {words}".strip()) for _, id, words, values in given]
     from attncheck.runs.shards import Dealer
 
     homes = config.stash.setdefault(_DEALERS, {}).setdefault(what, Dealer(shard.of)).deal(costs)
     return [
-        pytest.param(*values, id=f"{id} {words}".strip() + f" shard={homes[id]}", marks=_marks(shard, homes[id]))
-        for id, words, values in given
+        pytest.param(*values, id=f"{id} {words}".strip() + f" shard={homes[key]}", marks=_marks(shard, homes[key]))
+        for key, id, words, values in given
     ]
 
 

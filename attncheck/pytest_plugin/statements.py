@@ -20,7 +20,7 @@ def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str
     from attncheck.runs.statements import named
 
     found = named(key, cases)
-    given = [(each.id, each.case, [*case.values(), each]) for each, case in zip(found, cases, strict=True)]
+    given = [(each.id, each.id, each.case, [*case.values(), each]) for each, case in zip(found, cases, strict=True)]
     # What a statement costs is not known beforehand.
     items = sharing.rows(metafunc.config, shard, "theory", dict.fromkeys([each.id for each in found], 1.0), given)
     metafunc.parametrize([*cases[0], "note"] if cases else ["note"], items, indirect=["note"])

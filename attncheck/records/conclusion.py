@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, Entry, Finding, Ledger
-from attncheck.records.schema import Closing, Reported, Theory
+from attncheck.records.schema import Closing, Reported, Theory, case_key
 from attncheck.records.scope import Scope
 
 
 def entry_of(line: Reported | Theory) -> Entry:
-    """Return what the ledger needs of a line of a record."""
+    """Return what the ledger needs of a line of a record; results on one case share its draws."""
     if isinstance(line, Theory):
         return Entry(line.id, line.id, line.verdict, (), looks=False)
-    return Entry(line.id, line.unit, line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
+    return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
 
 
 def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Reported | Theory]) -> Ledger:

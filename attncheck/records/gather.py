@@ -22,7 +22,7 @@ from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.bounded import Largest
 from attncheck.records.conclusion import concluded, entry_of
-from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, of_pool, read_as, sensible
+from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, case_key, of_pool, read_as, sensible
 from attncheck.records.scope import Scope
 from attncheck.records.words import detectable
 
@@ -64,7 +64,7 @@ class Tally:
     reasons : Counter
         Why results were not examined.
     draws : dict of int to int
-        Draws of a look, by unit.
+        Draws of a look, by case.
     sizes : list of int
         The smallest and the largest look; empty if none was taken.
     gaps, departures : list of float
@@ -94,13 +94,13 @@ class Tally:
         """The kept examined results, the most suspicious first."""
         return [kept.result for kept in self._worst.items]
 
-    def add(self, result: Result, unit: int) -> None:
+    def add(self, result: Result, case: int) -> None:
         """Count a result."""
         self.verdicts[result.verdict] += 1
         if not result.p_values:
             _count(self.reasons, result.reason or "no reason was given")
             return
-        self.draws[unit] = max(self.draws.get(unit, 0), result.size)
+        self.draws[case] = max(self.draws.get(case, 0), result.size)
         self.sizes = _range(self.sizes, result.size)
         if result.gap is not None:
             self.gaps = _range(self.gaps, result.gap)
@@ -292,7 +292,7 @@ def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
 def _tally(tallies: dict[str, Tally], result: Result) -> None:
     if result.check not in tallies:
         tallies[result.check] = Tally(result.check, result.claim, result.kind)
-    tallies[result.check].add(result, _key(result.unit.encode()))
+    tallies[result.check].add(result, _key(case_key(result).encode()))
 
 
 def _count(counter: Counter[Any], value: Any) -> None:

@@ -198,7 +198,7 @@ class Reported(Protocol):
 
 def case_key(result: Reported) -> str:
     """Return the key of the case of a result, or the name of its pool."""
-    return result.unit.partition("@")[2]
+    return result.unit.rpartition("@")[2]
 
 
 def of_layer(result: Reported) -> bool:

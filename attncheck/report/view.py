@@ -101,12 +101,12 @@ class ClaimView:
 
     @property
     def draws(self) -> int:
-        """Draws of first looks; checks of one unit share theirs."""
-        units: dict[int, int] = {}
+        """Draws of first looks; checks on one case share theirs."""
+        cases: dict[int, int] = {}
         for tally in self.tallies:
-            for unit, size in tally.draws.items():
-                units[unit] = max(units.get(unit, 0), size)
-        return sum(units.values())
+            for case, size in tally.draws.items():
+                cases[case] = max(cases.get(case, 0), size)
+        return sum(cases.values())
 
     @cached_property
     def worst(self) -> Result | None:

@@ -39,7 +39,7 @@ class CheckReport:
     run : Run
         Subject, seed, profile and budget.
     results : tuple of Result
-        In the order of layers and checks.
+        Layer by layer, in the order of checks.
     pools : tuple of Result
         What several layers say together, check by check; empty for a single one.
     causes : tuple of str
@@ -193,8 +193,10 @@ def check(
         field, value = ("properties", names) if layers else ("layer", layers)
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.settled([unit.id for unit in units])
-    examined = counted_off(units, "examining") if progress else units
-    single = [result for unit in examined for result in run.examine(unit.property_name, unit.case)[0]]
+    pieces = run.pieces(units, run.subject)
+    single = [
+        result for piece in (counted_off(pieces, "examining") if progress else pieces) for result in piece.results()
+    ]
     pools, failed = run.pool(single, cases={unit.case.key: unit.case for unit in units})
     if failed:
         raise InputError(failed[0])

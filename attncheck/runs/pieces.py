@@ -1,4 +1,4 @@
-"""A unit of a run as a piece of work, described so that any process can examine it."""
+"""A case of a run as a piece of work, described so that any process can examine it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from attncheck._lib.errors import InputError, foreign_traceback
 from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.verdicts import Verdict
-from attncheck.looks.examine import run_unit
+from attncheck.layers.case import Case
+from attncheck.looks.examine import run_units
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.looks.unit import Unit
@@ -25,7 +26,7 @@ from attncheck.subject import Subject
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A unit with all that its results depend on.
+    """Units of one case, which are examined on the same draws, with all that their results depend on.
 
     Attributes
     ----------
@@ -33,7 +34,8 @@ class Piece:
         Its name, where another process is to import it.
     seed : int
         The run seed.
-    unit : Unit
+    units : tuple of Unit
+        One or more.
     cost : Cost
     explains : bool
         Whether violated results are diagnosed and shown on a smaller layer.
@@ -41,9 +43,14 @@ class Piece:
 
     subject: Subject | str
     seed: int
-    unit: Unit
+    units: tuple[Unit, ...]
     cost: Cost
     explains: bool
+
+    @property
+    def case(self) -> Case:
+        """What is examined."""
+        return self.units[0].case
 
     def results(self) -> list[Result]:
         """Return one result for each check.
@@ -55,7 +62,7 @@ class Piece:
         """
         subject = _named(self.subject) if isinstance(self.subject, str) else self.subject
         with own_arithmetic():
-            results = run_unit(self.unit, subject, self.seed, self.cost)
+            results = run_units(self.units, subject, self.seed, self.cost)
             if self.explains and violated(results):
                 results = self._explained(results, subject)
             rounded = in_use()
@@ -64,10 +71,11 @@ class Piece:
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
         """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""
         worst = violated(results)[0]
-        smaller = illustration(self.unit, worst.check, subject, self.seed, self.cost)
+        unit = next(unit for unit in self.units if unit.property_name == worst.property)
+        smaller = illustration(unit, worst.check, subject, self.seed, self.cost)
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
-            diagnosis = diagnose(self.unit, subject, self.seed)
+            diagnosis = diagnose(unit, subject, self.seed)
         return [
             msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller)
             if result.verdict == Verdict.VIOLATED
@@ -77,19 +85,23 @@ class Piece:
 
 
 class Examined(NamedTuple):
-    """The results of a piece, or why there are none and where the subject failed."""
+    """The results of a unit, or why there are none and where the subject failed."""
 
     results: list[Result]
     unusable: str = ""
     traceback: str = ""
 
 
-def examine(piece: Piece) -> Examined:
-    """Return what a piece comes to."""
+def examine(piece: Piece) -> dict[str, Examined]:
+    """Return what a piece comes to, by the ids of its units; where it fails, each unit has its own try."""
     try:
-        return Examined(piece.results())
+        results = piece.results()
     except InputError as error:
-        return Examined([], str(error), foreign_traceback(error))
+        if len(piece.units) == 1:
+            return {piece.units[0].id: Examined([], str(error), foreign_traceback(error))}
+        alone = (dataclasses.replace(piece, units=(unit,)) for unit in piece.units)
+        return {id: examined for part in alone for id, examined in examine(part).items()}
+    return {unit.id: Examined([result for result in results if result.unit == unit.id]) for unit in piece.units}
 
 
 @functools.lru_cache(maxsize=2)

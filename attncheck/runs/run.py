@@ -13,7 +13,6 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.imports import source_of
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of, property_key
-from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
@@ -247,33 +246,61 @@ class Run:
         return max(share, self.profile.affordable(case))
 
     def costs(self, units: Sequence[Unit]) -> dict[str, float]:
-        """Return about what units of a property cost, by id, before the whole plan is known.
+        """Return about what units cost, by the keys of their cases, before the whole plan is known.
 
-        The entries of all matrices that a look draws, and once for each check those that it measures.
+        The entries of all matrices that a look draws, and once for each check those that it measures. What all
+        properties visit is drawn once for them.
         """
         share = 0 if self.draws is None else self.draws // max(1, len(units) * len(EVERY_PROPERTY))
-        draws = {unit.id: max(share, self.profile.affordable(unit.case)) for unit in units}
-        return {
-            unit.id: float(draws[unit.id] * (unit.case.weight_entries + len(unit.checks) * unit.case.stored_entries))
-            for unit in units
-        }
+        costs: dict[str, float] = {}
+        for unit in units:
+            cost = self._cost_of(unit, max(share, self.profile.affordable(unit.case)))
+            costs[unit.case.key] = cost + costs.get(unit.case.key, 0.0)
+        return costs
 
-    def examine(self, name: str, case: Case) -> tuple[list[Result], str]:
-        """Examine a property on a layer; return its results, and a message if it is violated."""
-        piece = self.piece(Unit(name, case), self.subject)
-        results = self.kept(piece) or piece.results()
-        return results, explain(results, self.record, subject=self.subject.name)
+    def _cost_of(self, unit: Unit, draws: int) -> float:
+        domain = domain_of(unit.property_name)
+        common = unit.case in (self.subject.layers or domain.fixed(unit.property_name, self.profile))
+        drawn = unit.case.weight_entries / (len(domain.properties) if common else 1)
+        return draws * (drawn + len(unit.checks) * unit.case.stored_entries)
 
-    def piece(self, unit: Unit, subject: Subject | str) -> Piece:
-        """Return a unit with all that its results depend on; a subject that is named is imported where it is used."""
-        cost = Cost(self.affordable(unit.case), self.level, self.profile.power)
-        return Piece(subject, self.seed, unit, cost, self.explains)
+    def examine(self, units: Iterable[Unit]) -> list[Result]:
+        """Return the results of units, case by case, from this process.
 
-    def kept(self, piece: Piece) -> list[Result]:
-        """Return the results of a piece that an interrupted run has left, if it has."""
-        results, cost = self.earlier.units.get(piece.unit.id, []), piece.cost
+        Raises
+        ------
+        InputError
+            If the subject cannot be called or returns something that cannot be used.
+        """
+        return [result for piece in self.pieces(units, self.subject) for result in piece.results()]
+
+    def pieces(self, units: Iterable[Unit], subject: Subject | str) -> list[Piece]:
+        """Return units by their cases, with all that their results depend on.
+
+        A subject that is named is imported where it is used.
+        """
+        cases: dict[str, list[Unit]] = {}
+        for unit in units:
+            cases.setdefault(unit.case.key, []).append(unit)
+        return [
+            Piece(subject, self.seed, tuple(of_case), self.cost(of_case[0].case), self.explains)
+            for of_case in cases.values()
+        ]
+
+    def cost(self, case: Case) -> Cost:
+        """Return what the looks at a case may take."""
+        return Cost(self.affordable(case), self.level, self.profile.power)
+
+    def kept(self, unit: Unit) -> list[Result]:
+        """Return the results of a unit that an interrupted run has left, if it has."""
+        results, cost = self.earlier.units.get(unit.id, []), self.cost(unit.case)
         same = results and (results[0].level, results[0].affordable) == (cost.level, cost.affordable)
         return results if same else []
+
+    def beside(self, unit: Unit) -> list[Unit]:
+        """Return a unit and those on the same case that are planned here too."""
+        names = (id.partition("@")[0] for id in self.unit_ids if id.endswith(f"@{unit.case.key}") and self.owes(id))
+        return [Unit(name, unit.case) for name in dict.fromkeys([unit.property_name, *names])]
 
     def pool(
         self, results: Sequence[Result], each: Map | None = None, cases: Mapping[str, Case] | None = None

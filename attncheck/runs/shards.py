@@ -58,6 +58,8 @@ class Shard:
 class Dealer:
     """Deals work out to shards, the dearest first, each piece to the shard that has the least so far.
 
+    What was dealt before stays where it is: properties that come later examine a case where its draws are.
+
     The same work in the same order is dealt out the same way in every process. No two shards differ by more than the
     dearest piece.
 
@@ -70,17 +72,16 @@ class Dealer:
     --------
     >>> dealer = Dealer(2)
     >>> dealer.deal({"a": 1.0, "b": 3.0, "c": 1.0}), dealer.deal({"d": 2.0})
-    ({'b': Shard(number=1, of=2), 'a': Shard(number=2, of=2), 'c': Shard(number=2, of=2)}, {'d': Shard(number=2, of=2)})
+    ({'a': Shard(number=2, of=2), 'b': Shard(number=1, of=2), 'c': Shard(number=2, of=2)}, {'d': Shard(number=2, of=2)})
     """
 
     def __init__(self, of: int) -> None:
         self._loads = [0.0] * of
+        self._places: dict[str, int] = {}
 
     def deal(self, costs: Mapping[str, float]) -> dict[str, Shard]:
         """Return the shard of each piece of work, by key."""
-        dealt = {}
         for key in sorted(costs, key=lambda key: (-costs[key], key)):
-            place = self._loads.index(min(self._loads))
+            place = self._places.setdefault(key, self._loads.index(min(self._loads)))
             self._loads[place] += costs[key]
-            dealt[key] = Shard(place + 1, len(self._loads))
-        return dealt
+        return {key: Shard(self._places[key] + 1, len(self._loads)) for key in costs}

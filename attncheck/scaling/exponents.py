@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from attncheck._lib.errors import refuse
 from attncheck.evidence.family import smallest_whole
@@ -145,7 +146,7 @@ def power(distance: float, spread: float, widths: Sequence[int], seeds: int, lev
     """
     weights = slope_weights(widths)
     error, freedom = _planned(weights, spread, seeds)
-    return float(stats.nct.sf(quantile(level, freedom), freedom, distance / error))
+    return float(scipy.stats.nct.sf(quantile(level, freedom), freedom, distance / error))
 
 
 def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:

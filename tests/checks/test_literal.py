@@ -174,7 +174,7 @@ def test_reference_shows_what_the_subject_shows() -> None:
     drawn = Drawn("uniform", "uniform", single=True, hides=True)(CAUSAL, 50, stream(0, "tests", "like"))
     del drawn["value_gram"]
     like = Sample.from_mapping(CAUSAL, drawn, 50)
-    reference = LiteralReference(CAUSAL, 50, 2, np.random.SeedSequence(0), laws=UNIFORM, like=like, block=BLOCK)
+    reference = LiteralReference(CAUSAL, 50, 2, np.random.SeedSequence(0), laws=UNIFORM, like=like, blocks={})
     assert reference.sample.exposed == like.exposed
     assert len(reference.sample) == RATIO * 50
     for name in like.exposed & set(FIELDS):

@@ -7,7 +7,14 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from attncheck.checks.laws import _DRAWS, LAW_ERROR, _blocks, _law, _variances, affordable_draws, marginal_law
+from attncheck.checks.laws import (
+    LAW_ERROR,
+    _law,
+    affordable_draws,
+    conditional_variances,
+    first_draws,
+    marginal_law,
+)
 from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
 from attncheck.layers.attention import AttentionLayer
@@ -19,10 +26,10 @@ LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 
 @pytest.mark.parametrize("reading", ["collapsed", "limit"])
 def test_marginals_of_a_layer_share_their_draws(reading: Literal["collapsed", "limit"]) -> None:
-    together = _variances(LAYER, usual(LAYER), 300, 0, reading)
+    together = np.concatenate(conditional_variances(LAYER, usual(LAYER), 300, reading), axis=1)
     assert together.shape == (3, 300)
     for row, marginal in zip(together, usual(LAYER), strict=True):
-        (alone,) = _variances(LAYER, (marginal,), 300, 0, reading)
+        (alone,) = np.concatenate(conditional_variances(LAYER, (marginal,), 300, reading), axis=1)
         np.testing.assert_array_equal(row, alone)
         assert (row > 0).all()
     assert not np.allclose(together[0], together[1])
@@ -57,24 +64,28 @@ def test_draws_without_outputs_have_the_digits_of_those_with_them(
 
 def test_laws_keep_the_whole_blocks_of_fewer_draws() -> None:
     layer = LAYER.replace(width=16, seq_len=12, num_heads=16)
-    few = _blocks(layer, usual(layer), 500, 0, "collapsed")
+    few = conditional_variances(layer, usual(layer), 500, "collapsed")
     assert len(few) > 2
-    grown = _blocks(layer, usual(layer), 900, 0, "collapsed", few[:-1])
-    np.testing.assert_array_equal(np.concatenate(grown, axis=1), _variances(layer, usual(layer), 900, 0, "collapsed"))
+    grown = conditional_variances(layer, usual(layer), 900, "collapsed", few[:-1])
+    whole = conditional_variances(layer, usual(layer), 900, "collapsed")
+    np.testing.assert_array_equal(np.concatenate(grown, axis=1), np.concatenate(whole, axis=1))
 
 
 @pytest.mark.parametrize("reading", ["collapsed", "limit"])
 def test_laws_take_the_draws_that_the_worst_of_them_asks_for(reading: Literal["collapsed", "limit"]) -> None:
-    layers = (LAYER, LAYER.replace(attention_map="linear", width=2), LAYER.replace(width=16, seq_len=6, mask="causal"))
+    layers = (LAYER, LAYER.replace(attention_map="linear", width=2), LAYER.replace(width=4, seq_len=12, num_heads=8))
     grown = 0
     for layer in layers:
         together = usual(layer)[:2] if reading == "limit" else usual(layer)
         laws = [marginal_law(layer, marginal, reading) for marginal in together]
         (size,) = {law.size for law in laws}
         assert max(law.error for law in laws) < LAW_ERROR or size == affordable_draws(layer, 128_000, reading)
-        fewer = max(_law(row).error for row in _variances(layer, together, size // 2, 0, reading))
-        assert size == _DRAWS or fewer >= LAW_ERROR
-        grown += size > _DRAWS
+        fewer = max(
+            _law(row).error
+            for row in np.concatenate(conditional_variances(layer, together, size // 2, reading), axis=1)
+        )
+        assert size == first_draws(layer, reading) or fewer >= LAW_ERROR
+        grown += size > first_draws(layer, reading)
     assert grown
 
 

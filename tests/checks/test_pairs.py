@@ -19,7 +19,7 @@ from attncheck.faults.pairs import PAIRS, paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.looks.look import observe
-from attncheck.looks.plan import Plan
+from attncheck.looks.plan import CALL_DRAWS, Plan
 from attncheck.subject import Subject, collapsed
 
 FALSE_ALARM = 1e-6
@@ -59,7 +59,7 @@ def p_value(subject: object, name: str, layer: AttentionLayer) -> float:
     setting = settled.probe(layer, stream(0, *key, role="probe"))
     assert check.reason_not_examined(setting) == ""
     size = OTHER_DRAWS.get(name, DRAWS)
-    planned = Plan(setting, size // check.calls, FALSE_ALARM, 0.99, {check: size}, {})
+    planned = Plan(setting, CALL_DRAWS, FALSE_ALARM, 0.99, {check: size}, {})
     outcome = observe(planned, [check], 1, settled, stream(0, *key), seed_sequence(0, *key, role="reference"))[name]
     assert outcome.count > 0
     return outcome.p_value

@@ -215,7 +215,7 @@ SITUATIONS = {
     "violated": Situation(1, "verdicts: 8 results are violated: scores.scale", violated),
     "violated and crashed": Situation(1, "completeness: 2 planned results are missing", violated_and_crashed),
     "drifted effect": Situation(1, "drift: scores.scale: the effect moved from 0.99 to 1.01", drifted),
-    "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 24 units", not_uniform),
+    "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 8 units", not_uniform),
     "truncated in its first line": Situation(
         2, "is cut in its first line", damage=lambda run, base: run.write_bytes(b'{"ty')
     ),

@@ -278,7 +278,7 @@ def _record(folder: Path, seed: int) -> Path:
     units = run.units("scores", domain_of("scores").strategy("scores"))[:4]
     report = RunReport(run.settled([unit.id for unit in units]))
     for unit in units:
-        report.take(report.run.examine(unit.property_name, unit.case)[0])
+        report.take(report.run.examine([unit]))
     report.take(report.pool()[0])
     assert report.finish()
     return path

@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 from attncheck import limit
-from attncheck.checks.laws import tail_law
+from attncheck.checks.laws import marginal_law
 from attncheck.checks.marginals import last_position
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.limits.mixture import ScaleMixture, condense
@@ -111,7 +111,7 @@ def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:
         input_std=2.0,
         input_correlation=1.0,
     )
-    law = tail_law(layer, last_position(layer))
+    law = marginal_law(layer, last_position(layer))
     assert np.isfinite(law.mixture.variances).all()
     assert (law.mixture.variances > 0.0).all()
     assert 0.0 < law.error < 0.05

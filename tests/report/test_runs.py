@@ -25,7 +25,7 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
     units = [unit for name in properties for unit in run.units_on(name, layers)]
     report = RunReport(run.settled([unit.id for unit in units]))
     for unit in units:
-        report.take(report.run.examine(unit.property_name, unit.case)[0])
+        report.take(report.run.examine([unit]))
     report.finish()
     return path
 

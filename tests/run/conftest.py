@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
 from attncheck.records.schema import Result
@@ -36,8 +37,8 @@ def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
 @functools.cache
 def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[Result, ...], str]:
     """Return results and message; once for equal runs, as the same seed gives the same digits (see `test_run`)."""
-    results, message = run.examine(name, layer)
-    return tuple(results), message
+    results = run.examine(run.units_on(name, [layer]))
+    return tuple(results), explain(results, run.record, subject=run.subject.name)
 
 
 def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:

@@ -27,7 +27,7 @@ SUBJECT = Subject.of("attncheck.subject:collapsed")
 
 
 def planned(name: str) -> Plan:
-    plan = probed(Unit(name, LAYER), SUBJECT, 0, Cost(100_000, 5e-4, 0.99))
+    plan = probed([Unit(name, LAYER)], SUBJECT, 0, Cost(100_000, 5e-4, 0.99))
     return dataclasses.replace(plan, sizes=dict.fromkeys(plan.sizes, DRAWS), chunk=CHUNK)
 
 

@@ -72,7 +72,12 @@ class TestMessage:
             ("leaking_mask", "conditional", GROUPED, ["the outputs are Gaussian", "the mask differ"]),
             ("shared_keys", "scores", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
             ("repeated_stream", "draws", LAYER, ["Draws are independent", "random streams repeat"]),
-            ("shifted_outputs", "conditional", LAYER, ["something is added to the outputs, such as a bias"]),
+            (
+                "shifted_outputs",
+                "conditional",
+                LAYER.replace(seq_len=12, num_heads=8),
+                ["something is added to the outputs, such as a bias"],
+            ),
             ("key_std_10", "scores", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
             ("value_std_10", "conditional", LAYER, ["value variance 1.2", "of W_V differs"]),
         ],
@@ -145,7 +150,7 @@ class TestMessage:
 
         monkeypatch.setattr(attncheck.runs.pieces, "diagnose", failing)
         run = planned("scores", subject="attncheck.faults:tied_query_key")
-        results, _ = run.examine("scores", LAYER)
+        results = run.examine(run.units_on("scores", [LAYER]))
         assert violated(results)
 
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:

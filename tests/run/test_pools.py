@@ -143,10 +143,9 @@ def test_programs_with_functions_of_ones_own_are_looked_at_again() -> None:
     own = program.nonlin(own_tanh, program.matmul(program.weight("W"), program.initial("h")))
     program.matmul(program.weight("V"), own)
     written = program.at(16).to_dict()
-    look = OneLook(
-        "attncheck.subject:direct", 0, "netsor", written, "pool", Cost(2_000, 1e-3, 0.9), 2, 1, ("netsor.scale",)
-    )
-    assert look.unit.case.describe() == program.at(16).describe()
+    cost = Cost(2_000, 1e-3, 0.9)
+    look = OneLook("attncheck.subject:direct", 0, written, "pool", cost, 2, 1, ("netsor.scale",))
+    assert look.units[0].case.describe() == program.at(16).describe()
     assert set(take(look)) == {"netsor.scale"}
 
 
@@ -163,11 +162,11 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(2, 1 + len(result.p_values)))
     for number in set(numbers):
-        assert {one.unit.case for one in asked if one.look == number} == set(LAYERS)
+        assert {one.units[0].case for one in asked if one.look == number} == set(LAYERS)
     # Neither those of single cases nor those of another look.
     case = asked[0]
     alone = msgspec.structs.asdict(pool.results[0])["summary"]
-    others = [case, *(one for one in asked if one.unit == case.unit and one.look != case.look)]
+    others = [case, *(one for one in asked if one.units == case.units and one.look != case.look)]
     seen = [alone, *(to_record(take(one)["scores.scale"]) for one in others)]
     assert len({str(each) for each in seen}) == len(seen)
 

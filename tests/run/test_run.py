@@ -27,7 +27,7 @@ from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 
-from .conftest import COST, LAYER, made, planned
+from .conftest import COST, LAYER, examined, made, planned
 
 
 class TestOf:
@@ -116,12 +116,11 @@ class TestExamples:
 class TestExamine:
     def test_results_repeat_to_the_digit(self) -> None:
         run = planned("scores", subject=faults.FAULTS["tied_query_key"].subject)
-        results, message = run.examine("scores", LAYER)
+        units = run.units_on("scores", [LAYER])
+        results, again = run.examine(units), run.examine(units)
         assert [result.id for result in results] == [each.id for each in run.planned]
-        again, repeated = run.examine("scores", LAYER)
         for one, two in zip(results, again, strict=True):
             assert msgspec.structs.replace(one, seconds=0.0) == msgspec.structs.replace(two, seconds=0.0)
-        assert message == repeated
 
     def test_unit_with_one_check_is_that_part_of_the_whole(self) -> None:
         subject = Subject.of("attncheck.subject:collapsed")
@@ -131,7 +130,7 @@ class TestExamine:
 
     def test_consistent_unit_has_no_message(self) -> None:
         run = planned("scores", subject="attncheck.subject:collapsed")
-        results, message = run.examine("scores", LAYER)
+        results, message = examined(run, "scores")
         assert message == ""
         assert {result.verdict for result in results} <= {"consistent", "not examined"}
 
@@ -143,7 +142,7 @@ class TestReport:
             run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{order}.jsonl")
             report = RunReport(run)
             for name in ("scores", "draws")[::order]:
-                report.take(run.examine(name, LAYER)[0])
+                report.take(run.examine(run.units_on(name, [LAYER])))
             assert report.finish()
             digests.append(closing_of(tmp_path / f"{order}.jsonl").digest)
             assert "CONSISTENT" in report.summary()
@@ -154,7 +153,7 @@ class TestReport:
             run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{number}.jsonl")
             report = RunReport(run)
             for name in names:
-                report.take(run.examine(name, LAYER)[0])
+                report.take(run.examine(run.units_on(name, [LAYER])))
             assert not report.finish()
             closing = closing_of(tmp_path / f"{number}.jsonl")
             assert closing.verdict == "incomplete"
@@ -178,7 +177,7 @@ class TestReport:
         run = planned("scores", "draws", subject=blind, record=tmp_path / "record.jsonl")
         report = RunReport(run)
         for name in ("scores", "draws"):
-            report.take(run.examine(name, LAYER)[0])
+            report.take(run.examine(run.units_on(name, [LAYER])))
         assert not report.finish()
         text = report.summary(verbose=True)
         assert text.startswith("INCONCLUSIVE: ")

@@ -77,7 +77,7 @@ def unsharded(name: str, record: Path) -> Whole:
     run = run.settled([unit.id for unit in units])
     report = RunReport(run)
     for unit in units:
-        report.take(run.examine(unit.property_name, unit.case)[0])
+        report.take(run.examine([unit]))
     report.take(report.pool()[0])
     report.finish()
     found: dict[str, list[Result]] = {}
@@ -100,11 +100,11 @@ def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
     for number in range(1, of + 1):
         paths.append(folder / f"part{number}.jsonl")
         shard = dataclasses.replace(whole.run, shard=Shard(number, of), record=paths[-1])
-        own = [unit for unit in whole.units if homes[unit.id].number == number]
+        own = [unit for unit in whole.units if homes[unit.case.key].number == number]
         shard = shard.settled(whole.run.unit_ids, (), [unit.id for unit in own])
         report = RunReport(shard)
         for unit in own:
-            report.take(shard.examine(unit.property_name, unit.case)[0])
+            report.take(shard.kept(unit))
         assert report.pool() == ([], [])
         report.finish()
     return paths
@@ -177,8 +177,8 @@ class TestDealer:
         small, large = AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=8, num_heads=4)
         scores = run.costs(run.units_on("scores", [small, large]))
         draws = made(profile="default").costs(run.units_on("scores", [small]))
-        assert scores[f"scores@{small.key}"] < scores[f"scores@{large.key}"]
-        assert scores[f"scores@{small.key}"] < draws[f"scores@{small.key}"]
+        assert scores[small.key] < scores[large.key]
+        assert scores[small.key] < draws[small.key]
 
 
 class TestMerged:
@@ -216,11 +216,11 @@ class TestMerged:
         assert all(map(of_pool, violated["slight"]))
         assert not all(map(of_pool, violated["gross"]))
 
-    def test_more_shards_than_units(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
+    def test_more_shards_than_cases(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         before, of = whole("right"), 20
         parts = read_all(parts_of(before, of, tmp_path))
         assert {part.closing.verdict for part in parts if part.closing} == {"consistent"}
-        assert sum(not part.results for part in parts) == of - len(before.units)
+        assert sum(not part.results for part in parts) == of - len(LAYERS)
         merged(parts, tmp_path / "run.jsonl")
         assert closing_of(tmp_path / "run.jsonl").digest == before.closing.digest
 

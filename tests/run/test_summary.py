@@ -29,7 +29,7 @@ class TestSummary:
     def test_violated_begins_with_the_causes_that_the_report_has(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=record))
-        report.take(report.run.examine("scores", LAYER)[0])
+        report.take(report.run.examine(report.run.units_on("scores", [LAYER])))
         assert not report.finish()
         first = causes(gather(record).tallies)[0]
         assert first.hint
@@ -59,7 +59,7 @@ class TestSummary:
     ) -> None:
         subject = faults.exposing(faults.FAULTS[name], faults.EXPOSURES[exposure])
         report = RunReport(planned(property_name, subject=subject, record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine(property_name, LAYER)[0])
+        report.take(report.run.examine(report.run.units_on(property_name, [LAYER])))
         report.finish()
         assert report.conclusion is not None
         assert report.conclusion.verdict == "violated"
@@ -70,7 +70,7 @@ class TestSummary:
 
     def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", subject=collapsed, record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine("scores", LAYER)[0])
+        report.take(report.run.examine(report.run.units_on("scores", [LAYER])))
         assert report.finish()
         lines = report.summary().splitlines()
         assert NOT_PROVED in lines
@@ -141,7 +141,7 @@ class TestSummary:
         subject: Any = functools.partial(collapsed)
         subject.supports = lambda layer: layer.width == 5 or "width 5 only"
         run = planned("scores", layer=GROUPED, subject=subject)
-        results = run.examine("scores", GROUPED)[0]
+        results = run.examine(run.units_on("scores", [GROUPED]))
         (line,) = all_refused(run, results)
         assert ".supports refuses the layer that it was asked for: width 16, " in line
         assert "mask causal, num_kv_heads 2" in line
@@ -179,7 +179,7 @@ class TestDetectable:
 
     def test_stands_in_the_summary_of_a_run(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine("scores", LAYER)[0])
+        report.take(report.run.examine(report.run.units_on("scores", [LAYER])))
         report.finish()
         (heading, *_) = detectable(report.results)
         assert heading in report.summary(verbose=True).splitlines()

@@ -244,7 +244,7 @@ def test_what_two_runs_could_have_seen(tmp_path: Path) -> None:
     run = run.settled([unit.id for unit in units])
     report = RunReport(run)
     for unit in units:
-        report.take(run.examine(unit.property_name, unit.case)[0])
+        report.take(run.examine([unit]))
     assert report.pool() == ([], [])
     assert report.finish()
     found = {row[0]: row[2:] for row in visible.rows(record, record)}

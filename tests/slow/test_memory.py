@@ -25,7 +25,7 @@ def test_memory_does_not_grow_with_the_draws() -> None:
     checks: dict[type, AnyCheck] = {}
     for name in EVERY_PROPERTY:
         if name not in PROGRAM_PROPERTIES:
-            plan = probed(Unit(name, LAYER), subject, 0, Cost(10**6, 5e-4, 0.99))
+            plan = probed([Unit(name, LAYER)], subject, 0, Cost(10**6, 5e-4, 0.99))
             for check in plan.sizes:
                 checks.setdefault(type(check.family(plan.setting)), check)
     assert len(checks) >= 10

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from scipy import stats
+import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import check_choice
@@ -204,7 +204,7 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
 
 def _too_few(row: Row, profile: Profile) -> bool:
     """Return whether the looks that verify a row were suspicious less often than planned, with 99.5% confidence."""
-    return bool(stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
+    return bool(scipy.stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
 
 
 def _look(

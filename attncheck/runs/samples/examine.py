@@ -146,14 +146,12 @@ def _later_blocks(files: Sequence[Samples], plans: Sequence[FilePlan], seed: int
     """Return looks of pools: the same block of each of their files."""
     at = {plan.setting.layer.key: (file, plan) for file, plan in zip(files, plans, strict=True)}
 
-    def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[tuple[str, str], Left]:
-        found: dict[tuple[str, str], Left] = {}
-        for name, key in sorted({(one.property, case_key(one)) for pool in pools for one in pool.results}):
+    def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
+        found: dict[str, Left] = {}
+        for key in sorted({case_key(one) for pool in pools for one in pool.results}):
             file, plan = at[key]
-            wanted = {pool.check for pool in pools if pool.check.property_name == name}
-            checks = [check for check in plan.in_blocks if check in wanted]
-            outcomes = _evaluate(file, _in_blocks(plan)[0], seed)(look, factor, tuple(check.name for check in checks))
-            found[name, key] = summaries_of(outcomes)
+            names = tuple(check.name for check in plan.in_blocks if check in {pool.check for pool in pools})
+            found[key] = summaries_of(_evaluate(file, _in_blocks(plan)[0], seed)(look, factor, names))
         return found
 
     return later

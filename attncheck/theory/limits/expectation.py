@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import special
-from scipy.stats import qmc
 
 from attncheck._lib.streams import stream
 from attncheck.layers.kernel import psd_root
@@ -100,7 +100,7 @@ def _sobol(function: Function, rank: int) -> tuple[float, float]:
 
 def _sobol_points(rank: int, shift: int, power: int) -> FloatArray:
     """Return 2^power normal points of a Sobol sequence under a random shift, (rank, points)."""
-    engine = qmc.Sobol(rank, scramble=True, rng=stream(0, "expectation", rank, shift))
+    engine = scipy.stats.qmc.Sobol(rank, scramble=True, rng=stream(0, "expectation", rank, shift))
     # A scrambled point may be 0 to the last digit.
     points = np.clip(engine.random_base2(power), 2.0**-54, 1 - 2.0**-53)
     return np.asarray(special.ndtri(points).T)

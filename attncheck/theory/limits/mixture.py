@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
-from scipy.optimize import elementwise
 
 from attncheck._lib.errors import refuse
 
@@ -115,6 +114,8 @@ def symmetric_quantile(
         return np.asarray(upper_tail(size) - tail[0])
 
     if inside.any():
+        from scipy.optimize import elementwise  # slow to import
+
         # Beyond 40 standard deviations nothing is left in double precision: the signs at the two ends differ.
         bracket = 0.0, 40.0 * float(np.sqrt(largest))
         # Tails may be smaller than any tolerance that is not relative.

@@ -8,9 +8,9 @@ has rank, is all there is to integrate over.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import special
-from scipy.stats import qmc
 
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -89,9 +89,9 @@ def turns(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
 def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> FloatArray:
     """Return (count, dimension) scrambled Sobol points, transformed to standard normals."""
-    if dimension > qmc.Sobol.MAXDIM:
+    if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return rng.standard_normal((count, dimension))
-    points = qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
+    points = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
     # Scrambled points are multiples of 2^-30 and may be 0: move them to the middle of their cell.
     return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
 

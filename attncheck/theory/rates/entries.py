@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 
 from attncheck.simulators.weights import GAUSSIAN
 
@@ -37,7 +37,7 @@ def _truncated_spline() -> FloatArray:
     """Return coefficients of cubic polynomials of the place between two knots, (4, knots - 1)."""
     nodes, weights = _truncated_rule()
     table = np.linspace(0.0, _TABLE, _KNOTS)
-    spline = CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
+    spline = scipy.interpolate.CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
     return np.asarray(spline.c * table[1] ** np.array([[3], [2], [1], [0]]))
 
 

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from attncheck._lib.errors import check_draws, check_whole, check_wholes, refuse
 from attncheck._lib.least_squares import least_squares
@@ -254,7 +254,7 @@ def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -
         (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(np.abs(values)), errors / np.abs(values))
     powers = np.stack([1 / n, n**-2.0], axis=1)
     (constant, _), (constant_error, _), squares = least_squares(powers, values, errors)
-    p_value = float(stats.chi2.sf(squares, len(n) - 2))
+    p_value = float(scipy.stats.chi2.sf(squares, len(n) - 2))
     return CorrelationRate(depth, float(order), float(order_error), float(constant), float(constant_error), p_value)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.least_squares import least_squares
@@ -108,5 +108,5 @@ def fit(found: Sequence[StackDistance]) -> StackRate:
         constant=float(constant),
         constant_error=float(constant_error),
         curvature=float(curvature),
-        p_value=float(stats.chi2.sf(squares, len(n) - 2)),
+        p_value=float(scipy.stats.chi2.sf(squares, len(n) - 2)),
     )

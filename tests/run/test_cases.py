@@ -1,0 +1,143 @@
+"""All properties of a case look at the same draws, and what one comes to does not depend on the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from attncheck._lib.errors import InputError
+from attncheck.checks.registry import PROPERTIES
+from attncheck.faults import FAULTS
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.examine import probed, run_units
+from attncheck.looks.plan import CALL_DRAWS, Cost
+from attncheck.looks.unit import Unit
+from attncheck.programs import recurrent
+from attncheck.pytest_plugin.cases import UNIT_IN_ID, Cases
+from attncheck.records.schema import Result
+from attncheck.runs.pieces import Piece, examine
+from attncheck.simulators.weights import draw_with_weights
+from attncheck.subject import Subject, collapsed
+
+from .conftest import COST, LAYER, made
+
+WIDE = AttentionLayer(width=64, seq_len=4, num_heads=2)
+PROGRAM = ("netsor", "program_scores")
+
+
+def units_of(case: Any, names: Sequence[str] = PROPERTIES) -> list[Unit]:
+    return [Unit(name, case) for name in names]
+
+
+def digits(results: Sequence[Result]) -> list[Result]:
+    return [msgspec.structs.replace(result, seconds=0.0, arithmetic="") for result in results]
+
+
+def uniform(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    return draw_with_weights(layer, size, 2, rng, "uniform").as_dict()
+
+
+uniform.weights = "uniform"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("subject", "case", "names", "cost"),
+    [
+        (collapsed, LAYER, PROPERTIES, COST),
+        # All that a look may take, which is no whole number of calls.
+        (collapsed, WIDE, PROPERTIES, Cost(381, 5e-4, 0.9)),
+        # Violated in some checks, after looks of other sizes.
+        (FAULTS["tied_query_key"].subject, LAYER, PROPERTIES, COST),
+        # Held to literal draws, in blocks.
+        (uniform, LAYER, ("exactness", "scores", "conditional", "independence"), Cost(1500, 5e-4, 0.9)),
+        ("attncheck.subject:direct", recurrent(2).at(16), PROGRAM, COST),
+    ],
+    ids=["right", "cut", "faulty", "other weights", "program"],
+)
+def test_a_property_comes_to_the_same_alone_and_beside_others(
+    subject: Any, case: Any, names: Sequence[str], cost: Cost
+) -> None:
+    settled, units = Subject.of(subject), units_of(case, names)
+    together = digits(run_units(units, settled, 0, cost))
+    alone = [result for unit in units for result in digits(run_units([unit], settled, 0, cost))]
+    assert together == alone
+    assert len({tuple(result.p_values) for result in together}) > 5
+    turned = digits(run_units(units[::-1], settled, 0, cost))
+    assert sorted(turned, key=lambda r: r.id) == sorted(together, key=lambda r: r.id)
+
+
+def test_draws_of_a_case_are_those_of_its_dearest_property() -> None:
+    drawn: list[int] = []
+
+    def counted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+        drawn.append(size)
+        return collapsed(layer, size, rng)
+
+    subject, units = Subject.of(counted), units_of(LAYER)
+    most = max(max(probed([unit], subject, 0, COST).sizes.values()) for unit in units)
+    drawn.clear()
+    probed(units, subject, 0, COST)
+    probe = sum(drawn)
+    drawn.clear()
+    results = run_units(units, subject, 0, COST)
+    assert all(len(result.p_values) <= 1 for result in results)
+    assert sum(drawn) == probe + most
+    assert max(drawn) == CALL_DRAWS
+
+
+def test_sizes_do_not_fall_where_draws_are_shared() -> None:
+    subject = Subject.of(collapsed)
+    planned = probed(units_of(LAYER), subject, 0, COST)
+    for check, size in planned.sizes.items():
+        assert size >= (check.look_size(planned.setting, COST.level, planned.power, COST.affordable) or 0)
+        assert size <= COST.affordable
+        assert size % planned.chunk == 0 or size == COST.affordable
+
+
+def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = run_units
+
+    def failing(units: Sequence[Unit], *rest: Any) -> list[Result]:
+        if any(unit.property_name == "scores" for unit in units):
+            raise InputError("subject=mine: no scores today")
+        return real(units, *rest)
+
+    monkeypatch.setattr("attncheck.runs.pieces.run_units", failing)
+    piece = Piece(Subject.of(collapsed), 0, tuple(units_of(LAYER, ("scores", "draws", "inputs"))), COST, False)
+    found = {id.partition("@")[0]: examined for id, examined in examine(piece).items()}
+    assert found["scores"] == ([], "subject=mine: no scores today", found["scores"].traceback)
+    for name in ("draws", "inputs"):
+        assert digits(found[name].results) == digits(real([Unit(name, LAYER)], Subject.of(collapsed), 0, COST))
+
+
+def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("attncheck.runs.pieces.run_units", functools.partial(_noted, asked))
+    run = made(subject="attncheck.subject:collapsed")
+    units = [unit for name in ("draws", "inputs") for unit in run.units_on(name, [LAYER, WIDE])]
+    run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
+    cases = Cases(run)
+    found = [result for unit in units for result in cases.examined(unit).results]
+    assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
+    assert {result.id for result in found} == {planned.id for planned in run.planned}
+    # One that is not planned is examined as well, beside those that are.
+    (other,) = run.units_on("non_gaussianity", [LAYER])
+    assert [result.unit for result in cases.examined(other).results] == [other.id]
+
+
+def _noted(asked: list[tuple[str, ...]], units: Sequence[Unit], *rest: Any) -> list[Result]:
+    asked.append(tuple(unit.id for unit in units))
+    return run_units(units, *rest)
+
+
+def test_ids_name_the_case_that_items_stay_together_by() -> None:
+    found = UNIT_IN_ID.search("properties/test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2 shard=1/2]")
+    assert found
+    assert found.groups() == ("scores@0123456789ab", "0123456789ab")
+    assert not UNIT_IN_ID.search("properties/theory/test_rates.py::test_outputs[rates.outputs@0123456789ab n=16]")
