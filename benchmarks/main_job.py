@@ -1,7 +1,7 @@
 """How long the main job takes: ``pytest -n 2 properties/`` with the smoke and the default profile.
 
-``python benchmarks/main_job.py`` runs both and prints wall seconds and seconds per property, read from the
-run's record; ``--write`` also puts them into benchmarks/main_job.md.
+``python benchmarks/main_job.py`` runs both and prints wall seconds, and those of each layer and program, read
+from the run's record; ``--write`` also puts them into benchmarks/main_job.md.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 from attncheck.layers.names import layer_name
 from attncheck.looks.profiles import PROFILES
-from attncheck.records.schema import Closing, Line, Manifest, Result, of_pool, read
+from attncheck.records.schema import Closing, Line, Manifest, Result, case_key, of_pool, read
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 # One BLAS thread per worker, as tox sets it.
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 # Wall seconds that were promised on two cores.
-TARGETS = {"default": 180.0}
+TARGETS = {"default": 60.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class UnitTime:
-    """What one property took on one layer or program."""
+class CaseTime:
+    """What one layer or program took, with all properties that visit it."""
 
-    property_name: str
     layer: str
+    properties: int
     seconds: float
     draws: int
 
@@ -94,44 +94,41 @@ def children_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def unit_times(results: Iterable[Result]) -> list[UnitTime]:
-    """Return what each property took on each layer or program, the longest first.
+def case_times(results: Iterable[Result]) -> list[CaseTime]:
+    """Return what each layer or program took, the longest first.
 
-    Checks of a unit run together and each bears the seconds of the whole unit.
+    Its properties share its draws: each bears its share of the seconds.
     """
-    units: dict[str, list[Result]] = {}
+    cases: dict[str, dict[str, list[Result]]] = {}
     for result in results:
-        units.setdefault(result.unit, []).append(result)
+        cases.setdefault(case_key(result), {}).setdefault(result.property, []).append(result)
     times = [
-        UnitTime(
-            group[0].property,
-            layer_name(group[0].case),
-            max(result.seconds for result in group),
-            max(result.size * max(1, len(result.p_values)) for result in group),
+        CaseTime(
+            layer_name(next(iter(of_case.values()))[0].case),
+            len(of_case),
+            sum(group[0].seconds for group in of_case.values()),
+            max(result.size * max(1, len(result.p_values)) for group in of_case.values() for result in group),
         )
-        for group in units.values()
+        for of_case in cases.values()
     ]
-    return sorted(times, key=lambda unit: -unit.seconds)
+    return sorted(times, key=lambda case: -case.seconds)
 
 
-def property_table(times: Sequence[UnitTime]) -> str:
-    """Return the table of properties, the slowest first."""
-    total = sum(unit.seconds for unit in times)
-    rows = []
-    for name in {unit.property_name for unit in times}:
-        group = [unit for unit in times if unit.property_name == name]
-        seconds = sum(unit.seconds for unit in group)
-        longest = f"{group[0].seconds:.1f} s: {group[0].layer}"
-        rows.append((seconds, name, str(len(group)), f"{seconds:.1f}", longest))
-    rows.sort(reverse=True)
-    rows.append((total, "together", str(len(times)), f"{total:.1f}", ""))
-    return table(("property", "configurations", "seconds", "longest"), [row[1:] for row in rows])
+def summed_table(times: Sequence[CaseTime]) -> str:
+    """Return the table of what several properties visit, and what one does."""
+    several = [case for case in times if case.properties > 1]
+    one = [case for case in times if case.properties == 1]
+    rows = [
+        (name, str(len(group)), f"{sum(case.draws for case in group):,}", f"{sum(case.seconds for case in group):.1f}")
+        for name, group in (("several", several), ("one", one), ("together", times))
+    ]
+    return table(("visited by properties", "configurations", "draws", "seconds"), rows)
 
 
-def longest_table(times: Sequence[UnitTime], count: int = 5) -> str:
+def longest_table(times: Sequence[CaseTime], count: int = 8) -> str:
     """Return the table of the slowest configurations."""
-    rows = [(unit.property_name, unit.layer, f"{unit.draws:,}", f"{unit.seconds:.1f}") for unit in times[:count]]
-    return table(("slowest", "configuration", "draws", "seconds"), rows)
+    rows = [(case.layer, str(case.properties), f"{case.draws:,}", f"{case.seconds:.1f}") for case in times[:count]]
+    return table(("slowest", "properties", "draws", "seconds"), rows)
 
 
 def describe(job: Job) -> str:
@@ -147,8 +144,8 @@ def describe(job: Job) -> str:
             f"Exit code {job.code}; {outcome}; {len(results)} of {len(manifest.planned)} planned results, "
             f"{examined} examined. {job.processor:.0f} processor seconds: {job.processor / WORKERS:.0f} s of "
             f"{WORKERS} cores that do nothing else.",
-            property_table(unit_times(results)),
-            longest_table(unit_times(results)),
+            summed_table(case_times(results)),
+            longest_table(case_times(results)),
         ]
     )
 
@@ -177,7 +174,7 @@ def setting(manifest: Manifest) -> str:
     machine = manifest.machine
     return (
         f"`pytest -n {WORKERS} properties/`, {machine.get('cores', '?')} cores, wall seconds with start and "
-        f"collection; wall seconds of the properties, added up over both workers. "
+        f"collection; wall seconds of the configurations, added up over both workers. "
         f"Python {machine.get('python', '?')}, {versions}, {machine.get('system', '?')}."
     )
 

@@ -168,34 +168,34 @@ def result_of(unit: str, check: str, seconds: float, **fields: Any) -> Result:
     return msgspec.convert({**blank, **fields}, Result)
 
 
-def test_main_job_adds_up_units_not_checks(main_job: ModuleType) -> None:
+def test_main_job_adds_up_cases_not_checks(main_job: ModuleType) -> None:
     results = [
         result_of("scores@aa", "scores.law", 2.0),
         result_of("scores@aa", "scores.mean", 2.0),
         result_of("scores@bb", "scores.law", 1.0),
-        result_of("outputs@aa", "outputs.law", 4.0, p_values=[0.1, 0.2]),
-        result_of("outputs@aa", "outputs.limit", 0.0, p_values=[], size=0),
+        result_of("outputs@aa", "outputs.law", 2.0, p_values=[0.1, 0.2]),
+        result_of("outputs@aa", "outputs.limit", 2.0, p_values=[], size=0),
         result_of("netsor@cc", "netsor.scale", 3.0, case=perceptron(1).at(16).to_dict()),
     ]
     planned = [Planned(result.id, result.unit, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
     lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
-    assert "300 s (at most 180 s: missed)" in page
+    assert "300 s (at most 60 s: missed)" in page
     assert "500 processor seconds: 250 s of 2 cores" in page
     assert "6 of 6 planned results, 5 examined" in page
-    assert re.search(r"\| scores \| 2 \| 3\.0 \|", page)
-    assert re.search(r"\| outputs \| n=8 s=4 H=2 \| 200 \| 4\.0 \|", page)
-    assert re.search(r"\| netsor \| 1 \| 3\.0 \|", page)
-    assert re.search(r"\| together \| 4 \| 10\.0 \|", page)
+    assert re.search(r"\| several \| 1 \| 200 \| 4\.0 \|", page)
+    assert re.search(r"\| one \| 2 \| 200 \| 4\.0 \|", page)
+    assert re.search(r"\| together \| 3 \| 400 \| 8\.0 \|", page)
+    assert re.search(r"\| n=8 s=4 H=2 \| 2 \| 200 \| 4\.0 \|", page)
 
 
 @pytest.mark.parametrize(
     ("seconds", "processor", "verdict"),
     [
-        (179.0, 300.0, "met"),
-        (181.0, 350.0, "missed"),
-        (900.0, 300.0, "not settled"),
+        (59.0, 100.0, "met"),
+        (61.0, 120.0, "missed"),
+        (900.0, 100.0, "not settled"),
         (900.0, 0.0, "missed"),
     ],
 )
