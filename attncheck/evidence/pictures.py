@@ -6,7 +6,7 @@ digest depends on a picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,32 @@ def rate(
     return {"kind": "rate", **{name: _significant(values) for name, values in columns.items()}, **rounded}
 
 
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the picture of several samples together from the pictures of each: a mean of means, with its errors.
+
+    Parameters
+    ----------
+    parts : sequence of dict
+        One or more of a kind: residuals, density, matrix or covariances.
+
+    Examples
+    --------
+    >>> one, other = (histogram_of_residuals(np.full(size, value)) for size, value in ((10, 0.0), (30, 3.0)))
+    >>> both = joined([one, other])
+    >>> both["shares"][16], both["shares"][28], both["count"]
+    (0.25, 0.75, 40)
+    """
+    counts = np.array([part["count"] for part in parts])
+    weights = counts / max(1, counts.sum())
+    found = {**parts[0], "count": int(counts.sum())}
+    for name, rounded in _MEANS.items():
+        if name in found:
+            found[name] = rounded(weights @ np.array([part[name] for part in parts]))
+    if "error" in found:
+        found["error"] = _significant(np.sqrt(weights**2 @ np.array([part["error"] for part in parts]) ** 2))
+    return found
+
+
 def _decimals(values: FloatArray) -> list[float]:
     """Return rounded values without negative zeros."""
     numbers: list[float] = (np.round(values, _DIGITS) + 0.0).tolist()
@@ -173,3 +199,7 @@ def _decimals(values: FloatArray) -> list[float]:
 def _significant(values: FloatArray) -> list[float]:
     """Return values with four significant digits."""
     return [float(f"{value:.4g}") for value in values]
+
+
+# What pictures hold that is a mean over draws, and how it is rounded.
+_MEANS = {"shares": _decimals, **dict.fromkeys(("predicted", "observed", "declared"), _significant)}

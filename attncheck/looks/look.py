@@ -13,6 +13,7 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.family import Outcome
+from attncheck.evidence.pictures import joined
 from attncheck.looks.domains import domain_of
 from attncheck.looks.held import Held
 from attncheck.looks.plan import Plan
@@ -49,7 +50,7 @@ def observe(
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
     data = {check: Held(check, setting) for check in checks}
-    pictures: dict[AnyCheck, dict[str, Any]] = {}
+    pictures: dict[AnyCheck, list[dict[str, Any]]] = {check: [] for check in checks if check.picture is not None}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
@@ -59,11 +60,11 @@ def observe(
         for check in active:
             with _named(check, subject, setting):
                 data[check].add(check.measure(sample, reference))
-                if start == 0 and check.picture is not None:  # a chunk is enough to look at
-                    pictures[check] = check.picture(sample)
+                if check.picture is not None:
+                    pictures[check].append(check.picture(sample))
     outcomes = {check: _tested(check, subject, setting, held) for check, held in data.items()}
     return {
-        check.name: dataclasses.replace(outcome, picture=pictures.get(check, outcome.picture))
+        check.name: dataclasses.replace(outcome, picture=joined(pictures[check])) if check in pictures else outcome
         for check, outcome in outcomes.items()
     }
 

@@ -248,21 +248,18 @@ class Run:
     def costs(self, units: Sequence[Unit]) -> dict[str, float]:
         """Return about what units cost, by the keys of their cases, before the whole plan is known.
 
-        The entries of all matrices that a look draws, and once for each check those that it measures. What all
-        properties visit is drawn once for them.
+        The entries of all matrices that a look draws, and once for each check those that it measures: all checks on
+        what every property visits.
         """
         share = 0 if self.draws is None else self.draws // max(1, len(units) * len(EVERY_PROPERTY))
-        costs: dict[str, float] = {}
-        for unit in units:
-            cost = self._cost_of(unit, max(share, self.profile.affordable(unit.case)))
-            costs[unit.case.key] = cost + costs.get(unit.case.key, 0.0)
-        return costs
+        return {unit.case.key: self._cost_of(unit, max(share, self.profile.affordable(unit.case))) for unit in units}
 
     def _cost_of(self, unit: Unit, draws: int) -> float:
         domain = domain_of(unit.property_name)
         common = unit.case in (self.subject.layers or domain.fixed(unit.property_name, self.profile))
-        drawn = unit.case.weight_entries / (len(domain.properties) if common else 1)
-        return draws * (drawn + len(unit.checks) * unit.case.stored_entries)
+        names = domain.properties if common else (unit.property_name,)
+        checks = sum(len(checks_of(name)) for name in names)
+        return float(draws * (unit.case.weight_entries + checks * unit.case.stored_entries))
 
     def examine(self, units: Iterable[Unit]) -> list[Result]:
         """Return the results of units, case by case, from this process.

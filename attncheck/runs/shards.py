@@ -82,6 +82,7 @@ class Dealer:
     def deal(self, costs: Mapping[str, float]) -> dict[str, Shard]:
         """Return the shard of each piece of work, by key."""
         for key in sorted(costs, key=lambda key: (-costs[key], key)):
-            place = self._places.setdefault(key, self._loads.index(min(self._loads)))
-            self._loads[place] += costs[key]
+            if key not in self._places:
+                self._places[key] = self._loads.index(min(self._loads))
+                self._loads[self._places[key]] += costs[key]
         return {key: Shard(self._places[key] + 1, len(self._loads)) for key in costs}
