@@ -51,7 +51,7 @@ class Profile:
     power : float
         Chance of a violated verdict that sizes are planned for.
     draws : int or None
-        Draws that the first looks of a whole run may take, shared out evenly over its units whatever they
+        Draws that the first looks of a whole run may take, shared out evenly over its cases whatever they
         cost; None where only cost bounds them.
     """
 

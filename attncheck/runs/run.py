@@ -239,10 +239,11 @@ class Run:
     def affordable(self, case: Case) -> int:
         """Return the draws that one look on `case` may take.
 
-        A budget of draws is shared out evenly over the units, whatever a draw costs: what a limit on cost
+        A budget of draws is shared out evenly over the cases, whatever a draw costs: what a limit on cost
         leaves with the lowest power, the wide layers, gains the most.
         """
-        share = 0 if self.draws is None else self.draws // max(1, len(self.unit_ids))
+        cases = {unit.partition("@")[2] for unit in self.unit_ids}
+        share = 0 if self.draws is None else self.draws // max(1, len(cases))
         return max(share, self.profile.affordable(case))
 
     def costs(self, units: Sequence[Unit]) -> dict[str, float]:

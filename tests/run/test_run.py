@@ -77,10 +77,11 @@ class TestPlan:
         assert run.settled([*run.unit_ids, *run.unit_ids]).planned == run.planned
 
     def test_draws_are_shared_out_over_the_plan(self) -> None:
-        run = planned("scores", "draws", profile="thorough", draws=10**6)
+        run, wide = made(profile="thorough", draws=10**6), AttentionLayer(width=2048)
+        units = [unit for name in ("scores", "draws") for unit in run.units_on(name, [LAYER, wide])]
+        run = run.settled([unit.id for unit in units])
         assert run.affordable(LAYER) == 500_000
         assert run.settled(run.unit_ids * 2).affordable(LAYER) == 500_000
-        wide = AttentionLayer(width=2048)
         assert run.affordable(wide) == 500_000 > PROFILES["thorough"].affordable(wide)
 
     def test_unknown_property_is_named(self) -> None:
