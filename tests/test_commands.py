@@ -226,7 +226,7 @@ class TestCi:
         assert {path.name for path in tmp_path.iterdir()} == {"calls", "clone", "stubs"}
 
 
-def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_subject_failed_is_told_beside_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
     report = SimpleNamespace(
         results=["one"],
         failure="",
@@ -234,6 +234,6 @@ def test_what_could_not_be_examined_is_told_beside_a_violation(capsys: pytest.Ca
         conclusion=SimpleNamespace(verdict="violated"),
         summary=lambda color, verbose: "VIOLATED: mine",
     )
-    taken: Any = SimpleNamespace(report=report, failed=[], unusable=["subject=mine: boom"], traceback="")
+    taken: Any = SimpleNamespace(report=report, failed=[], traceback="in boom")
     assert _conclude(taken, None) == ExitCode.VIOLATED
-    assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "NOT EXAMINED subject=mine: boom"]
+    assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "in boom"]

@@ -70,8 +70,6 @@ def take_owed(
     if verbose:
         print("\n\n".join(messages))
     code = _told(done, verbose)
-    for text in done.failed:
-        print(f"NOT EXAMINED {text}")
     if report is not None:
         print(f"Report: {render_report(path, out=report)}")
     return code

@@ -99,17 +99,14 @@ class Taken:
 
     Attributes
     ----------
-    unusable : list of str
-        What was wrong with the subject where results are missing, each once.
     traceback : str
-        Where it failed first.
+        Where the subject failed first, where results are missing.
     failed : list of str
         Statements of the theory that could not be examined.
     """
 
     def __init__(self, report: RunReport, crew: Crew, live: Live) -> None:
         self.report = report
-        self.unusable: list[str] = []
         self.traceback = ""
         self.failed: list[str] = []
         self._crew = crew
@@ -129,13 +126,7 @@ class Taken:
         self.report.take(pools)
         self._live.took_pools(pools)
         for text in failed:
-            self._fail(text)
-
-    def _fail(self, text: str) -> None:
-        """Take what was wrong with the subject."""
-        self.report.take_failure(text)
-        if text not in self.unusable:
-            self.unusable.append(text)
+            self.report.take_failure(text)
 
     def _kept(self, run: Run, stated: Stated) -> bool:
         """Take over a statement that an interrupted run has examined, if it has."""
@@ -175,9 +166,8 @@ class Taken:
 
     def _take(self, unit: Unit, examined: Examined) -> None:
         self.report.take(examined.results)
-        if examined.unusable:
-            self._fail(examined.unusable)
-            self.traceback = self.traceback or examined.traceback
+        self.report.take_failure(examined.unusable)
+        self.traceback = self.traceback or examined.traceback
         self._live.took(unit.property_name, examined.results)
 
 
@@ -203,15 +193,14 @@ def _summary(report: RunReport, verbose: bool) -> str:
 
 def _conclude(taken: Taken, page: Path | None, verbose: bool = False) -> int:
     """Print the summary and what is not in it; return the exit code."""
-    report, unusable, failed = taken.report, taken.unusable, taken.failed
+    report = taken.report
     print(_summary(report, verbose))
     if page is not None:
         print(_rendered(report, page))
-    for text in sorted(set(failed)):
+    for text in sorted(set(taken.failed)):
         print(f"FAILED {text}")
-    if unusable:
-        more = f" (and {len(unusable) - 1} more like it)" if len(unusable) > 1 else ""
-        print("\n".join(filter(None, (f"NOT EXAMINED {unusable[0]}{more}", taken.traceback))))
+    if taken.traceback:
+        print(taken.traceback)
     assert report.conclusion is not None
     if report.refused is not None:
         return ExitCode.UNUSABLE

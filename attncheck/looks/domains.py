@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.checks.check import AnySetting, Setting
+from attncheck.checks.check import Setting
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs import RATE_PROPERTIES
 from attncheck.checks.programs.reference import ProgramReference
@@ -50,7 +50,7 @@ class Domain:
 
     kind: str
     properties: tuple[str, ...]
-    setting: Callable[[Any, frozenset[str], int], AnySetting]
+    setting: Callable[[Any, frozenset[str], int], Setting | ProgramSetting]
     reference: Callable[[Any, Any, np.random.SeedSequence, frozenset[str], Mapping[str, int]], AnyReference]
     fixed: Callable[[str, Profile], Sequence[Case]]
     strategy: Callable[[str], Any]

@@ -351,11 +351,17 @@ def _open(config: pytest.Config) -> None:
     if not (config.stash[_RUN].unit_ids or config.stash[_RUN].theory_ids):
         return
     from attncheck._lib.errors import InputError
+    from attncheck._lib.executors import Crew, pool
     from attncheck._lib.exit_codes import ExitCode
     from attncheck.runs.probe import refusal
     from attncheck.runs.reporting import RunReport
 
-    refused = refusal(config.stash[_RUN], config.stash[_RUN].subject, map)
+    run = config.stash[_RUN]
+    if getattr(config.option, "numprocesses", None):
+        with Crew(pool(1)) as crew:  # as items are examined elsewhere, so is the probe: a subject may end its process
+            refused = refusal(run, run.subject.name, crew.results)
+    else:
+        refused = refusal(run, run.subject, map)
     try:
         config.stash[_REPORT] = RunReport(config.stash[_RUN], refused=refused)
     except InputError as error:

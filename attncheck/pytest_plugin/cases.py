@@ -58,6 +58,11 @@ def scheduler(config: Any, log: Any) -> Any:
             for node in self.nodes:
                 self._reschedule(node)
 
+        def _reschedule(self, node: Any) -> None:
+            # One that has not collected yet cannot be told what to run.
+            if node in self.registered_collections:
+                super()._reschedule(node)
+
         def remove_node(self, node: Any) -> str | None:
             """Give out again what a worker leaves, but for the item that ended it."""
             units = self.assigned_work.pop(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -69,19 +69,23 @@ class Piece:
         return [msgspec.structs.replace(result, arithmetic=rounded) for result in results]
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
-        """Add to violated results what a person needs: numbers, and a smaller layer for the worst."""
-        worst = violated(results)[0]
-        unit = next(unit for unit in self.units if unit.property_name == worst.property)
-        smaller = illustration(unit, worst.check, subject, self.seed, self.cost)
+        """Add to violated results what a person needs: numbers, and a smaller layer for the worst of each unit."""
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
-            diagnosis = diagnose(unit, subject, self.seed)
+            diagnosis = diagnose(self.units[0], subject, self.seed)
+        smaller = dict(self._illustrations(results, subject))
         return [
-            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller)
+            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller[result.unit])
             if result.verdict == Verdict.VIOLATED
             else result
             for result in results
         ]
+
+    def _illustrations(self, results: Sequence[Result], subject: Subject) -> Iterator[tuple[str, str]]:
+        """Yield the id of each violated unit, with a smaller layer on which its worst result is seen."""
+        for unit in self.units:
+            if worst := violated([result for result in results if result.unit == unit.id]):
+                yield unit.id, illustration(unit, worst[0].check, subject, self.seed, self.cost)
 
 
 class Examined(NamedTuple):
@@ -93,14 +97,20 @@ class Examined(NamedTuple):
 
 
 def examine(piece: Piece) -> dict[str, Examined]:
-    """Return what a piece comes to, by the ids of its units; where it fails, each unit has its own try."""
+    """Return what a piece comes to, by the ids of its units.
+
+    Where it fails, each unit has its own try, and those that fail have no results. If none does, the subject fails now
+    and then, and none has.
+    """
     try:
         results = piece.results()
     except InputError as error:
+        failed = dict.fromkeys((unit.id for unit in piece.units), Examined([], str(error), foreign_traceback(error)))
         if len(piece.units) == 1:
-            return {piece.units[0].id: Examined([], str(error), foreign_traceback(error))}
+            return failed
         alone = (dataclasses.replace(piece, units=(unit,)) for unit in piece.units)
-        return {id: examined for part in alone for id, examined in examine(part).items()}
+        found = {id: examined for part in alone for id, examined in examine(part).items()}
+        return found if any(examined.unusable for examined in found.values()) else failed
     return {unit.id: Examined([result for result in results if result.unit == unit.id]) for unit in piece.units}
 
 

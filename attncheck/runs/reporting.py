@@ -151,7 +151,8 @@ class RunReport:
         if self.refused is not None:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
-        text = summarize(self.run, self.results, self.conclusion, color, self.theory, verbose, causes=self.causes)
+        given = (self.run, self.results, self.conclusion, color, self.theory, verbose)
+        text = summarize(*given, causes=self.causes, failed=self.failed)
         return f"{text}\n{self.failure}" if self.failure else text
 
     def _write(self, line: Result | Theory | Closing) -> None:

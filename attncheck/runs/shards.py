@@ -60,8 +60,8 @@ class Dealer:
 
     What was dealt before stays where it is: properties that come later examine a case where its draws are.
 
-    The same work in the same order is dealt out the same way in every process. No two shards differ by more than the
-    dearest piece.
+    The same work in the same order is dealt out the same way in every process. Of what is new no two shards differ by
+    more than the dearest piece.
 
     Parameters
     ----------

@@ -46,6 +46,7 @@ def summarize(
     verbose: bool = False,
     call: str = "",
     causes: Sequence[str] = (),
+    failed: Sequence[str] = (),
 ) -> str:
     """Return what a run comes to: verdict, cause, number and replay command first, then the table.
 
@@ -64,10 +65,13 @@ def summarize(
         The Python call that repeats a run without a record.
     causes : sequence of str
         What is most likely wrong, the first first.
+    failed : sequence of str
+        What was wrong with the subject where results are missing.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
         *first_lines(run, results, conclusion, theory),
+        *_failures(failed),
         *all_refused(run, single),
         *what_is_wrong(run, results, call, causes),
     ]
@@ -84,6 +88,12 @@ def summarize(
     if run.record is not None:
         parts.append(f"Record: {run.record}")
     return "\n".join(parts)
+
+
+def _failures(failed: Sequence[str]) -> list[str]:
+    """Return why results are missing, by the first error of the subject."""
+    more = f" (and {len(failed) - 1} more like it)" if len(failed) > 1 else ""
+    return [f"  {'failed:':9} {failed[0]}{more}"] if failed else []
 
 
 def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:
@@ -262,7 +272,7 @@ def _table(results: Sequence[Result]) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     for column in ("property", "verdict"):
         table.add_column(column, no_wrap=True)
-    for column in ("configurations", "examined", "draws", "smallest first p", "seconds"):
+    for column in ("configurations", "examined", "draws", "smallest first p"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in by_property(results):
         examined = [result for result in group if result.p_values]
@@ -271,7 +281,6 @@ def _table(results: Sequence[Result]) -> Table:
         layers = {str(result.case): result for result in group}
         draws = sum(max(r.size for r in group if str(r.case) == layer) for layer in layers)
         smallest = chance(min(result.p_values[0] for result in examined))
-        seconds = sum(max(r.seconds for r in group if str(r.case) == layer) for layer in layers)
         table.add_row(
             name,
             _verdict(group),
@@ -279,7 +288,6 @@ def _table(results: Sequence[Result]) -> Table:
             _of(len(examined), len(group)),
             f"{draws:,}",
             smallest,
-            f"{seconds:.1f}",
         )
     return table
 

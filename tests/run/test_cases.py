@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.registry import PROPERTIES
@@ -19,7 +21,7 @@ from attncheck.looks.examine import probed, run_units
 from attncheck.looks.plan import CALL_DRAWS, Cost
 from attncheck.looks.unit import Unit
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import UNIT_IN_ID, Cases
+from attncheck.pytest_plugin.cases import UNIT_IN_ID, Cases, scheduler
 from attncheck.records.schema import Result
 from attncheck.runs.pieces import Piece, examine
 from attncheck.simulators.weights import draw_with_weights
@@ -141,3 +143,75 @@ def test_ids_name_the_case_that_items_stay_together_by() -> None:
     assert found
     assert found.groups() == ("scores@0123456789ab", "0123456789ab")
     assert not UNIT_IN_ID.search("properties/theory/test_rates.py::test_outputs[rates.outputs@0123456789ab n=16]")
+
+
+class Worker:
+    """A worker of pytest-xdist, which notes what it is told to run."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.sent: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, places: Sequence[int]) -> None:
+        self.sent += places
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_workers_may_crash_while_others_take_their_place() -> None:
+    """Every item but those that ended a worker is run once, and a case by one worker at a time."""
+    config = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda name: ["popen"] * 2 if name == "tx" else None
+    )
+    ids = [f"t.py::test_{name}[{name}@{key * 12} n=4]" for key in "abcde" for name in ("scores", "outputs", "draws")]
+    made = scheduler(config, Producer("x", enabled=False))
+    first, second, third, fourth = (Worker(name) for name in ("w0", "w1", "w2", "w3"))
+    for worker in (first, second):
+        made.add_node(worker)
+    for worker in (first, second):
+        made.add_node_collection(worker, ids)
+    made.schedule()
+    assert [len(worker.sent) for worker in (first, second)] == [3, 3]
+    done = first.sent[:1]
+    made.mark_test_complete(first, done[0])
+    lost = [made.remove_node(first)]
+    made.add_node(third)  # it is there, and has not collected yet, when the other one crashes
+    lost.append(made.remove_node(second))
+    assert third.sent == []
+    made.add_node(fourth)
+    for worker in (third, fourth):
+        made.add_node_collection(worker, ids)
+        made.schedule()
+    while pending := [(worker, place) for worker in (third, fourth) for place in worker.sent if place not in done]:
+        worker, place = pending[0]
+        done.append(place)
+        made.mark_test_complete(worker, place)
+    assert sorted([*(ids[place] for place in done), *map(str, lost)]) == sorted(ids)
+    assert len(third.sent) + len(fourth.sent) == len(ids) - 3
+    of_third, of_fourth = ({ids[place].partition("@")[2] for place in each.sent} for each in (third, fourth))
+    assert not of_third & of_fourth
+
+
+def test_a_subject_that_fails_now_and_then_has_no_results() -> None:
+    calls: list[int] = []
+
+    def sometimes(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+        calls.append(size)
+        if len(calls) == 8:
+            raise ValueError("eighth call")
+        return collapsed(layer, size, rng)
+
+    piece = Piece(Subject.of(sometimes), 0, tuple(units_of(LAYER, ("draws", "inputs"))), COST, False)
+    found = examine(piece)
+    assert len(calls) > 20
+    assert all(not examined.results and "eighth call" in examined.unusable for examined in found.values())
+
+
+def test_a_smaller_layer_is_that_of_the_property_itself() -> None:
+    subject, names = Subject.of(FAULTS["tied_query_key"].subject), ("scores", "exactness")
+    together = Piece(subject, 0, tuple(units_of(LAYER, names)), COST, True).results()
+    alone = [result for name in names for result in Piece(subject, 0, (Unit(name, LAYER),), COST, True).results()]
+    assert digits(together) == digits(alone)
+    assert len({result.illustration for result in together}) == 3  # one each, and none where nothing is violated
