@@ -166,7 +166,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     picture : callable Sample -> dict, optional
         What a report shows of a look in place of the family's own picture; see `attncheck.evidence.pictures`.
     calls : int
-        Calls of the subject that make a sample of some use to it; looks of most layers have more.
+        Calls of the subject that it compares at least: small samples of calibration have as many, most looks more.
     compares : str
         Name of the reference's functional that `measure` takes; empty where it takes none.
     literal : bool

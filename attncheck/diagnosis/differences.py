@@ -80,7 +80,7 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
         Of the weights, as they are declared, biases included.
     """
     differing = [estimate for estimate in estimates(sample, seed, laws) if estimate.differs]
-    found = {estimate.name: estimate for estimate in sorted(differing, key=lambda each: not each.plainly)}
+    found = {estimate.name: estimate for estimate in sorted(differing, key=lambda each: not each.beyond_chance)}
     return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]
 
 

@@ -66,8 +66,8 @@ class Observed:
         return not self.holds(self.declared) and not wide
 
     @property
-    def plainly(self) -> bool:
-        """Whether what is declared is so far away that chance does not put it there."""
+    def beyond_chance(self) -> bool:
+        """Whether what is declared is twice as far away as the interval reaches: 6.6 standard errors."""
         return abs(self.value - self.declared) > self.high - self.low
 
     def holds(self, value: float) -> bool:

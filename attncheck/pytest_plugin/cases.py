@@ -45,6 +45,7 @@ class Cases:
 
 def scheduler(config: Any, log: Any) -> Any:
     """Return a scheduler of pytest-xdist that leaves the items of a case with one worker."""
+    # pytest-xdist ships no types, so that its classes are Any.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class ByCase(LoadScopeScheduling):  # type: ignore[misc]

@@ -281,17 +281,17 @@ class Run:
         for unit in units:
             cases.setdefault(unit.case.key, []).append(unit)
         return [
-            Piece(subject, self.seed, tuple(of_case), self.cost(of_case[0].case), self.explains)
+            Piece(subject, self.seed, tuple(of_case), self.look_cost(of_case[0].case), self.explains)
             for of_case in cases.values()
         ]
 
-    def cost(self, case: Case) -> Cost:
+    def look_cost(self, case: Case) -> Cost:
         """Return what the looks at a case may take."""
         return Cost(self.affordable(case), self.level, self.profile.power)
 
     def kept(self, unit: Unit) -> list[Result]:
         """Return the results of a unit that an interrupted run has left, if it has."""
-        results, cost = self.earlier.units.get(unit.id, []), self.cost(unit.case)
+        results, cost = self.earlier.units.get(unit.id, []), self.look_cost(unit.case)
         same = results and (results[0].level, results[0].affordable) == (cost.level, cost.affordable)
         return results if same else []
 

@@ -14,6 +14,7 @@ from attncheck.checks import portraits
 from attncheck.checks.laws import marginal_law
 from attncheck.checks.marginals import last_position
 from attncheck.checks.sample import Sample
+from attncheck.evidence.pictures import joined
 from attncheck.layers.attention import AttentionLayer
 from attncheck.subject import Subject
 
@@ -67,3 +68,23 @@ def test_values_stand_against_the_law_of_the_limit_and_that_is_no_normal_one() -
     normal = np.diff([0.0, *special.ndtr(np.linspace(-4, 4, 33)[1:-1]), 1.0])
     assert np.abs(declared - normal).max() > 0.02
     assert declared.sum() == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("subject", ["attncheck.subject:collapsed", "attncheck.faults:twin_queries"])
+@pytest.mark.parametrize("name", ["whitened_scores", "score_covariances", "between_heads", "between_positions"])
+def test_chunks_together_show_what_the_whole_sample_shows(name: str, subject: str) -> None:
+    show, sample = getattr(portraits, name), sample_of(subject)
+    parts = sample.blocks(SIZE // 16)
+    whole, together = show(sample), joined([show(part) for part in parts])
+    assert together.keys() == whole.keys()
+    assert together["count"] == whole["count"]
+    for field in set(whole) & {"observed", "declared", "predicted"}:
+        apart = np.abs(np.array(together[field]) - np.array(whole[field]))
+        assert (apart <= 0.5 * np.array(whole["error"]) + 1e-3).all()
+    if "shares" in whole:
+        np.testing.assert_allclose(together["shares"], whole["shares"], atol=1e-4)
+        assert max(whole["shares"]) > 0.01
+    else:
+        error, known = np.array(whole["error"]), np.array(whole["error"]) == 1.0  # a head and itself
+        np.testing.assert_allclose(np.array(together["error"])[~known], error[~known], rtol=0.25)
+        assert (error[~known] > 0.0).all()
