@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.records.schema import Closing, read
+from attncheck.records.schema import Closing, Result, of_pool, read
 
 # The second one shows on all layers together, and that takes further looks.
 SUBJECTS = """
@@ -41,6 +41,12 @@ def closing_of(record: Path) -> Closing:
     return closing
 
 
+def looked_again(record: Path) -> bool:
+    """Return whether a pool took further looks, as one in some thousand does by chance: shards take none."""
+    results = [line for line in read(record) if isinstance(line, Result)]
+    return any(of_pool(result) and len(result.p_values) > 1 for result in results)
+
+
 @pytest.mark.parametrize(
     ("subject", "of", "only"), [(RIGHT, 1, ("--only", "scores")), (RIGHT, 6, ()), (SLIGHT, 3, ("--only", "scores"))]
 )
@@ -52,8 +58,10 @@ def test_shards_come_to_the_digest_of_one_run(tmp_path: Path, subject: str, of: 
     codes = [smoke(tmp_path, subject, name, "--shard", f"{place}/{of}", *only) for place, name in enumerate(names, 1)]
     assert codes == [ExitCode.CONSISTENT] * of
     merged = command(tmp_path, "merge", *reversed(names), "-o", "run.jsonl")
-    assert merged == (ExitCode.CONSISTENT if subject == RIGHT else ExitCode.INCOMPLETE)
-    if merged == ExitCode.INCOMPLETE:
+    owes = looked_again(tmp_path / "whole.jsonl")
+    assert owes or subject == RIGHT
+    assert merged == (ExitCode.INCOMPLETE if owes else ExitCode.CONSISTENT)
+    if owes:
         assert command(tmp_path, "run", "--owed", "run.jsonl", "--subject", subject, "--workers", "0") == code
     one, many = closing_of(tmp_path / "whole.jsonl"), closing_of(tmp_path / "run.jsonl")
     assert (many.digest, many.verdict, many.reasons) == (one.digest, one.verdict, one.reasons)
