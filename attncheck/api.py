@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.compare import Comparison, compare
+from attncheck.frameworks.compare import InspectionComparison, compare
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.widths import widths
@@ -26,10 +26,10 @@ from attncheck.layers.nonlinearity import (
 )
 from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
-from attncheck.readings import simulate, simulate_chunks, tangent_kernel
+from attncheck.methods import simulate, simulate_chunks, tangent_kernel
 from attncheck.runs.check import CheckReport, check
 from attncheck.scaling.result import Widths
-from attncheck.simulators.by_head import Head, simulate_heads
+from attncheck.simulators.by_head import HeadDraw, simulate_heads
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
@@ -47,13 +47,13 @@ __all__ = [
     "AttentionLayer",
     "AttentionStack",
     "CheckReport",
-    "Comparison",
     "Distance",
     "Draws",
     "FiniteWidthLaw",
-    "Head",
+    "HeadDraw",
     "InputError",
     "Inspection",
+    "InspectionComparison",
     "LimitLaw",
     "Program",
     "ProgramDraws",

@@ -25,8 +25,8 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck._lib.executors import Crew, Hands, here, in_order
-from attncheck._lib.hands import hands_of
+from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
 from attncheck.calibration.layers import DRAWS, calibrate
@@ -295,10 +295,10 @@ def measured(name: str, scale: Scale) -> Any:
     return PARTS[name](scale)
 
 
-def report(scale: Scale, hands: Hands | None = None) -> str:
+def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
     """Measure everything, part by part, and return the page; with nobody else in this process."""
-    with Crew(hands or here()) as crew:
-        each = in_order(crew, functools.partial(measured, scale=scale), list(PARTS))
+    with TaskExecutor(spec or here()) as executor:
+        each = in_order(executor, functools.partial(measured, scale=scale), list(PARTS))
         found, pooled_rows, on_programs, large, large_programs, with_norm = each
     columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
@@ -357,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif options.check:
         page = some(scale, options.check)
     else:
-        page = report(scale, hands_of(options.executor, options.workers))
+        page = report(scale, spec_of(options.executor, options.workers))
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")

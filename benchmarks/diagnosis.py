@@ -23,9 +23,9 @@ from attncheck._lib.words import counted
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN
-from attncheck.diagnosis.fit import Cause, draws_of, fitted
+from attncheck.diagnosis.fit import FittedCause, draws_of, fitted
 from attncheck.faults import EXPOSURES, FAULTS
-from attncheck.faults.literal import Literal
+from attncheck.faults.literal import LiteralSimulator
 from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
@@ -188,15 +188,15 @@ def _showing(drawn: Sample, exposure: str) -> Sample:
     return Sample.from_mapping(drawn.layer, arrays, len(drawn))
 
 
-def _both(first: Any, second: Any) -> Literal:
+def _both(first: Any, second: Any) -> LiteralSimulator:
     """Return the simulator whose steps are those of two, none of which both replace."""
-    steps = {field.name: getattr(second, field.name) for field in dataclasses.fields(Literal)}
-    own = {name: step for name, step in steps.items() if step is not getattr(Literal(), name)}
-    made: Literal = dataclasses.replace(first, **own)
+    steps = {field.name: getattr(second, field.name) for field in dataclasses.fields(LiteralSimulator)}
+    own = {name: step for name, step in steps.items() if step is not getattr(LiteralSimulator(), name)}
+    made: LiteralSimulator = dataclasses.replace(first, **own)
     return made
 
 
-def _names(fault: str, cause: Cause) -> bool:
+def _names(fault: str, cause: FittedCause) -> bool:
     """Return whether a cause is a fault, or the scale or the field that it changes."""
     if cause.candidate.name in (fault, _AS_SCALES.get(fault), _AS_READINGS.get(fault)):
         return True

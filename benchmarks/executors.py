@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import Crew, Hands, pool
-from attncheck._lib.hands import hands_of
+from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import ExecutorSpec, TaskExecutor, pool
 from attncheck._lib.measured import installed, table
-from attncheck.commands.collected import collect, properties_folder
-from attncheck.records.schema import Closing, Line, Result, Theory, of_pool, read
-from attncheck.runs.pieces import Examined, Piece, examine
+from attncheck.commands.planned_run import collect, properties_folder
+from attncheck.records.schema import Closing, Line, Result, StatementResult, of_pool, read
 from attncheck.runs.run import Run
+from attncheck.runs.tasks import CaseTask, Examination, examine
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
@@ -57,22 +57,22 @@ def cluster(workers: int) -> Iterator[str]:
         yield f"dask:{made.scheduler_address}"
 
 
-def one_piece(profile: str) -> tuple[Piece, dict[str, Examined]]:
+def one_task(profile: str) -> tuple[CaseTask, dict[str, Examination]]:
     """Return a piece of the main job with what it comes to: what travels, and what comes back."""
     run = Run.of(subject=None, seed=0, profile=profile, false_alarm=1e-6, record=None)
     collected = collect(run, properties_folder())
-    unit = min(collected.units, key=lambda unit: unit.case.weight_entries)
-    (piece,) = collected.run.pieces(collected.run.beside(unit), collected.run.subject.name)
-    return piece, examine(piece)
+    item = min(collected.items, key=lambda item: item.case.weight_entries)
+    (task,) = collected.run.tasks(collected.run.beside(item), collected.run.subject.name)
+    return task, examine(task)
 
 
-def handed_over(hands: Hands, travels: tuple[Piece, dict[str, Examined]], pieces: int) -> float:
+def handed_over(spec: ExecutorSpec, travels: tuple[CaseTask, dict[str, Examination]], tasks: int) -> float:
     """Return the seconds that one piece takes which is handed over, and does nothing."""
-    with Crew(hands) as crew:
-        crew.results(_ECHO, [travels] * WORKERS)  # whoever works is there now
+    with TaskExecutor(spec) as executor:
+        executor.results(_ECHO, [travels] * WORKERS)  # whoever works is there now
         started = time.perf_counter()
-        crew.results(_ECHO, [travels] * pieces)
-        return (time.perf_counter() - started) / pieces
+        executor.results(_ECHO, [travels] * tasks)
+        return (time.perf_counter() - started) / tasks
 
 
 def job(record: Path, profile: str, *options: str) -> float:
@@ -113,8 +113,8 @@ def closing_of(record: Path) -> Closing:
 
 def seconds_of(lines: Sequence[Line]) -> list[float]:
     """Return the seconds of each piece of a run: units, and statements of the theory."""
-    units = {line.unit: line.seconds for line in lines if isinstance(line, Result) and not of_pool(line)}
-    return [*units.values(), *(line.seconds for line in lines if isinstance(line, Theory))]
+    items = {line.item: line.seconds for line in lines if isinstance(line, Result) and not of_pool(line)}
+    return [*items.values(), *(line.seconds for line in lines if isinstance(line, StatementResult))]
 
 
 def makespan(seconds: Sequence[float], cores: int, handing: float) -> float:
@@ -152,12 +152,12 @@ def prediction(seconds: Sequence[float], handing: float) -> str:
     return table(("cores", "seconds", "times as fast as one", "of what they could do"), rows)
 
 
-def page(profile: str, repeats: int, pieces: int, arguments: Sequence[str]) -> str:
+def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> str:
     """Measure, and return the page."""
-    travels = one_piece(profile)
-    by_pool = handed_over(pool(WORKERS), travels, pieces)
+    travels = one_task(profile)
+    by_pool = handed_over(pool(WORKERS), travels, tasks)
     with cluster(WORKERS) as address:
-        by_dask = handed_over(hands_of(address, "auto"), travels, pieces)
+        by_dask = handed_over(spec_of(address, "auto"), travels, tasks)
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs, digests = jobs(Path(folder), profile, repeats)
         seconds = seconds_of(list(read(Path(folder) / "pool0.jsonl")))
@@ -177,7 +177,7 @@ def page(profile: str, repeats: int, pieces: int, arguments: Sequence[str]) -> s
         f"`python {' '.join(['benchmarks/executors.py', *arguments])}` makes this page, here with {installed()}.",
         f"The main job with the profile {profile} on {WORKERS} cores, in turn on a pool of processes and on a dask "
         f"cluster of processes with one thread each, which is there before the job begins, with the "
-        f"settings of memory that docs/campaigns.md has. {pieces:,} pieces that do "
+        f"settings of memory that docs/campaigns.md has. {tasks:,} pieces that do "
         "nothing carry what a unit of the main job carries, there and back.",
         table(("what", "measured"), rows),
         "## What many cores would do",
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--pieces", type=int, default=PIECES, help=f"that do nothing (default: {PIECES:,})")
     parser.add_argument("--write", action="store_true", help="write executors.md")
     options = parser.parse_args()
-    text = page(options.profile, options.repeats, options.pieces, [each for each in sys.argv[1:] if each != "--write"])
+    text = page(options.profile, options.repeats, options.tasks, [each for each in sys.argv[1:] if each != "--write"])
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

@@ -20,10 +20,10 @@ import msgspec
 from scipy import stats
 
 from attncheck._lib.arithmetic import in_use
-from attncheck._lib.executors import Crew, in_order
-from attncheck._lib.hands import hands_of
+from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import TaskExecutor, in_order
 from attncheck.calibration.whole_runs import StatementsRun, WholeRun, whole_runs
-from attncheck.commands.collected import properties_folder, settle, statements
+from attncheck.commands.planned_run import properties_folder, settle, statements
 from attncheck.looks.profiles import PROFILES
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL
@@ -107,13 +107,13 @@ def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterat
     """Iterate over what the statements come to under each seed, and keep what is done."""
     kept = {run.seed: run for run in kept_runs(options.resume, "statements", StatementsRun)}
     yield from (kept[seed] for seed in seeds if seed in kept)
-    with Crew(hands_of(options.executor, options.workers)) as crew:
+    with TaskExecutor(spec_of(options.executor, options.workers)) as executor:
         for seed in seeds:
             if seed in kept:
                 continue
             run = Run.of(subject=None, seed=seed, profile="default", false_alarm=options.false_alarm, record=None)
             stated = [case for cases in statements(run, properties_folder()) for case in cases]
-            settled = list(in_order(crew, settle, stated))
+            settled = list(in_order(executor, settle, stated))
             for each in settled:
                 if each.theory is None:
                     sys.exit(each.failure)
@@ -161,7 +161,7 @@ def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Ite
     yield from (kept[seed] for seed in seeds if seed in kept)
     wanted = [seed for seed in seeds if seed not in kept]
     for run in whole_runs(
-        wanted, profile, options.subject, hands_of(options.executor, options.workers), options.false_alarm
+        wanted, profile, options.subject, spec_of(options.executor, options.workers), options.false_alarm
     ):
         print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
         keep(options.resume, profile, run)

@@ -44,9 +44,9 @@ def values() -> dict[str, float]:
     for name, layer in _LAYERS.items():
         found |= _of_law(f"limit, {name}", ac.limit(layer))
         found |= _of_law(f"finite width, {name}", ac.finite_width_law(layer, size=64, seed=1))
-        drawn = ac.simulate(layer, 50, seed=2, reading="collapsed").outputs
+        drawn = ac.simulate(layer, 50, seed=2, method="collapsed").outputs
         found[f"collapsed draws, {name}"] = float(np.abs(drawn).sum())
-    literal = ac.simulate(_LAYER, 20, seed=2, reading="direct").outputs
+    literal = ac.simulate(_LAYER, 20, seed=2, method="direct").outputs
     found["direct draws"] = float(np.abs(literal).sum())
     return found | _rates() | _stacks() | _paper()
 

@@ -1,6 +1,6 @@
 """What a history of runs finds, and how often it alarms for nothing: simulated lives, and real nights.
 
-``python benchmarks/history.py --nights 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
+``python benchmarks/history.py --entries 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
 Nights are kept in the file that ``--resume`` names, and gone on with; those of a drifting subject in the file that
 ``--drifting`` names, which begins with the nights before its drift.
 """
@@ -134,16 +134,16 @@ def found_after(lives: int) -> str:
     return table(header, rows)
 
 
-def nights(count: int, state: Path, factor: float, since: int) -> Iterator[History]:
+def entries(count: int, state: Path, factor: float, since: int) -> Iterator[History]:
     """Make nightly runs of a subject whose W_V is too large from some night on; go on with those that are there."""
-    there = len(History.read([state]).nights) if state.exists() else 0
+    there = len(History.read([state]).entries) if state.exists() else 0
     for number in range(there, count):
         with tempfile.TemporaryDirectory() as folder:
-            record = night(number, factor if number >= since else 1.0, Path(folder))
+            record = entry(number, factor if number >= since else 1.0, Path(folder))
             yield add(state, record, _key(number))[0]
 
 
-def night(number: int, factor: float, folder: Path) -> Path:
+def entry(number: int, factor: float, folder: Path) -> Path:
     """Make one run, and return its record."""
     (folder / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
     os.environ["NIGHTLY_FACTOR"] = str(factor)
@@ -162,7 +162,7 @@ def drift_told(history: History, factor: float, since: int, lives: int) -> str:
     assert history.course.alarm is not None, "no alarm yet: make more nights"
     first = history.moved()[0]
     with tempfile.TemporaryDirectory() as folder:
-        results = read(night(0, 1.0, Path(folder)))
+        results = read(entry(0, 1.0, Path(folder)))
         pool = next(line for line in results if isinstance(line, Result) and line.key == first.stream)
     off = pool.effects[0] - (pool.null_effect or 0.0)
     spread = abs(off / special.ndtri(pool.p_values[0] / 2.0))
@@ -207,8 +207,8 @@ def told(history: History) -> str:
 
 
 def _mean_of(scores: FloatArray) -> str:
-    by_night = np.nanmean(scores, axis=1)
-    return f"{by_night.mean():+.3f} ± {by_night.std(ddof=1) / len(by_night) ** 0.5:.3f}"
+    by_entry = np.nanmean(scores, axis=1)
+    return f"{by_entry.mean():+.3f} ± {by_entry.std(ddof=1) / len(by_entry) ** 0.5:.3f}"
 
 
 def page(lives: int, runs: int, real: History | None, drifting: str, arguments: Sequence[str]) -> str:
@@ -228,9 +228,9 @@ def page(lives: int, runs: int, real: History | None, drifting: str, arguments: 
     return "\n\n".join(parts) + "\n"
 
 
-def _all_nights(count: int, state: Path, factor: float, since: int) -> History | None:
+def _all_entries(count: int, state: Path, factor: float, since: int) -> History | None:
     """Make the nights that are missing; None where none is wanted."""
-    for longer in nights(count, state, factor, since):
+    for longer in entries(count, state, factor, since):
         print(longer.sentence(), file=sys.stderr, flush=True)
     return History.read([state]) if count else None
 
@@ -252,9 +252,9 @@ def main() -> None:
     real, drifting = None, ""
     with tempfile.TemporaryDirectory() as folder:
         state = options.resume or Path(folder) / "state.jsonl"
-        real = _all_nights(options.nights, state, 1.0, 0)
+        real = _all_entries(options.entries, state, 1.0, 0)
     if options.drifting is not None:
-        found = _all_nights(options.nights, options.drifting, options.factor, options.since)
+        found = _all_entries(options.entries, options.drifting, options.factor, options.since)
         assert found is not None
         drifting = drift_told(found, options.factor, options.since, max(200, options.lives // 5))
     shown = [each for each in sys.argv[1:] if each != "--write"]

@@ -22,7 +22,7 @@ import attncheck as ac
 from attncheck._lib.executors import processes
 from attncheck._lib.measured import installed, table
 from attncheck.paper import draw, units
-from attncheck.paper.experiments import EXPERIMENTS, Configuration
+from attncheck.paper.experiments import EXPERIMENTS, ExperimentCase
 from attncheck.paper.publish import publish
 from attncheck.paper.run import NAMES, PaperRun, manifest_of, settle_all
 
@@ -93,7 +93,7 @@ class Whole:
         Seconds; 0 where all was there before.
     sampling, computing : float
         Processor seconds of all trials, estimates included, and of what is computed in place of sampled.
-    units : int
+    items : int
     """
 
     wall: float
@@ -137,10 +137,10 @@ def seconds_of(unit: units.Task, data: Path, manifest: PaperRun) -> float:
     return float(units.recall(unit, data, manifest.seed, manifest.scale)["seconds"])
 
 
-def cost_of(name: str, configuration: Configuration, scale: Scale) -> Cost:
+def cost_of(name: str, configuration: ExperimentCase, scale: Scale) -> Cost:
     """Time a configuration in both ways."""
     layer, rng = configuration.layer, draw.generator(np.random.SeedSequence(0))
-    literal = timed(lambda size: ac.simulate(layer, size, reading="direct"), scale)
+    literal = timed(lambda size: ac.simulate(layer, size, method="direct"), scale)
     here = timed(lambda size: draw.DRAWN[configuration.of](layer, size, rng), scale)
     experiment = EXPERIMENTS[name]
     return Cost(name, configuration.label, experiment.draws * experiment.trials, literal, here)
@@ -225,7 +225,7 @@ def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
     parts.append(
         f"Processor times of one thread: for one draw the median of {scale.repeats} repeats, both ways in one process, "
         f"extrapolated to the published number; in brackets the draws that were timed. A literal draw is that of "
-        f'`attncheck.simulate(..., reading="direct")`, the whole layer. {installed()}.'
+        f'`attncheck.simulate(..., method="direct")`, the whole layer. {installed()}.'
     )
     return "\n\n".join(parts) + "\n"
 

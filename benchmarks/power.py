@@ -20,7 +20,7 @@ from scipy import special
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import Crew, in_order, processes
+from attncheck._lib.executors import TaskExecutor, in_order, processes
 from attncheck.calibration.power.text import percent
 from attncheck.checks.registry import PROPERTIES, check_named
 from attncheck.evidence.family import Outcome
@@ -32,8 +32,8 @@ from attncheck.looks.pools import pools_of
 from attncheck.looks.profiles import profile_named
 from attncheck.looks.result import examined_result
 from attncheck.records.schema import Result
-from attncheck.runs.pieces import Piece
 from attncheck.runs.run import Run
+from attncheck.runs.tasks import CaseTask
 from attncheck.subject import Subject
 
 #: What is drawn once, and what its draws are read at. With Gram matrices only the fixed layers are visited: a whole
@@ -84,17 +84,17 @@ class Row:
     chance: float
 
 
-def first_looks(piece: Piece, subject: Subject) -> list[Result]:
+def first_looks(piece: CaseTask, subject: Subject) -> list[Result]:
     """Return the results of the units of a case as if none of their first looks were suspicious."""
-    units, cost = piece.units, piece.cost
+    items, cost = piece.items, piece.cost
     with own_arithmetic():
-        plan = probed(units, subject, piece.seed, cost)
+        plan = probed(items, subject, piece.seed, cost)
         names = [check.name for check in plan.sizes]
-        seen = take_look(units[0], plan, subject, piece.seed, 1, 1, names) if names else {}
+        seen = take_look(items[0], plan, subject, piece.seed, 1, 1, names) if names else {}
     return [
-        examined_result(unit, check, cost, plan, _trail(seen[check.name], cost.level), 0.0)
-        for unit in units
-        for check in unit.checks
+        examined_result(item, check, cost, plan, _trail(seen[check.name], cost.level), 0.0)
+        for item in items
+        for check in item.checks
         if check in plan.sizes and seen[check.name].count
     ]
 
@@ -104,14 +104,14 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 
 
 @functools.lru_cache(maxsize=4)
-def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[Piece, ...]]:
+def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
     """Return a run on a fault, and what of it is looked at."""
     subject = exposing(FAULTS[fault], EXPOSURES[exposure])
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
-    units = [unit for name in PROPERTIES for unit in run.units(name, domain_of(name).strategy(name))]
-    run = run.settled([unit.id for unit in units])
+    items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
+    run = run.settled([item.id for item in items])
     fixed = set(run.profile.layers)
-    pieces = run.pieces(units, run.subject)
+    pieces = run.tasks(items, run.subject)
     return run, tuple(piece for piece in pieces if exposure != "grams" or piece.case in fixed)
 
 
@@ -128,9 +128,9 @@ def look(task: tuple[str, str, str, int, int]) -> list[Result]:
 def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
     """Iterate over what first looks see, at an exposure and at those that its draws are read at."""
     run, pieces = run_of(fault, exposure, profile, seed)
-    with Crew(processes(workers)) as crew:
+    with TaskExecutor(processes(workers)) as executor:
         tasks = [(fault, exposure, profile, seed, number) for number in range(len(pieces))]
-        results = list(itertools.chain.from_iterable(in_order(crew, look, tasks)))
+        results = list(itertools.chain.from_iterable(in_order(executor, look, tasks)))
     for less in DRAWN[exposure]:
         fields = frozenset(EXPOSURES[less])
         some = [result for result in results if check_named(result.check).needs <= fields]

@@ -31,8 +31,8 @@ from attncheck.layers.nonlinearity import Nonlinearity, erf, tanh
 from attncheck.layers.program import Node, Program, Score
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.mixes import residual_softmax_mix, softmax_mix
+from attncheck.methods import Method
 from attncheck.programs import recurrent_attention
-from attncheck.readings import Reading
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import Multiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
@@ -143,24 +143,24 @@ def described(name: str, program: Program) -> str:
     return f"{name}, {len(vectors_of(program))} vectors, {scores} scores"
 
 
-def seconds_per_draw(program: Program, width: int, reading: Reading, size: int) -> float:
+def seconds_per_draw(program: Program, width: int, method: Method, size: int) -> float:
     """Return the processor seconds per draw of one call."""
     started = time.process_time()
-    ac.simulate(program.at(width), size, reading=reading, memory=MEMORY)
+    ac.simulate(program.at(width), size, method=method, memory=MEMORY)
     # Some clocks tick so rarely that a short call takes no time at all.
     return max(time.process_time() - started, 1e-9) / size
 
 
 def take_turns(program: Program, scale: Scale) -> tuple[FloatArray, FloatArray]:
     """Return seconds per draw of the matrix-free and of the direct reading, one for every turn."""
-    readings: tuple[Reading, Reading] = ("matrix-free", "direct")
+    methods: tuple[Method, Method] = ("matrix-free", "direct")
     sizes = {}
-    for reading in readings:
-        seconds_per_draw(program, scale.width, reading, 1)
-        trial = seconds_per_draw(program, scale.width, reading, 20)
-        sizes[reading] = max(1, round(scale.seconds / trial))
+    for method in methods:
+        seconds_per_draw(program, scale.width, method, 1)
+        trial = seconds_per_draw(program, scale.width, method, 20)
+        sizes[method] = max(1, round(scale.seconds / trial))
     turns = [
-        [seconds_per_draw(program, scale.width, reading, sizes[reading]) for reading in readings]
+        [seconds_per_draw(program, scale.width, method, sizes[method]) for method in methods]
         for _ in range(scale.rounds)
     ]
     free, literal = np.array(turns).T

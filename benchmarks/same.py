@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck.records.schema import Closing, Result, Theory, read
+from attncheck.records.schema import Closing, Result, StatementResult, read
 
 #: Numbers that differ by less than this fraction of the larger one are the same.
 TOLERANCE = 1e-9
@@ -30,8 +30,8 @@ NUMBERS = (
     "low",
     "high",
     "null_effect",
-    "gap",
-    "departure",
+    "mde",
+    "alternative",
     "combined",
 )
 SERIES = ("p_values", "effects")
@@ -39,12 +39,12 @@ SERIES = ("p_values", "effects")
 _LISTED = 20
 
 
-def read_lines(path: Path) -> tuple[dict[str, Result | Theory], str]:
+def read_lines(path: Path) -> tuple[dict[str, Result | StatementResult], str]:
     """Return what a record reports by key, and its digest; an empty one where the run did not end."""
-    lines: dict[str, Result | Theory] = {}
+    lines: dict[str, Result | StatementResult] = {}
     digest = ""
     for line in read(path):
-        if isinstance(line, Result | Theory):
+        if isinstance(line, Result | StatementResult):
             if line.key in lines:
                 raise InputError(f"record={path}: {line.key} comes twice; make the record again")
             lines[line.key] = line
@@ -53,15 +53,15 @@ def read_lines(path: Path) -> tuple[dict[str, Result | Theory], str]:
     return lines, digest
 
 
-def numbers_of(line: Result | Theory) -> dict[str, float | None]:
+def numbers_of(line: Result | StatementResult) -> dict[str, float | None]:
     """Return the numbers of a line by name; those of a series by place too.
 
     Examples
     --------
-    >>> numbers_of(Theory("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "", "", 0.0))
+    >>> numbers_of(StatementResult("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "", "", 0.0))
     {'order': -1.0}
     """
-    if isinstance(line, Theory):
+    if isinstance(line, StatementResult):
         return dict(line.numbers)
     fields = msgspec.structs.asdict(line)
     series = {f"{name}[{place}]": value for name in SERIES for place, value in enumerate(fields[name], 1)}
@@ -81,7 +81,7 @@ def far(old: float | None, new: float | None) -> bool:
     return not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=0.0)
 
 
-def changed_numbers(old: Result | Theory, new: Result | Theory) -> Iterator[str]:
+def changed_numbers(old: Result | StatementResult, new: Result | StatementResult) -> Iterator[str]:
     """Iterate over the numbers that differ, each with both values."""
     cases = [line.case.get("of") if isinstance(line, Result) else None for line in (old, new)]
     if cases[0] != cases[1]:
@@ -92,7 +92,9 @@ def changed_numbers(old: Result | Theory, new: Result | Theory) -> Iterator[str]
             yield f"{name} {before.get(name)!r} -> {now.get(name)!r}"
 
 
-def differences(old: Mapping[str, Result | Theory], new: Mapping[str, Result | Theory]) -> dict[str, list[str]]:
+def differences(
+    old: Mapping[str, Result | StatementResult], new: Mapping[str, Result | StatementResult]
+) -> dict[str, list[str]]:
     """Return what differs, by its kind: the keys concerned, with what is different."""
     both = sorted(old.keys() & new.keys())
     moved = [key for key in both if old[key].verdict != new[key].verdict]

@@ -27,12 +27,12 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck._lib.measured import installed, spread, table
 from attncheck._lib.memory import DEFAULT_MEMORY
+from attncheck.looks.check_data import MOST_HELD
 from attncheck.looks.examine import probed
-from attncheck.looks.held import MOST_HELD
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost
-from attncheck.looks.unit import Unit
-from attncheck.readings import READINGS, Reading
+from attncheck.methods import READINGS, Method
 from attncheck.simulators import blocks
 from attncheck.subject import Subject
 
@@ -177,14 +177,14 @@ def layer_of(width: int) -> ac.AttentionLayer:
     return ac.AttentionLayer(width=width, seq_len=4, num_heads=2)
 
 
-def draws_per_block(layer: ac.AttentionLayer, reading: Reading) -> int:
+def draws_per_block(layer: ac.AttentionLayer, method: Method) -> int:
     """Return how many draws a reading works on at a time."""
-    return max(1, blocks.BLOCK_ENTRIES // READINGS[ac.AttentionLayer][reading](layer, 1).entries)
+    return max(1, blocks.BLOCK_ENTRIES // READINGS[ac.AttentionLayer][method](layer, 1).entries)
 
 
-def reading_task(layer: ac.AttentionLayer, reading: Reading) -> Task:
+def method_task(layer: ac.AttentionLayer, method: Method) -> Task:
     """Return the task of drawing a layer under a reading, through the public interface."""
-    return Task(lambda size: ac.simulate(layer, size, reading=reading), draws_per_block(layer, reading))
+    return Task(lambda size: ac.simulate(layer, size, method=method), draws_per_block(layer, method))
 
 
 def filling_task(entries: int, buffers: int, draws: int) -> Task:
@@ -237,26 +237,26 @@ def literal_draw(layer: ac.AttentionLayer, source: np.random.RandomState | np.ra
     return outputs
 
 
-def time_readings(width: int, scale: Scale) -> Times:
+def time_methods(width: int, scale: Scale) -> Times:
     """Time the readings, the literal loop and drawing normals alone, at one width."""
     layer = layer_of(width)
     matrices = layer.seq_len + 4 * layer.num_heads
     vectors = layer.seq_len * width
     tasks = {
-        "direct": reading_task(layer, "direct"),
+        "direct": method_task(layer, "direct"),
         DIRECT_FILL: filling_task(width**2, matrices, draws_per_block(layer, "direct")),
         WHOLE_FILL: filling_task(matrices * width**2, 1, 1),
         PUBLISHED: literal_task(layer, legacy=True),
         MODERN: literal_task(layer, legacy=False),
-        "matrix-free": reading_task(layer, "matrix-free"),
-        "collapsed": reading_task(layer, "collapsed"),
+        "matrix-free": method_task(layer, "matrix-free"),
+        "collapsed": method_task(layer, "collapsed"),
         COLLAPSED_FILL: filling_task(vectors, 1, draws_per_block(layer, "collapsed")),
         SMALL_FILL: filling_task(vectors, 1, 1),
     }
     return take_turns(tasks, scale)
 
 
-def reading_rows(scale: Scale, small: Times, large: Times) -> list[Row]:
+def method_rows(scale: Scale, small: Times, large: Times) -> list[Row]:
     """Return the rows that compare the readings."""
     n, m = f"n = {scale.small:,}", f"n = {scale.large:,}"
     return [
@@ -354,7 +354,7 @@ def limit_rows(scale: Scale) -> list[Row]:
 
 def growth_row(scale: Scale) -> Row:
     """Return the row on the cost of the collapsed reading as the width grows."""
-    tasks = {str(n): reading_task(layer_of(n), "collapsed") for n in scale.growth}
+    tasks = {str(n): method_task(layer_of(n), "collapsed") for n in scale.growth}
     times = take_turns(tasks, dataclasses.replace(scale, seconds=scale.seconds / 2))
     cost = np.array([times.typical(name) for name in tasks])
     slope = float(np.polyfit(np.log(scale.growth), np.log(cost), 1)[0])
@@ -371,9 +371,9 @@ def growth_row(scale: Scale) -> Row:
 def memory_row(width: int, size: int) -> Row:
     """Return the row on working memory of the direct reading, beyond what it returns."""
     layer = layer_of(width)
-    ac.simulate(layer, 1, reading="direct")
+    ac.simulate(layer, 1, method="direct")
     tracemalloc.start()
-    draws = ac.simulate(layer, size, reading="direct")
+    draws = ac.simulate(layer, size, method="direct")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     working = peak - sum(array.nbytes for array in draws.as_dict().values())
@@ -392,9 +392,9 @@ def look_peak(draws: int, held: float) -> float:
     `held` numbers of a check are held as they are, before what stands for them takes their place.
     """
     subject = Subject.of("attncheck.subject:collapsed")
-    plan = probed([Unit("exactness", CHEAPEST)], subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
+    plan = probed([Item("exactness", CHEAPEST)], subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
     plan = dataclasses.replace(plan, chunk=min(draws, 2**14), sizes=dict.fromkeys(plan.sizes, draws))
-    with mock.patch("attncheck.looks.held.MOST_HELD", held):
+    with mock.patch("attncheck.looks.check_data.MOST_HELD", held):
         tracemalloc.start()
         observe(plan, list(plan.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
         peak = tracemalloc.get_traced_memory()[1]
@@ -432,9 +432,9 @@ def measure(scale: Scale) -> tuple[list[Row], str]:
     """Measure everything on one thread; return the rows and the table of times."""
     with threadpool_limits(1):
         limits = limit_rows(scale)
-        small, large = time_readings(scale.small, scale), time_readings(scale.large, scale)
+        small, large = time_methods(scale.small, scale), time_methods(scale.large, scale)
         memory = [memory_row(width, size) for width, size in scale.memory]
-        rows = [*reading_rows(scale, small, large), growth_row(scale), *limits, *memory, *look_rows(scale)]
+        rows = [*method_rows(scale, small, large), growth_row(scale), *limits, *memory, *look_rows(scale)]
     return rows, time_table(scale, small, large)
 
 

@@ -24,7 +24,7 @@ def results_of(path: Path) -> dict[str, list[Result]]:
     """Return the examined results of single configurations by check."""
     found: dict[str, list[Result]] = {}
     for line in read(path):
-        if isinstance(line, Result) and line.p_values and line.gap is not None and not of_pool(line):
+        if isinstance(line, Result) and line.p_values and line.mde is not None and not of_pool(line):
             found.setdefault(line.check, []).append(line)
     return dict(sorted(found.items()))
 
@@ -32,13 +32,13 @@ def results_of(path: Path) -> dict[str, list[Result]]:
 def pools_of(path: Path) -> dict[str, Result]:
     """Return the pools of all configurations by check."""
     lines = (line for line in read(path) if isinstance(line, Result) and of_pool(line))
-    return {line.check: line for line in lines if case_key(line) == ALL and line.gap is not None}
+    return {line.check: line for line in lines if case_key(line) == ALL and line.mde is not None}
 
 
-def deviation(result: Result, gap: float | None) -> float:
+def deviation(result: Result, mde: float | None) -> float:
     """Return how far a gap lies from the null: of ratios their logarithm."""
     null = result.null_effect or 0.0
-    return abs(math.log(gap or 1.0)) if null == 1.0 else abs((gap or 0.0) - null)
+    return abs(math.log(mde or 1.0)) if null == 1.0 else abs((mde or 0.0) - null)
 
 
 def together(pool: Result, singles: Sequence[Result]) -> float:
@@ -47,14 +47,14 @@ def together(pool: Result, singles: Sequence[Result]) -> float:
     A common shift of δ standard deviations is a Kolmogorov distance of 2 Φ(δ/2) - 1 between normal laws. A common
     factor on sizes is a shift by its logarithm over the spread of theirs, which their information tells.
     """
-    unit = (singles[0].summary or {}).get("unit", "")
-    if unit == "shift":
-        return distance(pool.gap or 0.0) - distance(pool.null_effect or 0.0)
-    if unit != "size":
-        return deviation(pool, pool.gap)
+    item = (singles[0].summary or {}).get("item", "")
+    if item == "shift":
+        return distance(pool.mde or 0.0) - distance(pool.null_effect or 0.0)
+    if item != "size":
+        return deviation(pool, pool.mde)
     told = [each for each in singles if information(each) > 0.0]
     spreads = [math.sqrt(RATIO / (RATIO + 1.0) * each.size / information(each)) for each in told]
-    return statistics.median(distance(math.log(pool.gap or 1.0) / spread) for spread in spreads)
+    return statistics.median(distance(math.log(pool.mde or 1.0) / spread) for spread in spreads)
 
 
 def information(result: Result) -> float:
@@ -77,9 +77,9 @@ def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, 
     """Iterate over check, claim, and the deviations: median and worst before, median and worst now, together now."""
     before, now, pools = results_of(old), results_of(new), pools_of(new)
     for check, singles in now.items():
-        if check in before and check in pools and (singles[0].summary or {}).get("unit") != "excess":
-            old_gaps, gaps = ([deviation(each, each.gap) for each in group] for group in (before[check], singles))
-            ends = statistics.median(old_gaps), max(old_gaps), statistics.median(gaps), max(gaps)
+        if check in before and check in pools and (singles[0].summary or {}).get("item") != "excess":
+            old_mdes, mdes = ([deviation(each, each.mde) for each in group] for group in (before[check], singles))
+            ends = statistics.median(old_mdes), max(old_mdes), statistics.median(mdes), max(mdes)
             yield check, singles[0].claim, *ends, together(pools[check], singles)
 
 

@@ -137,7 +137,7 @@ class TestResults:
     def test_same_digits_as_a_run_with_that_plan(self) -> None:
         report = small(properties="draws")
         run = report.run
-        assert [result.p_values for result in run.examine(run.units_on("draws", [LAYER]))] == [
+        assert [result.p_values for result in run.examine(run.items_on("draws", [LAYER]))] == [
             result.p_values for result in report.results
         ]
 

@@ -18,9 +18,9 @@ from attncheck.checks.registry import PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.subject import Subject, collapsed
 from attncheck.theory.limits.mixture import condense
@@ -44,7 +44,7 @@ def returning(change: Callable[[Arrays], Any]) -> Simulator:
 
 
 def results(simulator: Any, name: str, layer: AttentionLayer = LAYER, cost: Cost = COST) -> list[Result]:
-    return run_unit(Unit(name, layer), Subject.of(simulator), 0, cost)
+    return run_item(Item(name, layer), Subject.of(simulator), 0, cost)
 
 
 def refused(simulator: Any, name: str = "draws", layer: AttentionLayer = LAYER) -> str:
@@ -300,9 +300,9 @@ class TestLargeLayers:
                 r.check for r in results(collapsed, name, layer, Cost(600, 1e-5, 0.9)) if r.verdict == "violated"
             ]
 
-    @pytest.mark.parametrize("unit", [2.0**-900, 2.0**900])
-    def test_mixtures_in_any_unit(self, unit: float) -> None:
+    @pytest.mark.parametrize("item", [2.0**-900, 2.0**900])
+    def test_mixtures_in_any_unit(self, item: float) -> None:
         variances = np.random.default_rng(0).chisquare(1, 1000)
-        expected, scaled = condense(variances, np.ones(1000)), condense(unit * variances, np.ones(1000))
-        np.testing.assert_allclose(scaled.mean() / unit, expected.mean(), rtol=1e-12)
+        expected, scaled = condense(variances, np.ones(1000)), condense(item * variances, np.ones(1000))
+        np.testing.assert_allclose(scaled.mean() / item, expected.mean(), rtol=1e-12)
         assert len(scaled.variances) == pytest.approx(len(expected.variances), abs=20)

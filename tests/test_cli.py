@@ -22,7 +22,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.cli import app, main
-from attncheck.commands.collected import properties_folder
+from attncheck.commands.planned_run import properties_folder
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
@@ -264,7 +264,7 @@ def test_explain_a_claim(capsys: pytest.CaptureFixture[str], name: str) -> None:
 @pytest.mark.parametrize("check", CHECKS[:: len(CHECKS) // 6], ids=lambda check: check.name)
 def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> None:
     said = explained(capsys, check.name)
-    for text in (check.null, check.departure.text, check.hint, CLAIMS[check.claim].statement, *check.needs):
+    for text in (check.null, check.alternative.text, check.hint, CLAIMS[check.claim].statement, *check.needs):
         assert " ".join(text.split()) in said
     assert explained(capsys, f"{check.name}@0123456789ab") == said
     assert all(f"{fault} ({FAULTS[fault].what})" in said for fault, (_, by) in NAMED_BY.items() if by == check.name)
@@ -295,8 +295,8 @@ def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name
     cost = Cost(profile.affordable(layer), level_of(profile), profile.power)
     (check,) = (check for check in CHECKS if check.name == name)
     assert plan([check], setting, cost).sizes[check] == int(look[1].replace(",", ""))
-    departure = check.family(setting).gap(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
-    assert bool(look[3]) is (abs(departure) > 1.0001 * abs(check.departure.effect(setting)))
+    alternative = check.family(setting).mde(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
+    assert bool(look[3]) is (abs(alternative) > 1.0001 * abs(check.alternative.effect(setting)))
 
 
 def test_explain_quotes_the_paper(capsys: pytest.CaptureFixture[str]) -> None:

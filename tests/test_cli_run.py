@@ -22,10 +22,10 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import PROPERTIES
 from attncheck.commands.cli import main
-from attncheck.commands.collected import properties_folder
-from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, read
+from attncheck.commands.planned_run import properties_folder
+from attncheck.records.schema import Closing, Line, Manifest, Result, StatementResult, read
 from attncheck.records.writer import Writer
-from attncheck.runs.earlier import set_aside
+from attncheck.runs.resumed import set_aside
 
 pytest_plugins = ["pytester"]
 
@@ -244,7 +244,9 @@ def test_interrupted_run_is_gone_on_with(
 
 def seconds_of(record: Path) -> dict[str, float]:
     """Return how long each unit and statement of a record took, by id of the result."""
-    return {line.id: line.seconds for line in read(record) if isinstance(line, Result | Theory) and line.seconds}
+    return {
+        line.id: line.seconds for line in read(record) if isinstance(line, Result | StatementResult) and line.seconds
+    }
 
 
 def closing_of(record: Path) -> Closing:
@@ -293,7 +295,7 @@ def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path
     assert done.code == ExitCode.CONSISTENT, done.out + done.err
     lines = list(read(done.record))
     assert {line.property for line in lines if isinstance(line, Result)} == {"draws"}
-    assert not any(isinstance(line, Theory) for line in lines)
+    assert not any(isinstance(line, StatementResult) for line in lines)
     done = examined(folder, some, "small", "--only", "drawn", record=str(tmp_path / "none.jsonl"))
     assert "only='drawn': is not known; use one of " in refused(done.err)
     done = examined(folder, some, "small", "--only", "netsor", record=str(tmp_path / "none.jsonl"))
@@ -339,7 +341,7 @@ def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_p
     _incomplete(done)
     manifest, *results = [line for line in read(done.record) if isinstance(line, Manifest | Result)]
     assert isinstance(manifest, Manifest)
-    missing = {each.unit for each in manifest.planned} - {each.unit for each in results if isinstance(each, Result)}
+    missing = {each.item for each in manifest.planned} - {each.item for each in results if isinstance(each, Result)}
     assert len(missing) == 1
 
 
@@ -396,7 +398,7 @@ def test_interrupted_run_leaves_a_readable_record(
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))
     assert isinstance(lines[0], Manifest)
-    assert {planned.unit.partition("@")[0] for planned in lines[0].planned} == set(PROPERTIES)
+    assert {planned.item.partition("@")[0] for planned in lines[0].planned} == set(PROPERTIES)
     assert isinstance(lines[1], Result)
     assert main(["gate", str(record), "--baseline", str(folder / "none.jsonl")]) == ExitCode.INCOMPLETE
     assert "planned results are missing" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from attncheck import AttentionLayer
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import declared, relu, tanh
 from attncheck.layers.program import Node, Program, Weight
-from attncheck.layers.program.coverage import Coverage, Statement
+from attncheck.layers.program.coverage import Coverage, CoverageKind
 from attncheck.layers.program.mixes import sigmoid_mix
 
 FloatArray = NDArray[np.float64]
@@ -36,7 +36,7 @@ class Written:
     def score(self, left: str, right: str, x: Node | None = None, y: Node | None = None) -> Node:
         return self.program.score(self.apply(left, x or self.x1), self.apply(right, y or self.x2))
 
-    def of(self, node: Node) -> tuple[Statement, str]:
+    def of(self, node: Node) -> tuple[CoverageKind, str]:
         line = self.program.coverage().of(node.name)
         return line.statement, line.reason
 
@@ -187,41 +187,49 @@ _MIXES = "use a function that attncheck knows, or one of attncheck.layers.progra
 @pytest.mark.parametrize(
     ("write", "statement", "reason"),
     [
-        (allowed, Statement.SCORE, ""),
-        (shared_query, Statement.SCORE, ""),
-        (crossed, Statement.SCORE, ""),
-        (chain, Statement.SCORE, ""),
-        (tied, Statement.TIED, "Q is on both sides; give the score two matrices"),
-        (value_is_key, Statement.EXTRA_USE, "K also makes g5, which is in no score; give that one a matrix of its own"),
-        (circular, Statement.CIRCULAR, "x3 depends on g3, which Q, a matrix of scores, makes; give g6 inputs without"),
+        (allowed, CoverageKind.SCORE, ""),
+        (shared_query, CoverageKind.SCORE, ""),
+        (crossed, CoverageKind.SCORE, ""),
+        (chain, CoverageKind.SCORE, ""),
+        (tied, CoverageKind.TIED, "Q is on both sides; give the score two matrices"),
+        (
+            value_is_key,
+            CoverageKind.EXTRA_USE,
+            "K also makes g5, which is in no score; give that one a matrix of its own",
+        ),
+        (
+            circular,
+            CoverageKind.CIRCULAR,
+            "x3 depends on g3, which Q, a matrix of scores, makes; give g6 inputs without",
+        ),
         (
             own_product,
-            Statement.CIRCULAR,
+            CoverageKind.CIRCULAR,
             "x3 depends on g3, which Q, a matrix of scores, makes; give g5 inputs without",
         ),
-        (unbounded, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
-        (straight_from_initial, Statement.UNBOUNDED, "h is no bounded function; clip it"),
-        (undeclared, Statement.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
-        (unbounded_cycle, Statement.UNBOUNDED, "x3 is no bounded function; clip it"),
-        (undeclared_cycle, Statement.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
-        (discontinuous, Statement.UNDECLARED, _MIXES),
-        (after_an_output, Statement.UNDECLARED, _MIXES),
-        (mixed, Statement.OUTPUT, ""),
-        (product, Statement.OUTPUT, ""),
-        (still, Statement.ZERO, "g3 is 0"),
-        (no_factor, Statement.ZERO, "its factor is 0"),
-        (no_weight, Statement.ZERO, "g4 is 0"),
-        (cancelled, Statement.ZERO, "g5 is 0"),
-        (mostly_zero, Statement.SCORE, ""),
-        (small_values, Statement.FIXED_SIZE, "g3 has 4 coordinates"),
-        (cycle, Statement.CYCLIC, "the matrices A · C · B form a cycle"),
-        (later, Statement.CONJECTURE, "y1 depends on scores"),
-        (score_of_scores, Statement.CONJECTURE, "x3 depends on scores"),
-        (low_rank, Statement.FIXED_SIZE, "g3 has 4 coordinates"),
+        (unbounded, CoverageKind.UNBOUNDED, "x3 is no bounded function; clip it"),
+        (straight_from_initial, CoverageKind.UNBOUNDED, "h is no bounded function; clip it"),
+        (undeclared, CoverageKind.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
+        (unbounded_cycle, CoverageKind.UNBOUNDED, "x3 is no bounded function; clip it"),
+        (undeclared_cycle, CoverageKind.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
+        (discontinuous, CoverageKind.UNDECLARED, _MIXES),
+        (after_an_output, CoverageKind.UNDECLARED, _MIXES),
+        (mixed, CoverageKind.OUTPUT, ""),
+        (product, CoverageKind.OUTPUT, ""),
+        (still, CoverageKind.ZERO, "g3 is 0"),
+        (no_factor, CoverageKind.ZERO, "its factor is 0"),
+        (no_weight, CoverageKind.ZERO, "g4 is 0"),
+        (cancelled, CoverageKind.ZERO, "g5 is 0"),
+        (mostly_zero, CoverageKind.SCORE, ""),
+        (small_values, CoverageKind.FIXED_SIZE, "g3 has 4 coordinates"),
+        (cycle, CoverageKind.CYCLIC, "the matrices A · C · B form a cycle"),
+        (later, CoverageKind.CONJECTURE, "y1 depends on scores"),
+        (score_of_scores, CoverageKind.CONJECTURE, "x3 depends on scores"),
+        (low_rank, CoverageKind.FIXED_SIZE, "g3 has 4 coordinates"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_boundary(write: Callable[[Written], Node], statement: Statement, reason: str) -> None:
+def test_boundary(write: Callable[[Written], Node], statement: CoverageKind, reason: str) -> None:
     w = Written()
     assert w.of(write(w)) == (statement, reason)
 
@@ -229,26 +237,26 @@ def test_boundary(write: Callable[[Written], Node], statement: Statement, reason
 def test_outputs_take_over_what_speaks_against_their_scores() -> None:
     w = Written()
     good = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [w.score("Q", "K")])
-    assert w.of(good)[0] == Statement.OUTPUT
+    assert w.of(good)[0] == CoverageKind.OUTPUT
     assert w.program.coverage().proved
     bad = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [tied(w)])
-    assert w.of(bad)[0] == Statement.TIED
+    assert w.of(bad)[0] == CoverageKind.TIED
     found = w.program.coverage()
     # Q makes vectors of the tied score, but those are in a score: what was said before still stands.
-    assert found.of(good.name).statement == Statement.OUTPUT
+    assert found.of(good.name).statement == CoverageKind.OUTPUT
     assert not found.proved
     assert not found.has_limit
-    assert found.worst.statement == Statement.TIED
+    assert found.worst.statement == CoverageKind.TIED
 
 
 def test_statements_are_ordered_from_proved_to_refuted() -> None:
-    proved = [statement for statement in Statement if statement.proved]
-    stated = [statement for statement in Statement if statement.has_limit and not statement.proved]
-    none = [statement for statement in Statement if not statement.has_limit]
-    assert {*proved, *stated, *none} == set(Statement)
+    proved = [statement for statement in CoverageKind if statement.proved]
+    stated = [statement for statement in CoverageKind if statement.has_limit and not statement.proved]
+    none = [statement for statement in CoverageKind if not statement.has_limit]
+    assert {*proved, *stated, *none} == set(CoverageKind)
     assert len(none) == 4
     # The worst of what holds is what is said: nothing that is proved may outrank what is not.
-    assert list(Statement) == [*proved, *stated, *none]
+    assert list(CoverageKind) == [*proved, *stated, *none]
 
 
 def test_layers_are_covered_as_the_paper_says() -> None:
@@ -258,8 +266,8 @@ def test_layers_are_covered_as_the_paper_says() -> None:
     assert of(AttentionLayer(width=8)).proved
     assert of(AttentionLayer(width=8, num_heads=4, num_kv_heads=2, mask="causal")).proved
     for layer, statement in [
-        (AttentionLayer(width=8, activation="relu"), Statement.UNBOUNDED),
-        (AttentionLayer(width=8, head_dim=4), Statement.FIXED_SIZE),
+        (AttentionLayer(width=8, activation="relu"), CoverageKind.UNBOUNDED),
+        (AttentionLayer(width=8, head_dim=4), CoverageKind.FIXED_SIZE),
     ]:
         found = of(layer)
         assert found.worst.statement == statement

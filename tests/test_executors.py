@@ -16,8 +16,8 @@ import pytest
 
 from attncheck._lib import executors
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import Crew, Hands, Lost, here, in_order, pool, processes
-from attncheck._lib.hands import hands_of
+from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, in_order, pool, processes
 
 
 def square(number: int) -> int:
@@ -60,38 +60,38 @@ class Refusing(Executor):
         raise RuntimeError("on strike")
 
 
-@pytest.mark.parametrize("hands", [here(), processes(1), pool(1), pool(2), hands_of(f"{__name__}:threads", "3")])
-def test_every_piece_comes_to_something(hands: Hands) -> None:
-    with Crew(hands) as crew:
-        assert crew.results(square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
-        assert list(in_order(crew, square, [3, 2])) == [9, 4]
-        assert crew.results(square, []) == []
+@pytest.mark.parametrize("hands", [here(), processes(1), pool(1), pool(2), spec_of(f"{__name__}:threads", "3")])
+def test_every_piece_comes_to_something(spec: ExecutorSpec) -> None:
+    with TaskExecutor(spec) as executor:
+        assert executor.results(square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
+        assert list(in_order(executor, square, [3, 2])) == [9, 4]
+        assert executor.results(square, []) == []
 
 
 def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) -> None:
     function = functools.partial(deadly, folder=tmp_path, always=frozenset({2}), once=frozenset({0, 5}))
-    with Crew(pool(2)) as crew:
-        found = crew.results(function, range(8))
-    lost = [number for number, result in enumerate(found) if isinstance(result, Lost)]
+    with TaskExecutor(pool(2)) as executor:
+        found = executor.results(function, range(8))
+    lost = [number for number, result in enumerate(found) if isinstance(result, LostTask)]
     assert lost == [2]
-    assert [result for result in found if not isinstance(result, Lost)] == [0, 1, 9, 16, 25, 36, 49]
+    assert [result for result in found if not isinstance(result, LostTask)] == [0, 1, 9, 16, 25, 36, 49]
 
 
 def test_where_the_first_pieces_all_end_their_process_the_others_are_done(tmp_path: Path) -> None:
     # Twice as many as it takes to give up where no piece is done.
     function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(6)), once=frozenset())
-    with Crew(pool(2)) as crew:
-        found = crew.results(function, range(9))
+    with TaskExecutor(pool(2)) as executor:
+        found = executor.results(function, range(9))
     assert found[6:] == [36, 49, 64]
-    reasons = {result.reason for result in found[:6] if isinstance(result, Lost)}
+    reasons = {result.reason for result in found[:6] if isinstance(result, LostTask)}
     assert reasons == {"its process died, and died again whenever it was done alone"}
 
 
 def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) -> None:
     function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(20)), once=frozenset())
-    with Crew(pool(2)) as crew:
-        found = crew.results(function, range(20))
-    reasons = [result.reason for result in found if isinstance(result, Lost)]
+    with TaskExecutor(pool(2)) as executor:
+        found = executor.results(function, range(20))
+    reasons = [result.reason for result in found if isinstance(result, LostTask)]
     assert len(reasons) == 20
     assert sum("died again whenever it was done alone" in reason for reason in reasons) == 3
     assert sum("not tried again after 3 others" in reason for reason in reasons) == 17
@@ -100,22 +100,25 @@ def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) ->
 
 def test_a_piece_that_is_lost_ends_what_needs_all_of_them(tmp_path: Path) -> None:
     function = functools.partial(deadly, folder=tmp_path, always=frozenset({1}), once=frozenset())
-    with Crew(pool(1)) as crew, pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, and"):
-        list(in_order(crew, function, [0, 1, 2]))
+    with (
+        TaskExecutor(pool(1)) as executor,
+        pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, and"),
+    ):
+        list(in_order(executor, function, [0, 1, 2]))
 
 
 @pytest.mark.parametrize("hands", [here(), pool(1)])
-def test_errors_of_a_piece_are_raised(hands: Hands) -> None:
-    with Crew(hands) as crew, pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
-        crew.results(refusing, [3])
+def test_errors_of_a_piece_are_raised(spec: ExecutorSpec) -> None:
+    with TaskExecutor(spec) as executor, pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
+        executor.results(refusing, [3])
 
 
 def test_nothing_is_begun_where_there_is_no_work() -> None:
     def never() -> Executor:
         raise AssertionError
 
-    with Crew(Hands("never", never, 1)) as crew:
-        assert crew.results(square, []) == []
+    with TaskExecutor(ExecutorSpec("never", never, 1)) as executor:
+        assert executor.results(square, []) == []
 
 
 def test_no_more_is_handed_over_than_is_said() -> None:
@@ -129,8 +132,8 @@ def test_no_more_is_handed_over_than_is_said() -> None:
             future.add_done_callback(lambda _: flying.__setitem__(0, flying[0] - 1))
             return future
 
-    with Crew(Hands("counting", lambda: Counting(8), 3)) as crew:
-        crew.results(lambda number: time.sleep(0.01), range(20))
+    with TaskExecutor(ExecutorSpec("counting", lambda: Counting(8), 3)) as executor:
+        executor.results(lambda number: time.sleep(0.01), range(20))
     assert most == [3]
 
 
@@ -153,10 +156,10 @@ class GivesUp(Executor):
 
 def test_nobody_left_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "PATIENCE", 0.5)
-    idle = Hands("mine:make", Idle, 2, deserted=lambda executor: True)
+    idle = ExecutorSpec("mine:make", Idle, 2, deserted=lambda executor: True)
     said = r"executor='mine:make': has had nobody who works for 0.5 s; begin workers, and go on .* by --resume"
-    with Crew(idle) as crew, pytest.raises(InputError, match=said):
-        crew.results(square, [1])
+    with TaskExecutor(idle) as executor, pytest.raises(InputError, match=said):
+        executor.results(square, [1])
 
 
 def test_whoever_comes_back_in_time_is_waited_for() -> None:
@@ -175,14 +178,17 @@ def test_whoever_comes_back_in_time_is_waited_for() -> None:
             held.append(Future())
             return held[-1]
 
-    with Crew(Hands("late", Late, 1, deserted=deserted)) as crew:
-        assert crew.results(square, [4]) == [16]
+    with TaskExecutor(ExecutorSpec("late", Late, 1, deserted=deserted)) as executor:
+        assert executor.results(square, [4]) == [16]
     assert len(asked) == 2
 
 
 def test_work_that_is_given_up_is_said() -> None:
-    with Crew(Hands("mine:make", GivesUp, 2)) as crew, pytest.raises(InputError, match="has given up the work"):
-        crew.results(square, [1])
+    with (
+        TaskExecutor(ExecutorSpec("mine:make", GivesUp, 2)) as executor,
+        pytest.raises(InputError, match="has given up the work"),
+    ):
+        executor.results(square, [1])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +207,7 @@ def test_work_that_is_given_up_is_said() -> None:
 )
 def test_what_is_typed_wrong_is_refused(executor: str | None, workers: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        hands_of(executor, workers)
+        spec_of(executor, workers)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +220,14 @@ def test_what_is_typed_wrong_is_refused(executor: str | None, workers: str, said
     ],
 )
 def test_what_makes_no_executor_is_said(name: str, said: str) -> None:
-    with Crew(hands_of(f"{__name__}:{name}", "2")) as crew, pytest.raises(InputError, match=said):
-        crew.results(square, [1])
+    with TaskExecutor(spec_of(f"{__name__}:{name}", "2")) as executor, pytest.raises(InputError, match=said):
+        executor.results(square, [1])
 
 
 def test_names_say_who_works() -> None:
-    assert hands_of(None, "0") == here()
-    assert hands_of(None, "3").at_once == 4
-    assert hands_of(None, "auto").name == f"{os.cpu_count()} processes"
-    assert hands_of("concurrent.futures:ProcessPoolExecutor", "5").at_once == 5
+    assert spec_of(None, "0") == here()
+    assert spec_of(None, "3").at_once == 4
+    assert spec_of(None, "auto").name == f"{os.cpu_count()} processes"
+    assert spec_of("concurrent.futures:ProcessPoolExecutor", "5").at_once == 5
     assert dataclasses.replace(here(), name="other") != here()
-    assert isinstance(hands_of("concurrent.futures:ThreadPoolExecutor", "1").make(), concurrent.futures.Executor)
+    assert isinstance(spec_of("concurrent.futures:ThreadPoolExecutor", "1").make(), concurrent.futures.Executor)

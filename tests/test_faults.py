@@ -17,17 +17,17 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_norms, wrong_regimes
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import Literal
+from attncheck.faults.literal import LiteralSimulator
 from attncheck.faults.named import NAMED_BY
-from attncheck.faults.wrong_scales import Misread
+from attncheck.faults.wrong_scales import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
@@ -52,7 +52,7 @@ def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> 
     """Return the results of one property on one layer, at a profile's sizes and level."""
     settled = PROFILES[profile]
     cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
-    return run_unit(Unit(name, layer), Subject.of(subject), 0, cost)
+    return run_item(Item(name, layer), Subject.of(subject), 0, cost)
 
 
 def examine_alone(name: str, seed: int = 0) -> Result:
@@ -61,8 +61,8 @@ def examine_alone(name: str, seed: int = 0) -> Result:
     smoke, roomy = PROFILES["smoke"], PROFILES["default"]
     slight = name in SLIGHT
     cost = Cost((roomy if slight else smoke).affordable(layer), level_of(smoke), SURELY if slight else smoke.power)
-    unit = Unit(check.partition(".")[0], layer, only=check)
-    (result,) = run_unit(unit, Subject.of(FAULTS[name].subject), seed, cost)
+    item = Item(check.partition(".")[0], layer, only=check)
+    (result,) = run_item(item, Subject.of(FAULTS[name].subject), seed, cost)
     return result
 
 
@@ -99,14 +99,14 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
 
 
-# `Literal` with nothing replaced shows that what the faults are made of has no fault of its own. The readings are
+# `LiteralSimulator` with nothing replaced has no fault, so that the faults made of it have one each. The methods are
 # held to all properties in tests/test_properties.py, and on more draws in benchmarks/calibration.md.
 @pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED, *REGIME_ANCHORS], ids=AttentionLayer.describe)
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     # `outputs` compares with a limit, which takes seconds to compute for each layer; `conditional` holds outputs to
     # their exact law in every one.
     properties = [name for name in PROPERTIES if name != "outputs" or layer in (PAPER, ONE)]
-    results = [result for name in properties for result in examine(Literal(), layer, name, "smoke")]
+    results = [result for name in properties for result in examine(LiteralSimulator(), layer, name, "smoke")]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -153,7 +153,7 @@ def test_every_regime_has_a_fault_that_only_such_layers_show(name: str) -> None:
 def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
     """Where it is hidden, a fault of a regime draws what a right simulator draws."""
     for fault in wrong_regimes.FAULTS:
-        if isinstance(fault.subject, Misread):
+        if isinstance(fault.subject, MisreadLayer):
             others = [layer for layer in PROFILES["default"].layers if fault.reason_hidden(layer)]
             assert others
             assert all(layer.replace(**fault.subject.changes(layer)) == layer for layer in others), fault.name

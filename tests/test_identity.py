@@ -19,12 +19,12 @@ from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, pr
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Coordinatewise, Program, ProgramCase
 from attncheck.layers.stack import AttentionStack
-from attncheck.looks.domains import domain_of, program_anchors
-from attncheck.looks.examine import run_unit
+from attncheck.looks.domains import domain_of, fixed_programs
+from attncheck.looks.examine import run_item
 from attncheck.looks.examples import draw_examples
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result, run_digest
 from attncheck.runs.run import Run
 from attncheck.strategies import layers, stacks
@@ -37,7 +37,7 @@ KEYS = Path(__file__).with_name("keys.json")
 
 def given_keys() -> dict[str, dict[str, str]]:
     """Return the keys of checks by themselves, and those of cases by what they are in words."""
-    programs = {case.describe(): case for name in ("fact1", "netsor") for case in program_anchors(name)}
+    programs = {case.describe(): case for name in ("fact1", "netsor") for case in fixed_programs(name)}
     examined = {layer.describe(): layer for layer in (*ANCHORS, *REGIME_ANCHORS)}
     deep = AttentionStack(layer=ANCHORS[0], depth=2, activations=("relu", "tanh"), residual=True)
     return {
@@ -76,7 +76,7 @@ def test_a_field_that_comes_later_changes_no_key() -> None:
 
 def test_no_module_is_named_in_what_programs_are_known_by() -> None:
     drawn = draw_examples(domain_of("theorem1").strategy("theorem1"), 12, 0, "identity")
-    for case in (*program_anchors("fact1"), *drawn):
+    for case in (*fixed_programs("fact1"), *drawn):
         text = json.dumps(case.to_dict())
         assert "attncheck" not in text
         assert "path" not in text
@@ -84,7 +84,7 @@ def test_no_module_is_named_in_what_programs_are_known_by() -> None:
 
 
 def results_of(name: str, layer: AttentionLayer) -> list[Result]:
-    return run_unit(Unit(name, layer), Subject.of(collapsed), 0, Cost(2000, 1e-3, 0.9))
+    return run_item(Item(name, layer), Subject.of(collapsed), 0, Cost(2000, 1e-3, 0.9))
 
 
 def test_a_property_that_is_renamed_draws_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
     assert unnamed(np.tanh) == unnamed(np.tanh)
     run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=None)
     with pytest.raises(InputError, match="differs from another program in a function without a name"):
-        run.units_on("fact1", [one, other])
+        run.items_on("fact1", [one, other])
 
 
 def test_no_address_in_memory_is_in_a_key() -> None:

@@ -16,12 +16,12 @@ from attncheck.checks.check import Setting
 from attncheck.layers.kernel import image_mean, input_kernel, input_moments
 from attncheck.layers.nonlinearity import clip, erf, relu, sigmoid, tanh
 from attncheck.layers.norm import normalised, normalised_change, normalised_gram, normalised_with_ones, with_ones
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
+from attncheck.methods import Method
 from attncheck.paper.exact import score_mixture
-from attncheck.readings import Reading
 from attncheck.simulators.by_head import simulate_heads
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import Subject
@@ -98,10 +98,10 @@ def test_means_of_nonlinearities() -> None:
         image_mean(sigmoid(), np.ones(1))
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed"])
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
 @pytest.mark.parametrize("layer", [RMS.replace(width=12), LAYER], ids=["rms", "layer"])
-def test_the_diagonal_is_one_at_every_width(layer: ac.AttentionLayer, reading: Any) -> None:
-    draws = ac.simulate(layer, 500, seed=0, reading=reading, coordinates=layer.width)
+def test_the_diagonal_is_one_at_every_width(layer: ac.AttentionLayer, method: Any) -> None:
+    draws = ac.simulate(layer, 500, seed=0, method=method, coordinates=layer.width)
     assert draws.input_gram is not None
     assert draws.inputs is not None
     # Of twelve relu neurons all are 0 in one draw of 4,000.
@@ -136,9 +136,9 @@ def _numbers(draws: ac.Draws) -> FloatArray:
 @pytest.mark.parametrize("layer", [RMS.replace(width=5), LAYER.replace(width=5), NARROW], ids=["rms", "layer", "mixed"])
 def test_readings_are_of_one_law(layer: ac.AttentionLayer) -> None:
     size = 20_000
-    readings: tuple[Reading, ...] = ("direct", "matrix-free", "collapsed")
+    methods: tuple[Method, ...] = ("direct", "matrix-free", "collapsed")
     literal, free, ours = (
-        _numbers(ac.simulate(layer, size, seed=seed, reading=reading)) for seed, reading in enumerate(readings)
+        _numbers(ac.simulate(layer, size, seed=seed, method=method)) for seed, method in enumerate(methods)
     )
     forgotten = _numbers(ac.simulate(layer.replace(norm=None), size, seed=3))
     most = np.sqrt(np.log(2.0 * 27 / 1e-9) / size)  # all hold but for a chance of 1e-9
@@ -193,7 +193,7 @@ def test_layer_norm_and_rms_norm_have_other_limits_under_relu_and_one_for_odd_ph
 @pytest.mark.parametrize("layer", [RMS, LAYER], ids=["rms", "layer"])
 def test_the_limit_is_that_of_wide_layers(layer: ac.AttentionLayer) -> None:
     law = ac.limit(layer)
-    drawn = ac.simulate(layer, 40_000, seed=0, reading="limit")
+    drawn = ac.simulate(layer, 40_000, seed=0, method="limit")
     wide = ac.simulate(layer.replace(width=800), 4_000, seed=0, coordinates=16)
     for draws, slack in ((drawn, 0.0), (wide, 0.02)):
         products = np.einsum("dic,djc->dij", draws.outputs, draws.outputs) / draws.outputs.shape[2]
@@ -215,7 +215,7 @@ def test_the_error_of_the_kernel_bounds_what_an_error_of_the_moments_makes() -> 
 
 def test_the_tangent_kernel_and_what_else_reads_inputs() -> None:
     layer = LAYER.replace(width=6)
-    literal = ac.tangent_kernel(layer, 8_000, seed=0, reading="direct").parts
+    literal = ac.tangent_kernel(layer, 8_000, seed=0, method="direct").parts
     ours = ac.tangent_kernel(layer, 8_000, seed=1).parts
     for part in range(4):
         one, other = (each[:, part, 0, 0, 0, -1] for each in (literal, ours))
@@ -229,7 +229,7 @@ def test_the_tangent_kernel_and_what_else_reads_inputs() -> None:
 
 
 def _rejected(wrong: Any, layer: ac.AttentionLayer, name: str = "exactness") -> bool:
-    return bool(violated(run_unit(Unit(name, layer), Subject.of(wrong), 0, cost_of(PROFILES["smoke"], layer))))
+    return bool(violated(run_item(Item(name, layer), Subject.of(wrong), 0, cost_of(PROFILES["smoke"], layer))))
 
 
 def _misread(fields: tuple[str, ...] = (), **changes: Any) -> Any:
@@ -286,12 +286,12 @@ def test_right_ones_are_consistent(seed: int) -> None:
     """Each layer by itself, and all in pools."""
 
     def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return ac.simulate(case, size, int(rng.integers(2**31)), reading="direct", coordinates=2).as_dict()
+        return ac.simulate(case, size, int(rng.integers(2**31)), method="direct", coordinates=2).as_dict()
 
     layers = [RMS, LAYER, NARROW]
     report = ac.check(literal, layers, profile="smoke", seed=seed)
     assert report.verdict == "consistent"
-    examined = [result.unit.partition("@")[2] for result in report.results if result.p_values]
+    examined = [result.item.partition("@")[2] for result in report.results if result.p_values]
     for layer in layers:
         assert examined.count(layer.key) > 80
 

@@ -111,7 +111,7 @@ def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifes
 def digits(place: pytest.Pytester) -> tuple[Any, ...]:
     """Return what a run came to, in whatever order its items ran."""
     manifest, results, closing = lines(place)
-    planned = {(planned.id, planned.unit, planned.check) for planned in manifest.planned}
+    planned = {(planned.id, planned.item, planned.check) for planned in manifest.planned}
     found = {result.id: (result.case, result.p_values, result.effects) for result in results}
     return planned, manifest.level, found, closing.digest
 
@@ -238,7 +238,7 @@ class TestPlan:
         result = smoke(place, "-k", NARROW)
         assert result.ret == 0
         manifest, results, closing = lines(place)
-        assert {planned.unit for planned in manifest.planned} == {f"draws@{NARROW}"}
+        assert {planned.item for planned in manifest.planned} == {f"draws@{NARROW}"}
         assert [planned.id for planned in manifest.planned] == [result.id for result in results]
         assert closing.reported == len(results)
 
@@ -334,7 +334,7 @@ class TestIncomplete:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"
-        lost = {planned.unit for planned in manifest.planned} - {result.unit for result in results}
+        lost = {planned.item for planned in manifest.planned} - {result.item for result in results}
         assert lost == {f"draws@{NARROW}"}
 
     @pytest.mark.usefixtures("interruptible")

@@ -21,10 +21,10 @@ from attncheck.diagnosis.causes import common
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
 from attncheck.layers.stack import AttentionStack
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.records.gather import Space
 from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
 from attncheck.subject import Subject
@@ -39,7 +39,7 @@ TIED = ac.AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling
 
 def rejected(subject: Any, layer: ac.AttentionLayer, name: str) -> bool:
     """Return whether a property is violated, as a run of the smoke profile finds it; no smaller layer is sought."""
-    return bool(violated(run_unit(Unit(name, layer), Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
+    return bool(violated(run_item(Item(name, layer), Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
 
 
 @pytest.mark.parametrize("layer", [PLACED, TIED], ids=["positions", "tied"])
@@ -105,7 +105,7 @@ def test_tied_scores_approach_the_kernel_and_outputs_a_normal() -> None:
     assert law.excess_kurtosis(1) == pytest.approx(0.0, abs=1e-12)
     assert law.variance(1) == pytest.approx(expected[1, 1], rel=1e-9)
     assert np.allclose(law.cdf(0.7, 2), stats.norm.cdf(0.7, scale=expected[2, 2] ** 0.5), atol=1e-9)
-    assert np.allclose(ac.simulate(TIED, 3, reading="limit").scores, kernel)
+    assert np.allclose(ac.simulate(TIED, 3, method="limit").scores, kernel)
     assert not np.allclose(ac.limit(TIED.replace(tied_query_key=False)).covariance(), expected, rtol=1e-2)
     wide = ac.simulate(TIED.replace(width=4096), 200, seed=1)
     assert np.abs(wide.scores - kernel).max() < 8 / 64
@@ -189,7 +189,7 @@ def test_rates_of_tied_layers_are_refused(call: Callable[[ac.AttentionLayer], An
 def test_stacks_of_layers_with_positions_have_the_covariance_of_the_recursion() -> None:
     layer = ac.AttentionLayer(width=256, seq_len=3, position_std=1.5, num_heads=1)
     stack = AttentionStack(layer=layer, depth=2, residual=True)
-    draws, limiting = (ac.simulate(stack, 4_000, seed=2, reading=each) for each in ("collapsed", "limit"))
+    draws, limiting = (ac.simulate(stack, 4_000, seed=2, method=each) for each in ("collapsed", "limit"))
     for k in range(2):
         spread = np.hypot(draws.grams[:, k].std(axis=0), limiting.grams[:, k].std(axis=0)) / 4_000**0.5
         off = np.abs(draws.grams[:, k].mean(axis=0) - limiting.grams[:, k].mean(axis=0))
@@ -207,7 +207,7 @@ def test_the_distance_of_a_stack_with_positions_falls_as_one_over_n() -> None:
 
 def test_stacks_of_tied_layers_approach_the_kernels_that_they_make() -> None:
     stack = AttentionStack(layer=TIED.replace(width=6), depth=2)
-    ours, theirs = (ac.simulate(stack, 20_000, seed=1, reading=each) for each in ("collapsed", "matrix-free"))
+    ours, theirs = (ac.simulate(stack, 20_000, seed=1, method=each) for each in ("collapsed", "matrix-free"))
     for name in ("grams", "scores", "outputs"):
         one, other = getattr(ours, name), getattr(theirs, name)
         for power in (1, 2):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from attncheck.calibration.power import PowerEntry, Row, entries_of, table
+from attncheck.calibration.power import PowerEntry, PowerRow, entries_of, table
 from attncheck.looks.profiles import Profile, profile_named
 
 SMOKE = profile_named("smoke")
@@ -21,14 +21,14 @@ def entry() -> PowerEntry:
     return found
 
 
-Seen = Callable[[Row], int]
+Seen = Callable[[PowerRow], int]
 
 
-def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple[PowerEntry, list[Row]]:
+def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple[PowerEntry, list[PowerRow]]:
     """Verify with looks of which `seen` says how many out of 100 are suspicious; return the rows that took them too."""
-    looked: list[Row] = []
+    looked: list[PowerRow] = []
 
-    def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
+    def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
         looked.append(row)
         return dataclasses.replace(row, looks=100, seen=seen(row))
 
@@ -44,7 +44,7 @@ def test_what_holds_is_verified_once(entry: PowerEntry, monkeypatch: pytest.Monk
     assert after.best("smoke") == dataclasses.replace(best, looks=100, seen=100)
 
 
-def alone(entry: PowerEntry) -> tuple[PowerEntry, Row]:
+def alone(entry: PowerEntry) -> tuple[PowerEntry, PowerRow]:
     """Return the entry with its best row only, and that row."""
     best = entry.best("smoke")
     assert best is not None

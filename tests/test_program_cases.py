@@ -24,7 +24,7 @@ from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
 from attncheck.layers.program import LinearCombination, ProgramCase
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.looks.domains import domain_of
-from attncheck.looks.unit import Unit
+from attncheck.looks.item import Item
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.report import render_report
 from attncheck.runs.details import visited_programs
@@ -120,10 +120,10 @@ class TestRandomPrograms:
     @pytest.mark.parametrize("seed", [0, 1])
     def test_a_default_run_covers_what_the_theorem_allows(self, seed: int) -> None:
         run = Run.of(subject=None, seed=seed, profile="default", false_alarm=1e-6, record=None)
-        units = [unit for name in PROGRAM_PROPERTIES for unit in run.units(name, domain_of(name).strategy(name))]
-        found = [set(features_of(unit.case.to_dict()["program"])) for unit in units]
+        items = [item for name in PROGRAM_PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
+        found = [set(features_of(item.case.to_dict()["program"])) for item in items]
         assert set.union(*found) == set(FEATURES)
-        assert all(unit.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for unit in units)
+        assert all(item.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for item in items)
 
 
 class TestScoreCovariance:
@@ -283,26 +283,26 @@ class TestCheck:
 def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(subject=None, seed=3, profile="smoke", false_alarm=1e-6, record=record)
-    units = run.units("netsor", domain_of("netsor").strategy("netsor"))
-    run = run.settled([unit.id for unit in units])
+    items = run.items("netsor", domain_of("netsor").strategy("netsor"))
+    run = run.settled([item.id for item in items])
     opened = RunReport(run)
-    for unit in units:
-        opened.take(run.examine([unit]))
+    for item in items:
+        opened.take(run.examine([item]))
     assert opened.pool() == ([], [])
     assert opened.finish()
-    assert replay_result(record, f"{units[0].checks[2].name}@all") == 0
-    assert replay_result(record, units[-1].result_id(units[-1].checks[2])) == 0
+    assert replay_result(record, f"{items[0].checks[2].name}@all") == 0
+    assert replay_result(record, items[-1].result_id(items[-1].checks[2])) == 0
     assert "The digits agree." in capsys.readouterr().out
 
 
 def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(subject=OWN, seed=0, profile="default", false_alarm=1e-6, record=record)
-    units = [Unit("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS)), Unit("netsor", recurrent(2).at(16))]
-    run = run.settled([unit.id for unit in units])
+    items = [Item("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS)), Item("netsor", recurrent(2).at(16))]
+    run = run.settled([item.id for item in items])
     opened = RunReport(run)
-    for unit in units:
-        opened.take(run.examine([unit]))
+    for item in items:
+        opened.take(run.examine([item]))
     assert opened.finish()
     page = render_report(record, out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fact1.order on n=32,128,512 program of" in page
@@ -315,7 +315,7 @@ def test_every_program_check_has_null_departure_and_hint() -> None:
     for check in PROGRAM_CHECKS:
         assert check.null
         assert check.hint
-        assert check.departure.text
+        assert check.alternative.text
         assert check.reads.endswith(":")
 
 

@@ -14,18 +14,18 @@ from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
-from attncheck.faults.line_by_line import LineByLine
+from attncheck.faults.line_by_line import LineByLineSimulator
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.looks.domains import widths_of
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
+from attncheck.methods import simulate
 from attncheck.programs import EXAMPLES
-from attncheck.readings import simulate
 from attncheck.records.schema import Result
 from attncheck.subject import Subject
 
@@ -117,7 +117,9 @@ def test_faults_are_hidden_where_they_change_nothing() -> None:
     ]
     assert len({fault.name for fault, _ in hidden}) >= 8
     for fault, name in hidden:
-        right, wrong = (draw(program(name), 8, 3, stream(0, "hidden")) for draw in (LineByLine(), fault.subject))
+        right, wrong = (
+            draw(program(name), 8, 3, stream(0, "hidden")) for draw in (LineByLineSimulator(), fault.subject)
+        )
         assert all(np.array_equal(right[field], wrong[field]) for field in PROGRAM_FIELDS), (fault.name, name)
     for name in SHOWING_WELL:
         assert PROGRAM_FAULTS[name].reason_hidden(program("perceptron"))
@@ -126,11 +128,11 @@ def test_faults_are_hidden_where_they_change_nothing() -> None:
 # With nothing replaced, what the faults are made of has no fault of its own.
 @pytest.mark.parametrize("name", ["recurrent", "grouped_query_attention"])
 def test_line_by_line_is_right(name: str) -> None:
-    smoke, subject = PROFILES["smoke"], Subject.of(LineByLine())
+    smoke, subject = PROFILES["smoke"], Subject.of(LineByLineSimulator())
     results: list[Result] = []
     for each in PROGRAM_PROPERTIES:
         case = ProgramCase.of(program(name), widths_of(each))
-        results += run_unit(Unit(each, case), subject, 0, cost_of(smoke, case))
+        results += run_item(Item(each, case), subject, 0, cost_of(smoke, case))
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -142,7 +144,7 @@ def test_line_by_line_reads_lines_of_other_sizes() -> None:
     p = written.score(q, k, factor=0.5)
     v = written.matmul(written.weight("O", columns=2), written.matmul(written.weight("V", rows=2), h))
     written.output(lambda v, p: v * p, [v], [p])
-    drawn = LineByLine()(written, 5, 4000, stream(0, "sizes"))
+    drawn = LineByLineSimulator()(written, 5, 4000, stream(0, "sizes"))
     sample_of(written.at(5), [drawn], 4000)
     other = simulate(written.at(5), 4000, 0)
     for field in ("outputs", "scores"):

@@ -13,7 +13,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck import InputError, Program
 from attncheck.layers.program import Output, Score
-from attncheck.layers.program.coverage import Statement
+from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.programs import (
     EXAMPLES,
@@ -66,7 +66,7 @@ class TestEachExample:
         assert covered.has_limit
         assert covered.proved
         for node in program.nodes:
-            best = {Score: Statement.SCORE, Output: Statement.OUTPUT}.get(type(node), Statement.NETSOR)
+            best = {Score: CoverageKind.SCORE, Output: CoverageKind.OUTPUT}.get(type(node), CoverageKind.NETSOR)
             assert covered.of(node.name).statement is best
 
     @each_example
@@ -81,8 +81,8 @@ class TestEachExample:
     def test_readings_have_one_law(self, name: str) -> None:
         """At width 3, where a wrong use of a matrix shows most: level 1e-6 for each functional."""
         program = EXAMPLES[name]()
-        direct = ac.simulate(program.at(3), 4_000, seed=1, reading="direct", coordinates=2)
-        matrix_free = ac.simulate(program.at(3), 4_000, seed=2, reading="matrix-free", coordinates=2)
+        direct = ac.simulate(program.at(3), 4_000, seed=1, method="direct", coordinates=2)
+        matrix_free = ac.simulate(program.at(3), 4_000, seed=2, method="matrix-free", coordinates=2)
         for one, other in zip(functionals(direct), functionals(matrix_free), strict=True):
             assert stats.ks_2samp(one, other).pvalue > 1e-6
 
@@ -90,7 +90,7 @@ class TestEachExample:
     def test_results_approach_the_limit(self, name: str) -> None:
         """Corollary 2: E[y_i y_k] at width n is off by a fraction c/n, |c| < 1 as measured at n = 16; 3 is allowed."""
         found, error = second_moments(near_the_limit(name).outputs[:, :, 0])
-        limit = ac.simulate(EXAMPLES[name]().at(64), 50_000, seed=2, reading="limit")
+        limit = ac.simulate(EXAMPLES[name]().at(64), 50_000, seed=2, method="limit")
         expected, theirs = second_moments(limit.outputs[:, :, 0])
         assert np.all(abs(found - expected) < QUANTILE * np.hypot(error, theirs) + 3 / 64 * scale(expected))
 

@@ -86,10 +86,10 @@ def held(
     return result, [line for line in results if isinstance(line, Result)], closing.verdict
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix_free", "collapsed"])
-def test_right_readings_pass(place: pytest.Pytester, reading: str) -> None:
+@pytest.mark.parametrize("method", ["direct", "matrix_free", "collapsed"])
+def test_right_readings_pass(place: pytest.Pytester, method: str) -> None:
     """On one layer: the main job holds the first to all of them, and tests/slow the last."""
-    result, results, verdict = held(place, f"attncheck.subject:{reading}", *OF_LAYERS, only=GROUPED)
+    result, results, verdict = held(place, f"attncheck.subject:{method}", *OF_LAYERS, only=GROUPED)
     assert result.ret == 0, "\n".join(result.outlines)
     assert verdict == "consistent"
     assert {each.property for each in results} == set(PROPERTIES)

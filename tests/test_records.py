@@ -20,9 +20,9 @@ from attncheck.records.schema import (
     Closing,
     Line,
     Manifest,
-    Planned,
+    PlannedResult,
     Result,
-    Theory,
+    StatementResult,
     read,
     read_manifest,
     run_digest,
@@ -33,7 +33,7 @@ LAYER = {"width": 8, "seq_len": 2}
 
 
 def manifest(**changes: Any) -> Manifest:
-    planned = [Planned("a.b@1", "a@1", "a.b")]
+    planned = [PlannedResult("a.b@1", "a@1", "a.b")]
     fields = {"schema": SCHEMA, "versions": {}, "seed": 0, "profile": "smoke", "false_alarm": 1e-6, "level": 1e-3}
     return Manifest(**{**fields, "subject": "m:f", "planned": planned, **changes})
 
@@ -42,7 +42,7 @@ def result(**changes: Any) -> Result:
     fields: dict[str, Any] = {
         "id": "a.b@1",
         "key": "a.b@1",
-        "unit": "a@1",
+        "item": "a@1",
         "property": "a",
         "check": "a.b",
         "claim": "scores",
@@ -60,8 +60,8 @@ def result(**changes: Any) -> Result:
         "low": 0.9,
         "high": 1.1,
         "null_effect": 1.0,
-        "gap": 1.2,
-        "departure": 1.5,
+        "mde": 1.2,
+        "alternative": 1.5,
         "combined": 1.0,
         "continuous": True,
         "text": "",
@@ -108,21 +108,21 @@ def test_only_the_record_is_left_in_the_folder(tmp_path: Path) -> None:
 def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
     one, two = result(), result(key="c", p_values=[0.25])
     assert run_digest([one, two]) == run_digest([two, msgspec.structs.replace(one, seconds=9.0)])
-    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, gap=1.2000000000000002)])
+    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, mde=1.2000000000000002)])
     assert run_digest([one]) != run_digest([msgspec.structs.replace(one, p_values=[0.5000000000000001])])
     assert run_digest([one]) != run_digest([one, one])
     assert run_digest([one]) != run_digest([msgspec.structs.replace(one, verdict="violated")])
 
 
 def test_digest_has_no_prose_and_no_names() -> None:
-    other = {"id": "x.y@1", "unit": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
+    other = {"id": "x.y@1", "item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
     renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"], illustration="i")
     assert run_digest([result()]) == run_digest([renamed])
     assert run_digest([result()]) != run_digest([result(key="x.y@1")])
 
 
 def test_statements_of_the_theory_are_in_the_record_and_in_the_digest(tmp_path: Path) -> None:
-    statement = Theory("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "n=8", "", 0.1)
+    statement = StatementResult("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "n=8", "", 0.1)
     path = tmp_path / "r.jsonl"
     writer = Writer(path)
     for line in (manifest(), result(), statement):
@@ -164,15 +164,15 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "first word cut": (lambda data: data[:5], "is cut in its first line"),
     "a long line of something else": (lambda data: b'{"a":' + data[:30], "has no manifest"),
     "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
-    "newer schema": (lambda data: data.replace(b'"schema":4', b'"schema":5'), "upgrade attncheck"),
-    "older schema": (lambda data: data.replace(b'"schema":4', b'"schema":3'), "reads 4; make the record again"),
+    "newer schema": (lambda data: data.replace(b'"schema":5', b'"schema":6'), "upgrade attncheck"),
+    "older schema": (lambda data: data.replace(b'"schema":5', b'"schema":4'), "reads 5; make the record again"),
     "schema is text": (
-        lambda data: data.replace(b'"schema":4', b'"schema":"4"'),
-        "has schema '4', this version reads 4",
+        lambda data: data.replace(b'"schema":5', b'"schema":"4"'),
+        "has schema '4', this version reads 5",
     ),
-    "schema is true": (lambda data: data.replace(b'"schema":4', b'"schema":true'), "has schema True"),
+    "schema is true": (lambda data: data.replace(b'"schema":5', b'"schema":true'), "has schema True"),
     "broken line": (
-        lambda data: data.replace(b'"unit":"a@1","property"', b'"unit":"a@1,"property"'),
+        lambda data: data.replace(b'"item":"a@1","property"', b'"item":"a@1,"property"'),
         "line 2 is broken",
     ),
     "wrong type": (lambda data: data.replace(b'"size":10', b'"size":"ten"'), "line 2 is broken"),

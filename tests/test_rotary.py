@@ -17,13 +17,13 @@ from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import Sample
-from attncheck.faults.literal import Literal, Projections
+from attncheck.faults.literal import LiteralSimulator, Projections
 from attncheck.layers.rotary import pair_alignment, score_alignment, turned, turned_by
 from attncheck.layers.stack import AttentionStack
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
@@ -98,11 +98,11 @@ def test_alignment_approaches_that_of_many_neurons() -> None:
     assert np.linalg.eigvalsh(pair_alignment(TURNED, limit=True)).min() > -1e-12
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed"])
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
 @pytest.mark.parametrize("layer", [TURNED, LINEAR], ids=["grouped", "relu"])
-def test_scores_have_the_covariance_that_inputs_leave(layer: ac.AttentionLayer, reading: Any) -> None:
+def test_scores_have_the_covariance_that_inputs_leave(layer: ac.AttentionLayer, method: Any) -> None:
     size = 20_000
-    draws = ac.simulate(layer, size, seed=1, reading=reading)
+    draws = ac.simulate(layer, size, seed=1, method=method)
     assert draws.input_gram is not None
     assert draws.keys is not None
     assert draws.key_gram is not None
@@ -122,7 +122,7 @@ def test_scores_have_the_covariance_that_inputs_leave(layer: ac.AttentionLayer, 
 
 @functools.cache
 def direct_draws(layer: ac.AttentionLayer) -> ac.Draws:
-    return ac.simulate(layer, 2_000, seed=3, reading="direct")
+    return ac.simulate(layer, 2_000, seed=3, method="direct")
 
 
 @pytest.mark.parametrize("layer", [TURNED, CAUSAL, LINEAR], ids=["grouped", "causal", "relu"])
@@ -152,7 +152,7 @@ def test_whitened_scores_are_standard_normal(layer: ac.AttentionLayer, hidden: b
 )
 def test_the_limit_is_that_of_wide_layers(layer: ac.AttentionLayer) -> None:
     law = ac.limit(layer)
-    drawn = ac.simulate(layer, 40_000, seed=0, reading="limit")
+    drawn = ac.simulate(layer, 40_000, seed=0, method="limit")
     wide = ac.simulate(layer.replace(width=600, head_dim=128), 3_000, seed=0, coordinates=16)
     for draws, slack in ((drawn, 0.0), (wide, 0.02)):  # wide layers are off by about 10/n
         size = len(draws)
@@ -233,14 +233,14 @@ SAME = {"both shifted": wired(by(shift=3), by(shift=3)), "queries shifted": wire
 
 def rejects(name: str, score: Score, layer: ac.AttentionLayer, *fields: str) -> bool:
     """Return whether a property is violated, as a run of the smoke profile finds it; no smaller layer is sought."""
-    literal = Literal(score=score)
+    literal = LiteralSimulator(score=score)
 
     def subject(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         drawn = literal(case, size, rng)
         return {name: drawn[name] for name in fields or drawn}
 
-    unit = Unit(name, layer)
-    return bool(violated(run_unit(unit, Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
+    item = Item(name, layer)
+    return bool(violated(run_item(item, Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -264,11 +264,11 @@ def test_right_ones_are_consistent(seed: int) -> None:
     """Each layer by itself, and all in pools."""
 
     def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return ac.simulate(case, size, int(rng.integers(2**31)), reading="direct", coordinates=2).as_dict()
+        return ac.simulate(case, size, int(rng.integers(2**31)), method="direct", coordinates=2).as_dict()
 
     layers = [TURNED, CAUSAL, LINEAR]
     report = ac.check(literal, layers, profile="smoke", seed=seed)
     assert report.verdict == "consistent"
-    examined = [result.unit for result in report.results if result.p_values and result.check.startswith("scores.")]
+    examined = [result.item for result in report.results if result.p_values and result.check.startswith("scores.")]
     for layer in layers:
         assert examined.count(f"scores@{layer.key}") >= 8

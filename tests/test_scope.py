@@ -71,11 +71,11 @@ class TestFirstLines:
     def test_run_page_and_gate_say_the_same(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         run = Run.of(subject=BLIND, seed=0, profile="smoke", false_alarm=1e-6, record=record)
-        units = [*run.units_on("exactness", [LAYER]), *run.units_on("outputs", [LAYER])]
-        run = run.settled([unit.id for unit in units])
+        items = [*run.items_on("exactness", [LAYER]), *run.items_on("outputs", [LAYER])]
+        run = run.settled([item.id for item in items])
         report = RunReport(run)
-        for unit in units:
-            report.take(run.examine([unit]))
+        for item in items:
+            report.take(run.examine([item]))
         assert report.finish()
         assert report.summary().startswith("CONSISTENT, OUTPUTS ONLY: ")
         assert headline(gather(record)).sentence.startswith("Outputs only: ")
@@ -86,10 +86,10 @@ class TestFirstLines:
     def test_run_holds_to_what_is_asked_for(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         run = Run.of(subject=BLIND, seed=0, profile="smoke", false_alarm=1e-6, record=record, min_examined="1000")
-        (unit,) = run.units_on("exactness", [LAYER])
-        run = run.settled([unit.id])
+        (item,) = run.items_on("exactness", [LAYER])
+        run = run.settled([item.id])
         report = RunReport(run)
-        report.take(run.examine(run.units_on("exactness", [LAYER])))
+        report.take(run.examine(run.items_on("exactness", [LAYER])))
         assert not report.finish()
         assert report.summary().startswith("INCONCLUSIVE: ")
         assert headline(gather(record)).verdict == "inconclusive"

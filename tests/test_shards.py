@@ -10,7 +10,7 @@ import pytest
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.records.schema import Closing, Manifest, Result, Theory, read
+from attncheck.records.schema import Closing, Manifest, Result, StatementResult, read
 
 pytest_plugins = ["pytester"]
 
@@ -108,7 +108,7 @@ def closing_of(record: str) -> Closing:
 
 
 def ids_of(record: str) -> set[str]:
-    return {line.id for line in read(Path(record)) if isinstance(line, Result | Theory)}
+    return {line.id for line in read(Path(record)) if isinstance(line, Result | StatementResult)}
 
 
 def test_shards_of_pytest_make_the_record_of_one_run(

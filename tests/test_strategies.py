@@ -22,7 +22,7 @@ from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS, NORMS
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples
-from attncheck.readings import NAMES
+from attncheck.methods import NAMES
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, MLP_RATIOS, STDS, WIDTHS, layers, stacks
 
 
@@ -118,8 +118,8 @@ def test_wide_layers_are_reached_where_they_may_cost_something() -> None:
 
 @settings(max_examples=40)
 @given(layers(max_entries=4_000), st.sampled_from(list(NAMES)))
-def test_every_layer_simulates(layer: AttentionLayer, reading: Any) -> None:
-    draws = simulate(layer, 2, reading=reading, coordinates=layer.width)
+def test_every_layer_simulates(layer: AttentionLayer, method: Any) -> None:
+    draws = simulate(layer, 2, method=method, coordinates=layer.width)
     assert draws.outputs.shape == (2, layer.seq_len, layer.width)
     assert all(np.isfinite(value).all() for value in draws.as_dict().values())
     assert AttentionLayer.from_toml(layer.to_toml()) == layer
@@ -173,8 +173,8 @@ def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> Non
 
 @settings(max_examples=40)
 @given(stacks(max_entries=2_000) | stacks(max_entries=2_000, blocks=True), st.sampled_from(list(NAMES)))
-def test_every_stack_simulates(stack: AttentionStack, reading: Any) -> None:
-    draws = simulate(stack, 2, reading=reading, coordinates=stack.width)
+def test_every_stack_simulates(stack: AttentionStack, method: Any) -> None:
+    draws = simulate(stack, 2, method=method, coordinates=stack.width)
     assert draws.outputs.shape == (2, stack.seq_len, stack.width)
     assert all(np.isfinite(value).all() for value in draws.as_dict().values())
     assert AttentionStack.from_toml(stack.to_toml()) == stack

@@ -18,11 +18,11 @@ from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.looks.domains import domain_of
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
-from attncheck.looks.unit import Unit
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 from attncheck.runs.run import Run
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.weights import WeightLaws
@@ -202,7 +202,7 @@ class TestReturned:
         assert "scores" in probe(masked, CAUSAL).exposed
         assert "subject['scores'][0, 0, 0, 1]=-inf: is not finite" in refused(masked, LAYER)
         cost = Cost(2000, 1e-3, 0.9)
-        results = run_unit(Unit("conditional", CAUSAL), Subject.of(masked), 0, cost)
+        results = run_item(Item("conditional", CAUSAL), Subject.of(masked), 0, cost)
         assert {result.verdict for result in results} == {"consistent", "not examined"}
 
     def test_exceptions_are_named_with_their_place(self) -> None:
@@ -302,7 +302,7 @@ class TestCalls:
         with pytest.raises(
             InputError, match="returned input_gram, key_gram, scores, value_gram in one call and not in"
         ):
-            run_unit(Unit("scores", LAYER), Subject.of(forgets), 0, Cost(1000, 1e-3, 0.9))
+            run_item(Item("scores", LAYER), Subject.of(forgets), 0, Cost(1000, 1e-3, 0.9))
 
     def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("attncheck.subject.layers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
@@ -335,7 +335,7 @@ class TestCalls:
         cost = Cost(4000, 1e-3, 0.9)
         for simulator in (right, given):
             for name in ("scores", "conditional", "outputs"):
-                results = run_unit(Unit(name, LAYER), Subject.of(simulator), 0, cost)
+                results = run_item(Item(name, LAYER), Subject.of(simulator), 0, cost)
                 assert not [result.id for result in results if result.verdict == "violated"]
                 assert any(result.verdict == "consistent" for result in results)
 
@@ -349,7 +349,7 @@ class TestDeclared:
         # Functions declare what they support by an attribute, and to mypy they have none.
         narrow.supports = lambda layer: layer.width < 16 or "too wide"  # type: ignore[attr-defined]
         subject = Subject.of(narrow)
-        wide = run_unit(Unit("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
+        wide = run_item(Item("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
         assert {(result.verdict, result.reason) for result in wide} == {("not examined", "too wide")}
         assert subject.reason_unsupported(LAYER) == ""
 
@@ -440,14 +440,14 @@ class OneLayer:
 def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
     mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
     run = Run.of(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None)
-    assert [unit.case for unit in run.units("scores", domain_of("scores").strategy("scores"))] == [mine]
+    assert [item.case for item in run.items("scores", domain_of("scores").strategy("scores"))] == [mine]
 
 
 def test_a_smaller_layer_keeps_what_a_named_one_fixes() -> None:
     mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7, input_std=2.0)
-    unit, cost = Unit("scores", mine), Cost(60_000, 1e-3, 0.9)
-    named = shrink(unit, "scores.scale", Subject.of(OneLayer(mine)), 0, cost)
+    item, cost = Item("scores", mine), Cost(60_000, 1e-3, 0.9)
+    named = shrink(item, "scores.scale", Subject.of(OneLayer(mine)), 0, cost)
     assert named == mine.replace(seq_len=1, input_std=1.0)
-    free = shrink(unit, "scores.scale", Subject.of(OneLayer()), 0, cost)
+    free = shrink(item, "scores.scale", Subject.of(OneLayer()), 0, cost)
     assert isinstance(free, AttentionLayer)
     assert free.query_std == 1.0

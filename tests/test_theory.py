@@ -15,12 +15,12 @@ from scipy import stats
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.commands.collected import properties_folder, statements
+from attncheck.commands.planned_run import properties_folder, statements
 from attncheck.evidence.comparisons import order_p_value
 from attncheck.evidence.looks import false_violation
 from attncheck.gate import gate
 from attncheck.pytest_plugin import theory
-from attncheck.records.schema import Closing, Manifest, Theory, read
+from attncheck.records.schema import Closing, Manifest, StatementResult, read
 from attncheck.report import render_report
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL, MOST, Statement
@@ -59,11 +59,11 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-def recorded(place: pytest.Pytester, *options: str) -> tuple[pytest.RunResult, Path, list[Theory]]:
+def recorded(place: pytest.Pytester, *options: str) -> tuple[pytest.RunResult, Path, list[StatementResult]]:
     record = place.path / "record.jsonl"
     record.unlink(missing_ok=True)
     result = place.runpytest_inprocess(f"--attncheck-record={record}", "-p", "no:cacheprovider", *options)
-    return result, record, [line for line in read(record) if isinstance(line, Theory)]
+    return result, record, [line for line in read(record) if isinstance(line, StatementResult)]
 
 
 def closing(record: Path) -> Closing:
@@ -138,7 +138,7 @@ def test_a_failed_one_beside_a_right_subject(
     shutil.copy(PROPERTIES / "test_draws.py", folder)
     (folder / "theory" / "test_statements.py").write_text(STATEMENTS, "utf-8")
     monkeypatch.setattr("attncheck.commands.session.properties_folder", lambda: folder)
-    monkeypatch.setattr("attncheck.commands.collected.properties_folder", lambda: folder)
+    monkeypatch.setattr("attncheck.commands.planned_run.properties_folder", lambda: folder)
     monkeypatch.setenv("FEWEST", "2")
     run = ["run", "--profile=smoke", "--workers=0", f"--record={tmp_path / 'record.jsonl'}"]
     assert main(run) == ExitCode.CONSISTENT
@@ -171,7 +171,7 @@ def test_the_folder_of_properties_leaves_them_out_unless_asked(
 def test_replay_repeats_a_statement_of_the_properties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "record.jsonl"
     pytest.main([str(PROPERTIES / "theory" / "test_regimes.py"), "-q", "-k", "laplace", f"--attncheck-record={record}"])
-    (statement,) = (line for line in read(record) if isinstance(line, Theory))
+    (statement,) = (line for line in read(record) if isinstance(line, StatementResult))
     assert statement.numbers.keys() == {"tail"}
     capsys.readouterr()
     assert main(["replay", str(record), statement.id]) == 0

@@ -107,10 +107,10 @@ def test_known_functions_are_read(function: Any) -> None:
 def a_record(path: Path, subject: str) -> Result:
     """Write a record of one property on one small layer; return its first examined result."""
     run = Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=path)
-    units = run.units_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
-    report = RunReport(run.settled([unit.id for unit in units]))
-    for unit in units:
-        report.take(report.run.examine([unit]))
+    items = run.items_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
+    report = RunReport(run.settled([item.id for item in items]))
+    for item in items:
+        report.take(report.run.examine([item]))
     report.finish()
     return next(result for result in report.results if result.p_values)
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from attncheck._lib.errors import refuse
 from attncheck._lib.processes import pool_of
 
-_Piece = TypeVar("_Piece")
+_Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for somebody who works, where nobody is left.
@@ -31,14 +31,14 @@ _ASKED = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Lost:
+class LostTask:
     """What there is in the place of a result: the piece of work ended its process twice."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Hands:
+class ExecutorSpec:
     """Who does the work.
 
     Attributes
@@ -65,21 +65,21 @@ class Hands:
     travels: bool = True
 
 
-class Crew:
+class TaskExecutor:
     """Does pieces of work on an executor, which is made at the first piece, and anew where it broke.
 
     The pieces that were in progress when a process died are done again, one at a time: a piece that ends its process
-    then too, and once more, is `Lost`, and no other is.
+    then too, and once more, is `LostTask`, and no other is.
 
     Examples
     --------
-    >>> with Crew(here()) as crew:
-    ...     crew.results(abs, [-1, 2, -3])
+    >>> with TaskExecutor(here()) as executor:
+    ...     executor.results(abs, [-1, 2, -3])
     [1, 2, 3]
     """
 
-    def __init__(self, hands: Hands) -> None:
-        self.hands = hands
+    def __init__(self, spec: ExecutorSpec) -> None:
+        self.spec = spec
         self._open = contextlib.ExitStack()
         self._executor: Executor | None = None
         self._came = False
@@ -100,21 +100,21 @@ class Crew:
         """
         self._executor_now()
 
-    def results(self, function: Callable[[_Piece], _Result], pieces: Sequence[_Piece]) -> list[_Result | Lost]:
+    def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
         """Return what a function makes of each piece, in their order."""
-        found = dict(self.gather(function, pieces))
-        return [found[place] for place in range(len(pieces))]
+        found = dict(self.gather(function, tasks))
+        return [found[place] for place in range(len(tasks))]
 
     def gather(
-        self, function: Callable[[_Piece], _Result], pieces: Sequence[_Piece]
-    ) -> Iterator[tuple[int, _Result | Lost]]:
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[int, _Result | LostTask]]:
         """Iterate over what a function makes of each piece, with its place among them, as it comes.
 
         Parameters
         ----------
         function : callable
             That another process can import, if the executor has others.
-        pieces : sequence
+        tasks : sequence
             The first ones are begun first.
 
         Raises
@@ -125,27 +125,27 @@ class Crew:
             That the function raises.
         """
         suspects: list[int] = []
-        yield from self._done(function, pieces, deque(range(len(pieces))), self.hands.at_once, suspects)
+        yield from self._done(function, tasks, deque(range(len(tasks))), self.spec.at_once, suspects)
         lost = 0
         # The last ones first: where the dearest pieces ended their process, the others may well not.
         for place in reversed(suspects):
             if lost == _HOPELESS and not self._came:
-                yield place, Lost(f"not tried again after {lost} others whose process died each time")
+                yield place, LostTask(f"not tried again after {lost} others whose process died each time")
                 continue
             # What another one took down has ended no process itself: two ends when it is alone convict a piece.
             for _ in range(_TRIES):
                 again: list[int] = []
-                yield from self._done(function, pieces, deque([place]), 1, again)
+                yield from self._done(function, tasks, deque([place]), 1, again)
                 if not again:
                     break
             else:
                 lost += 1
-                yield place, Lost("its process died, and died again whenever it was done alone")
+                yield place, LostTask("its process died, and died again whenever it was done alone")
 
     def _done(
         self,
-        function: Callable[[_Piece], _Result],
-        pieces: Sequence[_Piece],
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
         waiting: deque[int],
         at_once: int,
         killed: list[int],
@@ -158,12 +158,12 @@ class Crew:
                 broken = False
                 while waiting and len(flying) < at_once and not broken:
                     try:
-                        future = self._executor_now().submit(function, pieces[waiting[0]])
+                        future = self._executor_now().submit(function, tasks[waiting[0]])
                     except BrokenExecutor:
                         broken = True
                     except Exception as refused:
                         problem = f"takes no work, {type(refused).__name__}: {refused}"
-                        refuse("executor", self.hands.name, problem, "mend it, and go on by --resume")
+                        refuse("executor", self.spec.name, problem, "mend it, and go on by --resume")
                     else:
                         flying[future] = waiting.popleft()
                         future.add_done_callback(finished.put)
@@ -208,9 +208,9 @@ class Crew:
             That the piece raised.
         """
         if future.cancelled():
-            refuse("executor", self.hands.name, "has given up the work", "begin it again, and go on by --resume")
+            refuse("executor", self.spec.name, "has given up the work", "begin it again, and go on by --resume")
         error = future.exception()
-        if error is None or isinstance(error, (BrokenExecutor, *self.hands.killed)):
+        if error is None or isinstance(error, (BrokenExecutor, *self.spec.killed)):
             return error
         raise error
 
@@ -222,17 +222,17 @@ class Crew:
                 return finished.get(timeout=_ASKED)
             except Empty:
                 pass
-            if not self.hands.deserted(self._executor_now()):
+            if not self.spec.deserted(self._executor_now()):
                 deserted = None
             elif deserted is None:
                 deserted = time.monotonic()
             elif time.monotonic() - deserted > PATIENCE:
                 left = f"has had nobody who works for {PATIENCE:g} s"
-                refuse("executor", self.hands.name, left, "begin workers, and go on with the record by --resume")
+                refuse("executor", self.spec.name, left, "begin workers, and go on with the record by --resume")
 
     def _executor_now(self) -> Executor:
         if self._executor is None:
-            self._executor = self._open.enter_context(self.hands.make())
+            self._executor = self._open.enter_context(self.spec.make())
         return self._executor
 
     def _renew(self) -> None:
@@ -240,7 +240,7 @@ class Crew:
         self._open.close()
 
 
-def in_order(crew: Crew, function: Callable[[_Piece], _Result], pieces: Sequence[_Piece]) -> Iterator[_Result]:
+def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
     """Iterate over what a function makes of each piece, in their order, each as soon as those before it are there.
 
     Raises
@@ -250,16 +250,16 @@ def in_order(crew: Crew, function: Callable[[_Piece], _Result], pieces: Sequence
     """
     found: dict[int, _Result] = {}
     told = 0
-    for place, result in crew.gather(function, pieces):
-        if isinstance(result, Lost):
-            refuse("executor", crew.hands.name, f"{pieces[place]}: {result.reason}", "use fewer, if memory was short")
+    for place, result in executor.gather(function, tasks):
+        if isinstance(result, LostTask):
+            refuse("executor", executor.spec.name, f"{tasks[place]}: {result.reason}", "use fewer, if memory was short")
         found[place] = result
         while told in found:
             yield found.pop(told)
             told += 1
 
 
-class _InPlace(Executor):
+class _InlineExecutor(Executor):
     """Does what is handed in at once, in this process, silently as others do."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -272,12 +272,12 @@ class _InPlace(Executor):
         return future
 
 
-def here() -> Hands:
+def here() -> ExecutorSpec:
     """Return who does the work in this process."""
-    return Hands("here", _InPlace, 1, travels=False)
+    return ExecutorSpec("here", _InlineExecutor, 1, travels=False)
 
 
-def processes(number: int) -> Hands:
+def processes(number: int) -> ExecutorSpec:
     """Return fresh processes of this machine, which have one BLAS thread each; this process where there is one.
 
     Parameters
@@ -290,7 +290,7 @@ def processes(number: int) -> Hands:
     return pool(number)
 
 
-def pool(number: int) -> Hands:
+def pool(number: int) -> ExecutorSpec:
     """Return fresh processes of this machine, also where there is one: it may die and this process does not."""
     # One more is handed over than is worked on, so that no process waits for this one.
-    return Hands(f"{number} processes", functools.partial(pool_of, number), number + 1)
+    return ExecutorSpec(f"{number} processes", functools.partial(pool_of, number), number + 1)

@@ -31,15 +31,15 @@ def chance(value: float | None) -> str:
     return "<1e-300" if value < 1e-300 else f"{value:.2g}"
 
 
-def gap_text(gap: float | None) -> str:
+def mde_text(mde: float | None) -> str:
     """Return the smallest effect that a look detects; no effect at all may be large enough.
 
     Examples
     --------
-    >>> gap_text(0.0123), gap_text(None), gap_text(math.inf)
+    >>> mde_text(0.0123), mde_text(None), mde_text(math.inf)
     ('0.0123', 'nothing', 'nothing')
     """
-    return "nothing" if gap is None or math.isinf(gap) else f"{gap:.3g}"
+    return "nothing" if mde is None or math.isinf(mde) else f"{mde:.3g}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -23,7 +23,7 @@ from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.held import join
+from attncheck.looks.check_data import join
 from attncheck.subject import Subject, collapsed
 
 FloatArray = NDArray[np.float64]

@@ -14,7 +14,7 @@ from attncheck.calibration.layers import small_outcomes
 from attncheck.checks.check import Check
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pools import Pool
-from attncheck.evidence.summaries import Score, Summary
+from attncheck.evidence.summaries import NormalScore, Summary
 from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
@@ -79,7 +79,7 @@ def _of_check(name: str, by_layer: dict[str, list[Summary | None]]) -> PoolCalib
         kept = {key: one for key, one in zip(by_layer, together, strict=True) if one is not None}
         if kept:
             found.append(Pool(kept).outcome())
-            signed = all(isinstance(one, Score) and not one.one_sided for one in kept.values())
+            signed = all(isinstance(one, NormalScore) and not one.one_sided for one in kept.values())
     p_values = np.array([outcome.p_value for outcome in found])
     larger = np.array([outcome.effect >= outcome.null_effect for outcome in found])
     scores = np.where(larger, -1.0, 1.0) * special.ndtri(np.clip(p_values, 1e-300, 1.0) / 2.0)

@@ -7,11 +7,11 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from attncheck._lib.executors import Crew, Hands, here, in_order
+from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.domains import domain_of
-from attncheck.records.schema import Theory, of_pool, run_digest
+from attncheck.records.schema import StatementResult, of_pool, run_digest
 from attncheck.runs.run import Run
 
 
@@ -82,7 +82,7 @@ class StatementsRun:
     seconds: float
 
     @classmethod
-    def of(cls, seed: int, lines: Sequence[Theory]) -> StatementsRun:
+    def of(cls, seed: int, lines: Sequence[StatementResult]) -> StatementsRun:
         """Return what the lines of a record come to."""
         looked = [line for line in lines if "looks" in line.numbers]
         return cls(
@@ -115,10 +115,10 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
         With the digest that pytest or ``attncheck run`` comes to.
     """
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
-    units = [unit for name in EVERY_PROPERTY for unit in run.units(name, domain_of(name).strategy(name))]
-    run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
-    results = run.examine(units)
-    results += run.pool(results, cases={unit.case.key: unit.case for unit in units})[0]
+    items = [item for name in EVERY_PROPERTY for item in run.items(name, domain_of(name).strategy(name))]
+    run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)
+    results = run.examine(items)
+    results += run.pool(results, cases={item.case.key: item.case for item in items})[0]
     conclusion = run.conclude(results)
     looks, pool_looks = (
         Counter(len(result.p_values) for result in results if of_pool(result) == pooled) for pooled in (False, True)
@@ -141,7 +141,7 @@ def whole_runs(
     seeds: Iterable[int],
     profile: str,
     subject: str | None = None,
-    hands: Hands | None = None,
+    spec: ExecutorSpec | None = None,
     false_alarm: float = 1e-6,
 ) -> Iterator[WholeRun]:
     """Iterate over whole runs in the order of their seeds, each as soon as it is done.
@@ -152,11 +152,11 @@ def whole_runs(
     profile : str
     subject : str, optional
         ``module:callable``; attncheck's literal simulator by default.
-    hands : Hands, optional
+    spec : ExecutorSpec, optional
         Who does the work; this process by default.
     false_alarm : float
         The budget of each run.
     """
     one = functools.partial(whole_run, profile=profile, subject=subject, false_alarm=false_alarm)
-    with Crew(hands or here()) as crew:
-        yield from in_order(crew, one, list(seeds))
+    with TaskExecutor(spec or here()) as executor:
+        yield from in_order(executor, one, list(seeds))

@@ -25,12 +25,12 @@ Kind = Literal["exact", "limit"]
 FEWEST_NUMBERS = TwoSample.minimum_count
 
 # What is known before any draw, a sample, and the draws that it is compared with: a layer's, or a program's.
-_Setting = TypeVar("_Setting", bound="AnySetting")
+_Setting = TypeVar("_Setting", bound="BaseSetting")
 _Sample = TypeVar("_Sample")
 _Reference = TypeVar("_Reference")
 
 
-class AnySetting(Protocol):
+class BaseSetting(Protocol):
     """What settings of layers and of programs have in common."""
 
     @property
@@ -96,7 +96,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class DepartureOf(Generic[_Setting]):
+class AlternativeOf(Generic[_Setting]):
     """What a check must catch.
 
     Attributes
@@ -143,7 +143,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         What the subject must expose.
     null : str
         The null hypothesis, in words.
-    departure : Departure
+    alternative : Alternative
         What the check must catch where it is planned.
     reads : str
         What the effect is, in words; shown before its value.
@@ -163,8 +163,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Draws that make one of the family's, where the statistic pairs draws up.
     any_weights : bool
         Whether the null holds for weights of any symmetric law, though it is exact.
-    picture : callable Sample -> dict, optional
-        What a report shows of a look in place of the family's own picture; see `attncheck.evidence.pictures`.
+    plot : callable Sample -> dict, optional
+        What a report shows of a look in place of the family's own picture; see `attncheck.evidence.plot_data`.
     calls : int
         Calls of the subject that it compares at least: small samples of calibration have as many, most looks more.
     compares : str
@@ -174,7 +174,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     of_weights : bool
         Whether scores are taken by their attention weights alone, so that these will do.
     fewest_draws : int
-        Draws in a look below which nothing shows: asked first, as `family` and `departure` may take laws to compute.
+        Draws in a look below which nothing shows: asked first, as `family` and `alternative` may take laws to compute.
     revision : int
         Grows by one where the statistic becomes another one: its course over runs begins again.
     """
@@ -184,7 +184,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     kind: Kind
     needs: frozenset[str]
     null: str
-    departure: DepartureOf[_Setting]
+    alternative: AlternativeOf[_Setting]
     reads: str
     family: Callable[[_Setting], Family]
     measure: Callable[[_Sample, _Reference], tuple[Any, ...]]
@@ -194,7 +194,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
-    picture: Callable[[_Sample], dict[str, Any]] | None = None
+    plot: Callable[[_Sample], dict[str, Any]] | None = None
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1
@@ -229,7 +229,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws in which one look catches the departure, or None if more than `cap`."""
-        return self._size(self.departure.effect, setting, level, power, cap)
+        return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws that a look of at most `cap` draws should take, or None if it is not worth taking.
@@ -237,9 +237,9 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         That is `size`; or, where it exceeds `cap`, all of `cap` if they catch the coarsest departure.
         """
         size = self.size(setting, level, power, cap)
-        if size is not None or self.departure.coarsest is None:
+        if size is not None or self.alternative.coarsest is None:
             return size
-        coarse = self._size(self.departure.coarsest, setting, level, power, cap)
+        coarse = self._size(self.alternative.coarsest, setting, level, power, cap)
         return None if coarse is None else max(1, cap // self.draws_per_unit) * self.draws_per_unit
 
     def _size(
@@ -249,14 +249,14 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         size = self.family(setting).size(effect(setting), level, power, most)
         return None if size is None else size * self.draws_per_unit
 
-    def gap(self, setting: _Setting, size: int, level: float, power: float) -> float:
+    def mde(self, setting: _Setting, size: int, level: float, power: float) -> float:
         """Return the smallest effect that one look of `size` draws detects with chance `power`."""
-        return self.family(setting).gap(max(1, size // self.draws_per_unit), level, power)
+        return self.family(setting).mde(max(1, size // self.draws_per_unit), level, power)
 
     def meets(self, setting: _Setting, size: int, level: float, power: float) -> bool:
         """Return whether one look of `size` draws detects the departure that the check states with chance `power`."""
         family, count = self.family(setting), max(1, size // self.draws_per_unit)
-        return family.power(self.departure.effect(setting), count, level) >= power - 1e-9
+        return family.power(self.alternative.effect(setting), count, level) >= power - 1e-9
 
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
         """Return the outcome on what `measure` gave; an outcome of count 0 where that is too little for a test.
@@ -287,7 +287,7 @@ def positions(setting: Setting) -> str:
     )
 
 
-Departure = DepartureOf[Setting]
+Alternative = AlternativeOf[Setting]
 Check = CheckOf[Setting, Sample, Reference]
 #: A check of layers, or of programs.
 AnyCheck = CheckOf[Any, Any, Any]

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting, positions
+from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting, positions
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional
 from attncheck.checks.laws import affordable_draws
@@ -16,7 +16,7 @@ from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
 from attncheck.layers.attention import AttentionLayer
-from attncheck.readings import drawn_blocks
+from attncheck.methods import drawn_blocks
 
 FloatArray = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def _distance(setting: Setting) -> float:
     return 0.045 if cheap else 0.07
 
 
-_DISTANT = Departure(
+_DISTANT = Alternative(
     "a law at Kolmogorov distance 0.045 (0.07 where draws are expensive)", _distance, lambda setting: 0.2
 )
 
@@ -82,7 +82,7 @@ def _exactness(functional: Functional) -> Check:
         kind="exact",
         needs=functional.needs | {"outputs"},
         null=f"{functional.text} has the law of the exact reading at the same width",
-        departure=_DISTANT,
+        alternative=_DISTANT,
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
@@ -119,9 +119,9 @@ def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
     matched = root @ rng.standard_normal(exact.shape)
     ours, theirs = (np.sort((y**2).sum(axis=(1, 2))) for y in (exact, matched))
     points = np.concatenate([ours, theirs])
-    gap = np.searchsorted(ours, points, "right") - np.searchsorted(theirs, points, "right")
+    mde = np.searchsorted(ours, points, "right") - np.searchsorted(theirs, points, "right")
     noise = 0.6 * math.sqrt(2 / len(exact))
-    return max(0.0, float(np.abs(gap).max()) / len(exact) - noise)
+    return max(0.0, float(np.abs(mde).max()) / len(exact) - noise)
 
 
 CHECKS = (
@@ -132,7 +132,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"outputs"}),
         null="log Σ y² has the law of the exact reading, which is not that of the Gaussian of the same covariance",
-        departure=Departure(
+        alternative=Alternative(
             "the Gaussian of the same covariance in place of the hierarchical law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),
         ),

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.streams import stream
-from attncheck.checks import portraits
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks import plot_data
+from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
+from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.claims import ONE_NEURON
-from attncheck.checks.departures import of_correlation, of_direction, of_law, of_std
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -71,12 +71,12 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
-        departure=of_std(),
+        alternative=of_std(),
         reads="output variance given scores and values, observed over declared:",
         family=lambda setting: Scale(_entries(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
         hint="W_O, H^{-1/2}, the attention map, its axis or the mask differ from the declared ones",
-        picture=portraits.whitened_outputs,
+        plot=plot_data.whitened_outputs,
     ),
     Check(
         name="conditional.law",
@@ -84,7 +84,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the whitened outputs from N(0, 1):",
         family=lambda setting: Uniform(per_draw=_entries(setting)),
         measure=lambda sample, reference: (special.ndtr(sample.output_residual.flat()),),
@@ -96,7 +96,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="|Σ_y^{-1/2} y|² of each draw is chi-square",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the draws' whitened squares from chi-square:",
         family=lambda setting: Uniform(),
         measure=_joint,
@@ -108,7 +108,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="given scores and values, different neurons are independent",
-        departure=of_correlation("between neurons"),
+        alternative=of_correlation("between neurons"),
         reads="standardised covariance of whitened outputs between neurons:",
         family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
         measure=_neurons,
@@ -121,11 +121,11 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
-        departure=of_correlation("between whitened positions"),
+        alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
         measure=_positions,
-        picture=portraits.between_positions,
+        plot=plot_data.between_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
     ),
@@ -135,7 +135,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the whitened outputs are independent of the direction of a constant added to the outputs",
-        departure=of_direction("with that direction"),
+        alternative=of_direction("with that direction"),
         reads="whitened mean of the outputs along a constant:",
         family=lambda setting: Association(_entries(setting)),
         measure=_shift,
@@ -147,7 +147,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUES,
         null="the size of the whitened output does not depend on which head contributes to it",
-        departure=of_correlation("with a mixture of the heads' shares"),
+        alternative=of_correlation("with a mixture of the heads' shares"),
         reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",
         family=lambda setting: Association(),
         measure=_head_shares,
@@ -160,7 +160,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUE_GRAM,
         null="the whitened value Grams have trace χ²_{rν}/ν",
-        departure=of_std(),
+        alternative=of_std(),
         reads="value variance, observed over declared:",
         family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
         measure=lambda sample, reference: sample.value_energy(),
@@ -172,7 +172,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUE_GRAM,
         null="the whitened value Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the values' Bartlett factors from their law:",
         family=lambda setting: Uniform(per_draw=factor_entries(setting)),
         measure=lambda sample, reference: (special.ndtr(sample.value_factors.flat()),),
@@ -184,7 +184,7 @@ CHECKS = (
         kind="exact",
         needs=_VALUE_GRAM,
         null="the value Grams of different groups of heads are independent given the inputs",
-        departure=of_correlation("between groups"),
+        alternative=of_correlation("between groups"),
         reads="standardised covariance of value Grams between groups of heads:",
         family=lambda setting: Association(
             setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
@@ -200,7 +200,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"outputs", "value_gram"}),
         null="heads of one group have one value Gram",
-        departure=Departure.of("one draw in a hundred with different ones", 0.01),
+        alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
         reads="share of draws in which heads of a group differ in their value Gram:",
         family=lambda setting: Count(0.0),
         measure=lambda sample, reference: same_in_groups(sample.need("value_gram"), sample.layer),

@@ -10,15 +10,15 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.check import Check, Departure, Setting
-from attncheck.checks.departures import of_correlation
+from attncheck.checks.alternatives import of_correlation
+from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.hashes import hashes
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.families import Association, Count
-from attncheck.evidence.groups import Within
+from attncheck.evidence.groups import WithinGroups
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, UNTIED, OfLayer, linear
@@ -149,9 +149,9 @@ def _weights_apart(
         kind="exact",
         needs=needs,
         null=f"sizes of the whitened {name} of neighbouring draws are independent",
-        departure=of_correlation(),
+        alternative=of_correlation(),
         reads=f"standardised covariance of the sizes of the whitened {name} of neighbouring draws:",
-        family=lambda setting: Within(heads(setting)),
+        family=lambda setting: WithinGroups(heads(setting)),
         draws_per_unit=3,
         measure=_next_to(energies),
         calls=_FEW_CALLS,
@@ -172,7 +172,7 @@ def _few_values(setting: Setting) -> str:
     return "weights of two values and inputs that saturate may give the same numbers again"
 
 
-def _repeats(name: str, departure: Departure, field: str = "outputs", requires: OfLayer | None = None) -> Check:
+def _repeats(name: str, alternative: Alternative, field: str = "outputs", requires: OfLayer | None = None) -> Check:
     what = field.replace("_gram", " Gram matrices")
     return Check(
         name=name,
@@ -181,7 +181,7 @@ def _repeats(name: str, departure: Departure, field: str = "outputs", requires: 
         any_weights=True,
         needs=_OUTPUTS | {field},
         null=f"no draw's {what} occur twice (in no run of draws, where those of one draw are a single number)",
-        departure=departure,
+        alternative=alternative,
         reads=f"share of draws whose {what} occurred before:",
         family=lambda setting: Repeats(),
         measure=_marks_of(field),
@@ -226,7 +226,7 @@ def _precision(field: str) -> Check:
         any_weights=True,
         needs=frozenset({"outputs", field}),
         null=f"{field} carry at least single precision: 1 in 2^13 at most lies on the float16 grid",
-        departure=Departure.of("every tenth number on the float16 grid", 0.1),
+        alternative=Alternative.of("every tenth number on the float16 grid", 0.1),
         reads=f"share of {field} on the float16 grid:",
         family=lambda setting: Count(_HALF_GRID),
         measure=_on_half_grid(field),
@@ -243,7 +243,7 @@ CHECKS = (
         any_weights=True,
         needs=_OUTPUTS,
         null="neighbouring draws agree in sign half of the time",
-        departure=Departure.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
+        alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws of equal sign:",
         family=_fair,
         draws_per_unit=2,
@@ -257,7 +257,7 @@ CHECKS = (
         any_weights=True,
         needs=_OUTPUTS,
         null="sizes of neighbouring draws are exchangeable with those of distant ones",
-        departure=Departure.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
+        alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws that are large together:",
         family=_fair,
         draws_per_unit=4,
@@ -271,7 +271,7 @@ CHECKS = (
         any_weights=True,
         needs=_OUTPUTS,
         null="sizes of neighbouring draws have uncorrelated ranks",
-        departure=Departure.of("a correlation of 0.1", 0.1, coarsest=0.4),
+        alternative=Alternative.of("a correlation of 0.1", 0.1, coarsest=0.4),
         reads="correlation of the sizes of neighbouring draws:",
         family=lambda setting: Association(),
         draws_per_unit=2,
@@ -285,7 +285,7 @@ CHECKS = (
         any_weights=True,
         needs=_OUTPUTS,
         null="calls of the simulator differ no more than the draws of one call do",
-        departure=Departure.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
+        alternative=Alternative.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
         reads="share of the variance of the outputs' sizes between calls:",
         family=lambda setting: Calls(CALLS),
         measure=_calls,
@@ -314,12 +314,14 @@ CHECKS = (
         Sample.value_energy,
         lambda setting: setting.layer.kv_heads,
     ),
-    _repeats("draws.repeats", Departure.of("one repeated draw in a hundred", 0.01)),
-    _repeats("draws.repeats_inputs", Departure.of("one repeated draw in a hundred", 0.01), "input_gram", LINEAR_INPUTS),
-    _repeats("draws.repeats_scores", Departure.of("one repeated draw in a hundred", 0.01), "scores"),
-    _repeats("draws.repeats_keys", Departure.of("one repeated draw in a hundred", 0.01), "key_gram"),
-    _repeats("draws.repeats_values", Departure.of("one repeated draw in a hundred", 0.01), "value_gram"),
-    _repeats("exactness.repeats", Departure.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
+    _repeats("draws.repeats", Alternative.of("one repeated draw in a hundred", 0.01)),
+    _repeats(
+        "draws.repeats_inputs", Alternative.of("one repeated draw in a hundred", 0.01), "input_gram", LINEAR_INPUTS
+    ),
+    _repeats("draws.repeats_scores", Alternative.of("one repeated draw in a hundred", 0.01), "scores"),
+    _repeats("draws.repeats_keys", Alternative.of("one repeated draw in a hundred", 0.01), "key_gram"),
+    _repeats("draws.repeats_values", Alternative.of("one repeated draw in a hundred", 0.01), "value_gram"),
+    _repeats("exactness.repeats", Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
     _precision("outputs"),
     _precision("scores"),
 )

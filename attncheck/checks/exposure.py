@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 _ROUNDING = 1e-2
 
 
-class Exposed(Protocol):
+class ExposedFields(Protocol):
     """What `Draws` and `Sample` have in common."""
 
     @property
@@ -31,7 +31,7 @@ class Exposed(Protocol):
         ...
 
 
-def weights_of(layer: AttentionLayer, arrays: Exposed) -> FloatArray:
+def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
     """Return A, (draws, heads, s, s): what the map makes of the scores, or what is exposed where these are not."""
     if arrays.scores is not None:
         return attention_weights(layer, arrays.scores)

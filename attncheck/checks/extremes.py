@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.draws import half_precision
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
@@ -41,7 +41,7 @@ CHECKS = (
         any_weights=True,
         needs=frozenset({"outputs"}),
         null="the largest output of a call, and its smallest, is that of one draw alone: their law is continuous",
-        departure=Departure.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
+        alternative=Alternative.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
         reads="share of draws that meet another one at the largest or the smallest output:",
         family=lambda setting: Extremes(),
         measure=_sides,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Check, Departure, Setting
+from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.evidence.groups import Alike
+from attncheck.evidence.groups import EqualVariances
 from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, UNTIED, OfLayer
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +31,7 @@ def _each_head(
     what: str,
     matrix: str,
     needs: frozenset[str],
-    family: Callable[[Setting], Alike],
+    family: Callable[[Setting], EqualVariances],
     energies: Callable[[Sample], tuple[FloatArray, FloatArray]],
     requires: OfLayer,
 ) -> Check:
@@ -41,7 +41,7 @@ def _each_head(
         kind="exact",
         needs=frozenset({"outputs"}) | needs,
         null=f"the whitened {what} of all heads have one scale: the ratio of one head's to the others' has an F law",
-        departure=Departure.of(
+        alternative=Alternative.of(
             "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
         ),
         reads=f"variance of one head's {what}, over that of the others':",
@@ -57,8 +57,8 @@ def _row_entries(setting: Setting) -> int:
     return whole if setting.layer.rotary_base is None else setting.score_entries
 
 
-def _per_group(setting: Setting) -> Alike:
-    return Alike(setting.layer.kv_heads, setting.input_rank * setting.layer.head_width)
+def _per_group(setting: Setting) -> EqualVariances:
+    return EqualVariances(setting.layer.kv_heads, setting.input_rank * setting.layer.head_width)
 
 
 CHECKS = (
@@ -67,7 +67,7 @@ CHECKS = (
         "scores",
         "W_Q",
         frozenset({"scores", "input_gram", "key_gram"}),
-        lambda setting: Alike(setting.layer.num_heads, _row_entries(setting)),
+        lambda setting: EqualVariances(setting.layer.num_heads, _row_entries(setting)),
         lambda sample: sample.whitened_scores.squares(2),
         UNTIED & SEVERAL_HEADS,
     ),

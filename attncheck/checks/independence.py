@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.departures import of_correlation
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
@@ -140,7 +140,7 @@ def _tie(
         kind="exact",
         needs=needs,
         null=f"{noise} is standard normal, independent of {other}",
-        departure=of_correlation(),
+        alternative=of_correlation(),
         reads=f"standardised covariance of {noise} with {other}:",
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.checks.check import Check, Departure, Setting, positions
-from attncheck.checks.departures import of_law
+from attncheck.checks.alternatives import of_law
+from attncheck.checks.check import Alternative, Check, Setting, positions
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
@@ -103,7 +103,7 @@ CHECKS = (
         kind="exact",
         needs=_INPUTS,
         null="an input is a normal times √(χ²_n/n), plus a normal where there are positions",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of inputs from their law:",
         family=lambda setting: Uniform(),
         measure=_law,
@@ -117,7 +117,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="n tr G/σ² is χ²_n/n times an independent χ²_{ns}",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the inputs' squared length from its law:",
         family=lambda setting: Uniform(),
         measure=_lengths,
@@ -131,7 +131,7 @@ CHECKS = (
         kind="exact",
         needs=_INPUTS,
         null="inputs come from beyond 4 standard deviations of h + e as often as their law says",
-        departure=Departure.of("no input from beyond 4 standard deviations", 0.0),
+        alternative=Alternative.of("no input from beyond 4 standard deviations", 0.0),
         reads="share of inputs from beyond 4 standard deviations:",
         family=lambda setting: Count(_far_probability(setting), tail="two-sided"),
         measure=_exceedances,

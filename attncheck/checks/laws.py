@@ -20,12 +20,12 @@ from scipy import special
 from attncheck.checks.marginals import Scalar, usual
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.readings import drawn_blocks
+from attncheck.methods import drawn_blocks
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 FloatArray = NDArray[np.float64]
-_Reading = Literal["collapsed", "limit"]
+_Method = Literal["collapsed", "limit"]
 
 #: What a computed cdf may be wrong by; part of the allowance of every check that uses it.
 LAW_ERROR = 0.004
@@ -80,7 +80,7 @@ class MarginalLaw:
 
 
 @functools.lru_cache(maxsize=256)
-def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: _Reading = "collapsed") -> MarginalLaw:
+def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "collapsed") -> MarginalLaw:
     """Return the law of a marginal under a reading, to within `LAW_ERROR` where affordable.
 
     Examples
@@ -89,29 +89,29 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, reading: _Reading = "c
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
-    if reading == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
+    if method == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
         variance = marginal.limit_score_variance(layer)
         return MarginalLaw(condense(np.full(_DRAWS, variance), np.ones(_DRAWS)), 0.0, _DRAWS)
-    together = _drawn_with(layer, marginal, reading)
-    return _laws(layer, together, reading)[together.index(marginal)]
+    together = _drawn_with(layer, marginal, method)
+    return _laws(layer, together, method)[together.index(marginal)]
 
 
-def _drawn_with(layer: AttentionLayer, marginal: Scalar, reading: _Reading) -> tuple[Scalar, ...]:
+def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
     """Return the marginals that are read off the draws of this one too, as draws cost more."""
     if marginal not in usual(layer):
         return (marginal,)
-    return tuple(each for each in usual(layer) if reading == "collapsed" or each.direction)
+    return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
 
 
 @functools.lru_cache(maxsize=256)
-def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], reading: _Reading) -> tuple[MarginalLaw, ...]:
+def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
     """Return laws from as many draws as the worst of them asks for."""
-    most = affordable_draws(layer, _MOST_DRAWS, reading)
-    size = min(first_draws(layer, reading), most)
+    most = affordable_draws(layer, _MOST_DRAWS, method)
+    size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
     while True:
         # All but the last are whole blocks, which more draws have too.
-        blocks = conditional_variances(layer, marginals, size, reading, blocks[:-1])
+        blocks = conditional_variances(layer, marginals, size, method, blocks[:-1])
         laws = tuple(_law(variances) for variances in np.concatenate(blocks, axis=1))
         error = max(law.error for law in laws)
         if error < LAW_ERROR or size >= most:
@@ -119,9 +119,9 @@ def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], reading: _Readin
         size = _more_draws(size, error, most)
 
 
-def first_draws(layer: AttentionLayer, reading: _Reading) -> int:
+def first_draws(layer: AttentionLayer, method: _Method) -> int:
     """Return the draws that a law has at least; at a width they are as many as tails need and time allows."""
-    if reading == "limit":
+    if method == "limit":
         return _DRAWS
     per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
     return max(2 * _DRAWS, min(_MOST_DRAWS, _TAIL_ENTRIES // per_draw))
@@ -138,7 +138,7 @@ def _more_draws(size: int, error: float, most: int) -> int:
     return min(most, math.ceil(_SPARE * size * (error / LAW_ERROR) ** 2))
 
 
-def affordable_draws(layer: AttentionLayer, most: int, reading: _Reading = "collapsed") -> int:
+def affordable_draws(layer: AttentionLayer, most: int, method: _Method = "collapsed") -> int:
     """Return how many draws a law that is computed beforehand may take: `most`, or fewer where a draw costs much.
 
     Examples
@@ -146,7 +146,7 @@ def affordable_draws(layer: AttentionLayer, most: int, reading: _Reading = "coll
     >>> affordable_draws(AttentionLayer(width=64), 10_000), affordable_draws(AttentionLayer(width=10**6), 10_000)
     (10000, 100)
     """
-    rank = layer.seq_len if reading == "limit" else min(layer.seq_len, layer.width)
+    rank = layer.seq_len if method == "limit" else min(layer.seq_len, layer.width)
     per_draw = 10 * layer.seq_len * layer.width + (40 + rank) * layer.num_heads * layer.seq_len**2
     return min(most, max(_FEWEST_DRAWS, _LAW_COST // per_draw))
 
@@ -161,7 +161,7 @@ def conditional_variances(
     layer: AttentionLayer,
     marginals: tuple[Scalar, ...],
     size: int,
-    reading: _Reading,
+    method: _Method,
     known: Sequence[FloatArray] = (),
 ) -> list[FloatArray]:
     """Return conditional variances of several marginals, (marginals, draws), by block of draws.
@@ -172,7 +172,7 @@ def conditional_variances(
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
     found = list(known)
-    for draws in drawn_blocks(layer, size, 0, reading, grams=grams, outputs=False, first=len(known)):
+    for draws in drawn_blocks(layer, size, 0, method, grams=grams, outputs=False, first=len(known)):
         weights = attention_weights(layer, draws.scores) if outputs else None  # scores do without
         found.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
     return found

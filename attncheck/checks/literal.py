@@ -22,7 +22,7 @@ from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.checks.whitening import precision
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Association, Count, Family, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.largest import Largest
+from attncheck.evidence.largest import LargestAssociation
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
@@ -129,7 +129,9 @@ def _excluded(check: Check, setting: Setting) -> str:
     base = check.family(setting)
     if _holds_for_all(base):
         return "" if setting.weights.continuous else "weights of two values may give the same numbers again"
-    adds_up = isinstance(base, Scale | Association | Smooth) and not (isinstance(base, Largest) and base.columns > 1)
+    adds_up = isinstance(base, Scale | Association | Smooth) and not (
+        isinstance(base, LargestAssociation) and base.columns > 1
+    )
     known = adds_up or _one_number(base) or isinstance(base, Uniform)
     return "" if known else f"computed for Gaussian weights, and the subject's are {setting.weights}"
 

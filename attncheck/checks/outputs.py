@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import FEWEST_NUMBERS, Check, Departure, Setting
-from attncheck.checks.departures import of_law, of_spread
+from attncheck.checks.alternatives import of_law, of_spread
+from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
-from attncheck.checks.portraits import against_limit
+from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
@@ -110,7 +110,7 @@ def _exceedances(multiple: float) -> Check:
         kind="exact",
         needs=_OUTPUTS,
         null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width says",
-        departure=Departure("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
+        alternative=Alternative("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
         family=lambda setting: Count(probability(setting)),
         measure=count,
@@ -139,7 +139,7 @@ def _limit_check(
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         return (marginal_law(sample.layer, marginal(sample.layer), "limit").uniform(taken(sample)),)
 
-    def picture(sample: Sample) -> dict[str, Any]:
+    def plot(sample: Sample) -> dict[str, Any]:
         return against_limit(taken(sample), marginal_law(sample.layer, marginal(sample.layer), "limit"))
 
     def reason(setting: Setting) -> str:
@@ -154,7 +154,7 @@ def _limit_check(
         kind="limit",
         needs=needs,
         null=f"{what} is no further from the limit than computed for this width and law of the weights",
-        departure=Departure(
+        alternative=Alternative(
             "a law at 0.07 beyond the computed distance",
             lambda s: min(1.0, 0.07 + allowance(s)),
             coarsest=lambda s: min(1.0, 0.2 + allowance(s)),
@@ -162,7 +162,7 @@ def _limit_check(
         reads=f"Kolmogorov distance of {what} from the limit:",
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
-        picture=picture,
+        plot=plot,
         hint="the law does not approach the theorem's limit",
         requires=requires,
         excluded=reason,
@@ -194,7 +194,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         kind="exact",
         needs=needs,
         null=f"{name} has its exact law at the width",
-        departure=of_law(LAW_ERROR),
+        alternative=of_law(LAW_ERROR),
         reads=f"Kolmogorov distance of {name} from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
         measure=measure,
@@ -215,7 +215,7 @@ CHECKS = (
         kind="exact",
         needs=_GIVEN,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of outputs from their law given scores and inputs:",
         family=lambda setting: Uniform(),
         measure=_given_scores,
@@ -227,7 +227,7 @@ CHECKS = (
         kind="exact",
         needs=_GIVEN,
         null="the same, examined for a wrong spread",
-        departure=of_spread(),
+        alternative=of_spread(),
         reads="spread component of outputs given scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_given_scores,
@@ -239,7 +239,7 @@ CHECKS = (
         kind="exact",
         needs=_OUTPUTS,
         null="one neuron of the last position has the exact law at the width",
-        departure=of_law(LAW_ERROR),
+        alternative=of_law(LAW_ERROR),
         reads="Kolmogorov distance of the last position's output from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
         measure=_at_width(last_position),
@@ -253,7 +253,7 @@ CHECKS = (
         kind="exact",
         needs=_OUTPUTS,
         null="a fixed random projection of all positions has its exact law at the width",
-        departure=of_law(LAW_ERROR),
+        alternative=of_law(LAW_ERROR),
         reads="Kolmogorov distance of a projection of all positions from its law at this width:",
         family=lambda setting: Uniform(allowance=marginal_law(setting.layer, random_direction(setting.layer)).error),
         measure=_at_width(random_direction),
@@ -267,7 +267,7 @@ CHECKS = (
         kind="exact",
         needs=_OUTPUTS,
         null="given scores and values the outputs are symmetric, independently over neurons: fair signs",
-        departure=Departure.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
+        alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
         reads="share of positive sums over positions:",
         family=lambda setting: Count(0.5, setting.coordinates, "two-sided"),
         measure=_signs,
@@ -280,7 +280,7 @@ CHECKS = (
         kind="exact",
         needs=_OUTPUTS,
         null="no draw is 0 everywhere: given scores and values the outputs of Gaussian weights are normal",
-        departure=Departure.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
+        alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
         reads="share of draws that are 0 at every position and neuron:",
         family=lambda setting: Count(_ZEROS),
         measure=_zeros,

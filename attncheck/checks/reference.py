@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS
 from attncheck.layers.attention import AttentionLayer
-from attncheck.readings import drawn_blocks
+from attncheck.methods import drawn_blocks
 from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks import portraits
-from attncheck.checks.check import Check, Departure, Setting
-from attncheck.checks.departures import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
+from attncheck.checks import plot_data
+from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
+from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.hashes import hashes
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.reference import RATIO, Reference
@@ -101,7 +101,7 @@ def copies(name: str, field: str, what: str) -> Check:
         kind="exact",
         needs=frozenset({"outputs", field}),
         null=f"no two groups of heads have one {what} Gram",
-        departure=Departure.of("one draw in a hundred with two equal ones", 0.01),
+        alternative=Alternative.of("one draw in a hundred with two equal ones", 0.01),
         reads=f"share of draws in which two groups of heads have one {what} Gram:",
         family=lambda setting: Count(0.0),
         measure=_copies(field),
@@ -140,12 +140,12 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="given inputs and keys, P = σ_Q F N Bᵀ with N of independent N(0, 1): Σ N² is chi-square",
-        departure=of_std(),
+        alternative=of_std(),
         reads="score variance given inputs and keys, observed over declared:",
         family=lambda setting: Scale(entries(setting)),
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
-        picture=portraits.whitened_scores,
+        plot=plot_data.whitened_scores,
         requires=UNTIED,
     ),
     Check(
@@ -154,7 +154,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="the whitened scores are independent N(0, 1)",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the whitened scores from N(0, 1):",
         family=lambda setting: Uniform(per_draw=entries(setting)),
         measure=_law,
@@ -167,7 +167,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="the whitened scores are independent of the direction that W_Q = W_K would give them",
-        departure=of_direction("with that direction"),
+        alternative=of_direction("with that direction"),
         reads="standardised covariance of the scores with those of W_Q = W_K:",
         family=lambda setting: Association(entries(setting)),
         measure=_tied,
@@ -180,12 +180,12 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="given inputs and keys, the scores of different heads are independent",
-        departure=of_correlation("between heads"),
+        alternative=of_correlation("between heads"),
         reads="standardised covariance of whitened scores between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
         measure=lambda sample, reference: head_pairs(sample.whitened_scores),
         hint="heads share W_Q, or a stream of random numbers",
-        picture=portraits.between_heads,
+        plot=plot_data.between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
     Check(
@@ -194,7 +194,7 @@ CHECKS = (
         kind="exact",
         needs=_KEYS,
         null="given inputs and keys, the sizes of the scores of different heads are independent",
-        departure=of_correlation("between the heads' sizes"),
+        alternative=of_correlation("between the heads' sizes"),
         reads="standardised covariance of score sizes between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2),
         measure=_heads_energy,
@@ -207,7 +207,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="given inputs, P_ij is a normal times √(χ²_ν/ν)",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of single scores from their law given the inputs:",
         family=lambda setting: Uniform(),
         measure=_marginal,
@@ -220,7 +220,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM | {"masked scores"},
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the log size of whitened scores from its law:",
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads, unit=1.0),
         measure=_sizes,
@@ -233,12 +233,12 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="the same, examined for a wrong spread of single scores",
-        departure=of_spread(),
+        alternative=of_spread(),
         reads="spread component of single scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_marginal,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        picture=portraits.score_covariances,
+        plot=plot_data.score_covariances,
         requires=UNTIED,
     ),
     Check(
@@ -247,7 +247,7 @@ CHECKS = (
         kind="exact",
         needs=_GRAM,
         null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, by the fourth smooth component",
-        departure=of_kurtosis(),
+        alternative=of_kurtosis(),
         reads="kurtosis component of single scores (0 is an excess kurtosis of 6/ν):",
         family=lambda setting: Smooth(4),
         measure=_marginal,
@@ -260,7 +260,7 @@ CHECKS = (
         kind="exact",
         needs=_KEY_GRAM,
         null="the whitened key Grams have trace χ²_{rν}/ν",
-        departure=of_std(),
+        alternative=of_std(),
         reads="key variance, observed over declared:",
         family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
         measure=lambda sample, reference: sample.key_energy(),
@@ -272,7 +272,7 @@ CHECKS = (
         kind="exact",
         needs=_KEY_GRAM,
         null="the whitened key Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of the keys' Bartlett factors from their law:",
         family=lambda setting: Uniform(per_draw=factor_entries(setting)),
         measure=_factors_law,
@@ -284,7 +284,7 @@ CHECKS = (
         kind="exact",
         needs=_KEY_GRAM,
         null="the key Grams of different groups of heads are independent given the inputs",
-        departure=of_correlation("between groups"),
+        alternative=of_correlation("between groups"),
         reads="standardised covariance of key Grams between groups of heads:",
         family=lambda setting: Association(
             setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
@@ -300,7 +300,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"outputs", "key_gram"}),
         null="heads of one group have one key Gram",
-        departure=Departure.of("one draw in a hundred with different ones", 0.01),
+        alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
         reads="share of draws in which heads of a group differ in their key Gram:",
         family=lambda setting: Count(0.0),
         measure=lambda sample, reference: same_in_groups(sample.need("key_gram"), sample.layer),

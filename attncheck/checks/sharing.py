@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.departures import of_correlation, of_direction
-from attncheck.checks.portraits import between_heads
+from attncheck.checks.plot_data import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import BoolArray, Residual, chi_square_scores
 from attncheck.evidence.families import Association
-from attncheck.evidence.largest import Largest
+from attncheck.evidence.largest import LargestAssociation
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED, OfLayer
@@ -141,7 +141,7 @@ def _output_tie(
         kind="exact",
         needs=needs,
         null=f"sizes of the whitened output, by the heads that make it, are independent of those of the heads' {name}",
-        departure=of_direction(),
+        alternative=of_direction(),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {name}:",
         family=lambda setting: Association(setting.output_rank),
         measure=_output_with(sizes),
@@ -176,12 +176,12 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"scores", "input_gram", "key_gram"}),
         null="given inputs and keys, the whitened scores N of any two heads are independent: N_a N_aᵀ and N_b N_bᵀ too",
-        departure=of_correlation("between two heads"),
+        alternative=of_correlation("between two heads"),
         reads="largest standardised covariance of whitened scores' sizes between two heads:",
-        family=lambda setting: Largest(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
+        family=lambda setting: LargestAssociation(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
         measure=_pairs,
         hint="two heads share W_Q",
-        picture=between_heads,
+        plot=between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
 )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Check, Departure
-from attncheck.checks.departures import of_correlation, of_direction
+from attncheck.checks.alternatives import of_correlation, of_direction
+from attncheck.checks.check import Alternative, Check
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
@@ -24,7 +24,7 @@ def _mean_square(residual: Residual) -> FloatArray:
 
 
 def _trend(
-    name: str, what: str, needs: frozenset[str], departure: Departure, sizes: Callable[[Sample], FloatArray]
+    name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
 ) -> Check:
     """Return the check of one size per draw. Whatever it is, draws of a right simulator are exchangeable."""
 
@@ -38,7 +38,7 @@ def _trend(
         any_weights=True,
         needs=frozenset({"outputs"}) | needs,
         null=f"sizes of {what} have no trend over the draws of a call",
-        departure=departure,
+        alternative=alternative,
         reads=f"correlation of the ranks of the sizes of {what} with the place in the call:",
         family=lambda setting: Trend(),
         measure=measure,

@@ -15,7 +15,7 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of
 from attncheck.checks.statements import STATEMENTS
-from attncheck.commands.collected import properties_folder
+from attncheck.commands.planned_run import properties_folder
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault
 from attncheck.faults.named import NAMED_BY
@@ -181,7 +181,7 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
     fields = {
         "claim": check.claim,
         "null": f"{check.null} ({_KINDS[check.kind]})",
-        "departure": check.departure.text,
+        "alternative": check.alternative.text,
         "look": _look(check, PROFILES["default"]),
         "needs": _needed(check),
         "where": str(check.requires),

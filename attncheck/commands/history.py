@@ -11,7 +11,7 @@ from attncheck.commands.arguments import Out
 def history(
     *states: Path,
     out: Annotated[Path | None, Out] = None,
-    picture: Path | None = None,
+    plot: Path | None = None,
     accept: bool = False,
 ) -> int:
     """Show what runs of a subject come to together, and which claim moves.
@@ -27,6 +27,6 @@ def history(
     accept
         Note in the file that somebody looked at what it shows: all streams begin again.
     """
-    from attncheck.commands.course import show_history
+    from attncheck.commands.history_table import show_history
 
-    return show_history(states, out, picture, accept)
+    return show_history(states, out, plot, accept)

@@ -13,7 +13,7 @@ from attncheck.records.schema import Result
 from attncheck.runs.run import Run
 
 
-class Live:
+class LiveDisplay:
     """Shows how far a run is.
 
     Parameters

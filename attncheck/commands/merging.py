@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck._lib.executors import Crew
+from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.hands import hands_of
 from attncheck.report import render_report
-from attncheck.runs.merge import OWED, Part, lacking, merged, with_looks_taken
+from attncheck.runs.merge import OWED, RecordPart, lacking, merged, with_looks_taken
 from attncheck.runs.reporting import RunReport
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
@@ -25,7 +25,7 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: str | None, ve
     for path in paths:
         if out.exists() and path.exists() and out.samefile(path):
             refuse("out", str(out), "is the record of a shard", "choose another path")
-    parts = [Part.read(path) for path in paths]
+    parts = [RecordPart.read(path) for path in paths]
     if wrong := lacking(parts):
         print("\n  ".join(["INCOMPLETE: no record was written.", *wrong]))
         return ExitCode.INCOMPLETE
@@ -64,9 +64,9 @@ def take_owed(
         option = given[0].replace("_", "-")
         refuse("owed", str(path), f"settles {option} itself", f"leave --{option} out")
     named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
-    with Crew(hands_of(executor, workers)) as crew:
+    with TaskExecutor(spec_of(executor, workers)) as running:
         wanted = Subject.of(named or DEFAULT_SUBJECT)
-        done, messages = with_looks_taken(Part.read(path), wanted, crew, _least(min_examined))
+        done, messages = with_looks_taken(RecordPart.read(path), wanted, running, _least(min_examined))
     if verbose:
         print("\n\n".join(messages))
     code = _told(done, verbose)

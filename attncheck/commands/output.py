@@ -20,7 +20,7 @@ _ERRORS = 2
 _FAILING = ("strict", "surrogateescape")
 
 
-class _Lasting(io.FileIO):
+class _PersistentStream(io.FileIO):
     """An open file that takes what is written to it, also after its reader has left."""
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -73,7 +73,7 @@ def _lasting(stream: TextIO | None) -> Iterator[TextIO]:
         return
     stream.flush()
     lasting = io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False)),
+        io.BufferedWriter(_PersistentStream(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors="replace" if stream.errors in _FAILING else stream.errors,
         line_buffering=stream.line_buffering,

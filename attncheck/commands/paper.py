@@ -33,13 +33,13 @@ def paper(
     executor
         Who does the work in their place, as for attncheck run.
     """
-    from attncheck._lib.hands import hands_of
+    from attncheck._lib.executor_spec import spec_of
     from attncheck._lib.progress import progress_bar
     from attncheck.paper.publish import NUMBERS, PAGE, publish
     from attncheck.paper.run import manifest_of, names_of, settle_all
 
     names, manifest = names_of(list(figure) or "all"), manifest_of(seed_of(seed), scale)
-    hands = hands_of(executor, workers)
+    spec = spec_of(executor, workers)
     folder = folder_of(out)
     with progress_bar() as progress:
         task = progress.add_task("starting", total=None)
@@ -47,7 +47,7 @@ def paper(
         def told(done: int, total: int, name: str) -> None:
             progress.update(task, completed=done, total=total, description=name)
 
-        data = settle_all(names, folder, manifest, hands, told)
+        data = settle_all(names, folder, manifest, spec, told)
     written = publish(names, folder, data, manifest)
     for path in written:
         if path.name in (NUMBERS, PAGE) or path.suffix == ".svg":

@@ -46,18 +46,18 @@ def power(
     out
         Write the table as JSON to this file, for attncheck report --power.
     """
-    from attncheck._lib.hands import hands_of
+    from attncheck._lib.executor_spec import spec_of
     from attncheck.calibration.power import power_table
     from attncheck.calibration.power.text import to_json
     from attncheck.faults import FAULTS
 
-    number, hands = seed_of(seed), hands_of(executor, workers)
+    number, spec = seed_of(seed), spec_of(executor, workers)
     names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in fault) or tuple(FAULTS)
     print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
     print(_COLUMNS, flush=True)
     table = []
     looks = 0 if quick else _SEEDS
-    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=number, hands=hands):
+    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=number, spec=spec):
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:

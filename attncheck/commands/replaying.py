@@ -14,12 +14,12 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.faults import FAULTS
 from attncheck.layers.case import read_case
 from attncheck.layers.names import layer_name
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
-from attncheck.looks.unit import Unit
 from attncheck.records.manifest import installed_versions, this_machine
-from attncheck.records.schema import Manifest, Result, Theory, of_pool, read, result_digest, theory_digest
+from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read, result_digest, theory_digest
 from attncheck.records.words import OWN_SUBJECTS
 from attncheck.runs.run import Run
 from attncheck.subject import Subject
@@ -28,7 +28,7 @@ from attncheck.subject import Subject
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
     """Repeat a result and print both. The arguments are those of `attncheck replay`."""
     manifest, recorded = find_result(record, id)
-    if isinstance(recorded, Theory):
+    if isinstance(recorded, StatementResult):
         return _replay_theory(manifest, recorded)
     if recorded.property not in EVERY_PROPERTY:
         refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
@@ -73,19 +73,19 @@ def repeat(
     if record is not None and of_pool(recorded):
         single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
         return repeat_pool(recorded, single, subject, seed, trust)
-    unit = Unit(recorded.property, read_case(recorded.case, trust))
+    item = Item(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
     with own_arithmetic():
-        results = run_unit(unit, subject, seed, cost)
+        results = run_item(item, subject, seed, cost)
     for result in results:
         if result.check == recorded.check:
             return result
     refuse("check", recorded.check, "is not one of this version", "replay with the version of the record")
 
 
-def _replay_theory(manifest: Manifest, recorded: Theory) -> int:
+def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
     """Examine a statement of the theory again, by the test that states it; print both."""
-    from attncheck.commands.collected import properties_folder, settle, statements  # pytest is slow to import
+    from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
 
     run = Run.of(subject=None, seed=manifest.seed, profile=manifest.profile, false_alarm=1e-6, record=None)
     stated = [each for cases in statements(run, properties_folder()) for each in cases if each.id == recorded.id]
@@ -98,7 +98,7 @@ def _replay_theory(manifest: Manifest, recorded: Theory) -> int:
     return ExitCode.of(found[0].verdict)
 
 
-def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
+def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResult]:
     """Return the manifest of a record and the result or statement with this id.
 
     Raises
@@ -109,12 +109,12 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
     lines = read(record)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
-    found: Result | Theory | None = None
+    found: Result | StatementResult | None = None
     pools = []
     for line in lines:  # to the end: its hash stands there
         if isinstance(line, Result) and of_pool(line):
             pools.append(line.id)
-        if found is None and isinstance(line, Result | Theory) and line.id == id:
+        if found is None and isinstance(line, Result | StatementResult) and line.id == id:
             found = line
     if found is not None:
         return manifest, found
@@ -127,9 +127,9 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | Theory]:
 
 
 def _comparison(
-    manifest: Manifest, recorded: Result | Theory, repeated: Result | Theory, subject: str, same: bool
+    manifest: Manifest, recorded: Result | StatementResult, repeated: Result | StatementResult, subject: str, same: bool
 ) -> Iterator[str]:
-    case = recorded.case if isinstance(recorded, Theory) else layer_name(recorded.case)
+    case = recorded.case if isinstance(recorded, StatementResult) else layer_name(recorded.case)
     yield f"{recorded.id}{' on ' if case else ''}{case}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"
@@ -144,8 +144,8 @@ def _comparison(
         yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
 
 
-def _line(result: Result | Theory) -> str:
-    if isinstance(result, Theory):
+def _line(result: Result | StatementResult) -> str:
+    if isinstance(result, StatementResult):
         numbers = ", ".join(f"{name} {value:.17g}" for name, value in result.numbers.items())
         return "; ".join(filter(None, (result.verdict, numbers, result.reason)))
     if not result.p_values:

@@ -11,20 +11,27 @@ from pathlib import Path
 
 from attncheck._lib.commits import seed_typed
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import Crew, Lost
+from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import LostTask, TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.hands import hands_of
 from attncheck._lib.progress import progress_bar
-from attncheck.commands.collected import Collected, Settled, Stated, collect, properties_folder, settle
-from attncheck.commands.live import Live
+from attncheck.commands.live import LiveDisplay
+from attncheck.commands.planned_run import (
+    PlannedRun,
+    StatementOutcome,
+    StatementTask,
+    collect,
+    properties_folder,
+    settle,
+)
 from attncheck.layers.case import Case
-from attncheck.looks.unit import Unit
+from attncheck.looks.item import Item
 from attncheck.report import render_report
-from attncheck.runs.earlier import set_aside
-from attncheck.runs.pieces import Examined, examine
 from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
+from attncheck.runs.resumed import set_aside
 from attncheck.runs.run import Run
+from attncheck.runs.tasks import Examination, examine
 from attncheck.subject import Subject
 
 
@@ -47,7 +54,7 @@ def run_properties(
     verbose: bool,
 ) -> int:
     """Run the properties and print what they come to; the arguments are those of `attncheck run`."""
-    hands = hands_of(executor, workers)
+    spec = spec_of(executor, workers)
     run = Run.of(
         subject=(os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject,
         seed=seed_typed(seed),
@@ -62,13 +69,13 @@ def run_properties(
         shard=shard,
     )
     print(run.header(), flush=True)
-    with _own_storage(), progress_bar() as progress, Crew(hands) as crew:
-        live = Live(progress, run, verbose)
+    with _own_storage(), progress_bar() as progress, TaskExecutor(spec) as running:
+        live = LiveDisplay(progress, run, verbose)
         collected = collect(run, properties_folder())
-        crew.begin()  # before an older record is replaced
-        refused = refusal(collected.run, _subject(collected.run, crew), crew.results)
+        running.begin()  # before an older record is replaced
+        refused = refusal(collected.run, _subject(collected.run, running), running.results)
         set_aside(resume, record)
-        taken = Taken(RunReport(collected.run, refused=refused), crew, live)
+        taken = ResultCollector(RunReport(collected.run, refused=refused), running, live)
         try:
             if refused is None:
                 taken.all_of(collected)
@@ -83,19 +90,19 @@ def run_properties(
     return _conclude(taken, report, verbose)
 
 
-def _subject(run: Run, crew: Crew) -> Subject | str:
+def _subject(run: Run, executor: TaskExecutor) -> Subject | str:
     """Return the subject as those who do the work are handed it."""
-    return run.subject.name if crew.hands.travels else run.subject
+    return run.subject.name if executor.spec.travels else run.subject
 
 
-class Taken:
+class ResultCollector:
     """Takes what pieces of work come to into a report.
 
     Parameters
     ----------
     report : RunReport
-    crew : Crew
-    live : Live
+    executor : TaskExecutor
+    live : LiveDisplay
 
     Attributes
     ----------
@@ -105,30 +112,30 @@ class Taken:
         Statements of the theory that could not be examined.
     """
 
-    def __init__(self, report: RunReport, crew: Crew, live: Live) -> None:
+    def __init__(self, report: RunReport, executor: TaskExecutor, live: LiveDisplay) -> None:
         self.report = report
         self.traceback = ""
         self.failed: list[str] = []
-        self._crew = crew
+        self._executor = executor
         self._live = live
 
-    def all_of(self, collected: Collected) -> None:
+    def all_of(self, collected: PlannedRun) -> None:
         """Examine statements and units, and then the pools that they make."""
         run = collected.run
-        self._live.begin(len(collected.units) + len(collected.stated))
+        self._live.begin(len(collected.items) + len(collected.stated))
         left = [stated for stated in collected.stated if not self._kept(run, stated)]
-        for place, settled in self._crew.gather(settle, left):
+        for place, settled in self._executor.gather(settle, left):
             self._state(left[place], settled)
-        self._units(run, collected.units)
+        self._items(run, collected.items)
         self._live.together()
-        cases: dict[str, Case] = {unit.case.key: unit.case for unit in collected.units}
-        pools, failed = self.report.pool(self._crew, cases)
+        cases: dict[str, Case] = {item.case.key: item.case for item in collected.items}
+        pools, failed = self.report.pool(self._executor, cases)
         self.report.take(pools)
         self._live.took_pools(pools)
         for text in failed:
             self.report.take_failure(text)
 
-    def _kept(self, run: Run, stated: Stated) -> bool:
+    def _kept(self, run: Run, stated: StatementTask) -> bool:
         """Take over a statement that an interrupted run has examined, if it has."""
         earlier = run.earlier.theory.get(stated.id)
         if earlier is None or earlier.verdict != "consistent":
@@ -137,8 +144,8 @@ class Taken:
         self._live.took(stated.module)
         return True
 
-    def _state(self, stated: Stated, settled: Settled | Lost) -> None:
-        if isinstance(settled, Lost):
+    def _state(self, stated: StatementTask, settled: StatementOutcome | LostTask) -> None:
+        if isinstance(settled, LostTask):
             self.failed.append(f"{stated.module}::{stated.test}[{stated.id}]: {settled.reason}")
         elif settled.theory is None:
             self.failed.append(settled.failure)
@@ -146,29 +153,29 @@ class Taken:
             self.report.take_theory(settled.theory)
         self._live.took(stated.module.removeprefix("test_"))
 
-    def _units(self, run: Run, units: Sequence[Unit]) -> None:
+    def _items(self, run: Run, items: Sequence[Item]) -> None:
         left = []
-        for unit in units:
-            if kept := run.kept(unit):
-                self._take(unit, Examined(kept))
+        for item in items:
+            if kept := run.kept(item):
+                self._take(item, Examination(kept))
             else:
-                left.append(unit)
+                left.append(item)
         costs = run.costs(left)
         # The dearest first, so that nobody has one left when all others are done.
-        pieces = sorted(run.pieces(left, _subject(run, self._crew)), key=lambda piece: -costs[piece.case.key])
-        for place, found in self._crew.gather(examine, pieces):
-            if isinstance(found, Lost):
-                where = f"subject={run.subject.name}: on {pieces[place].case.describe()}"
-                lost = Examined([], f"{where}: {found.reason}; mend the simulator")
-                found = {unit.id: lost for unit in pieces[place].units}
-            for unit in pieces[place].units:
-                self._take(unit, found[unit.id])
+        tasks = sorted(run.tasks(left, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
+        for place, found in self._executor.gather(examine, tasks):
+            if isinstance(found, LostTask):
+                where = f"subject={run.subject.name}: on {tasks[place].case.describe()}"
+                lost = Examination([], f"{where}: {found.reason}; mend the simulator")
+                found = {item.id: lost for item in tasks[place].items}
+            for item in tasks[place].items:
+                self._take(item, found[item.id])
 
-    def _take(self, unit: Unit, examined: Examined) -> None:
+    def _take(self, item: Item, examined: Examination) -> None:
         self.report.take(examined.results)
         self.report.take_failure(examined.unusable)
         self.traceback = self.traceback or examined.traceback
-        self._live.took(unit.property_name, examined.results)
+        self._live.took(item.property_name, examined.results)
 
 
 @contextmanager
@@ -191,7 +198,7 @@ def _summary(report: RunReport, verbose: bool) -> str:
     return report.summary(sys.stdout.isatty(), verbose)
 
 
-def _conclude(taken: Taken, page: Path | None, verbose: bool = False) -> int:
+def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) -> int:
     """Print the summary and what is not in it; return the exit code."""
     report = taken.report
     print(_summary(report, verbose))

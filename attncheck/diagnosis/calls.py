@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.places import Placed
+from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.simulators.weights import WeightLaws
 
 #: Draws of a second call of a layer, at most.
@@ -36,7 +36,7 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
         for sample in samples:
             yield from _repeats(sample)
     pairs = [pair for pair in zip(samples, later, strict=False) if len(pair[1]) >= _FEWEST]
-    gaps = [Placed(first.first(len(second))).p_value(second) for first, second in pairs]
+    gaps = [SampleEmbedding(first.first(len(second))).p_value(second) for first, second in pairs]
     if gaps and min(gaps) * len(gaps) < _APART:
         yield "one call differs from another: do all draws of a call share their weights?"
 

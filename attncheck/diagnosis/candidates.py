@@ -16,7 +16,7 @@ from attncheck._lib.words import listed
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS
-from attncheck.faults.literal import Literal, Projections, dot_products
+from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
@@ -237,7 +237,7 @@ def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
         return factors[layer] * dot_products(layer, made, rng)
 
     def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
-        return (Literal(score=score) if layer.tied_query_key else untied)(layer, size, rng)
+        return (LiteralSimulator(score=score) if layer.tied_query_key else untied)(layer, size, rng)
 
     return draw
 
@@ -285,15 +285,15 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
     """Yield what a simulator may have read in a field."""
-    readings = [each for each in _readings() if any(_changed(layer, each[-1]) for layer in layers)]
-    choices = Counter(name.partition("=")[0] for name, *_ in readings)
-    for name, words, change in readings:
+    methods = [each for each in _methods() if any(_changed(layer, each[-1]) for layer in layers)]
+    choices = Counter(name.partition("=")[0] for name, *_ in methods)
+    for name, words, change in methods:
         field, _, value = name.partition("=")
         draw = right(laws, functools.partial(_changed, change=change))
         yield Candidate(name, words, draw, rank=3, field=field, value=value, choices=choices[field])
 
 
-def _readings() -> Iterator[tuple[str, str, Change]]:
+def _methods() -> Iterator[tuple[str, str, Change]]:
     """Yield a name, what is said, and the change of a layer in which one field is read otherwise than declared."""
     for field, values in _FIELDS.items():
         for value in values:

@@ -11,7 +11,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.gather import Space, Tally, tallied
 from attncheck.records.schema import Result, of_pool
-from attncheck.records.words import in_departures
+from attncheck.records.words import in_alternatives
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
 STAGES = tuple(CLAIMS)
@@ -142,6 +142,6 @@ def common(space: Space) -> list[str]:
 
 def _strength(tally: Tally) -> float:
     """Return the median deviation of the violated results, in units of what must be caught."""
-    found = [in_departures(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
+    found = [in_alternatives(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
     known = sorted(abs(value) for value in found if value is not None)
     return known[len(known) // 2] if known else 0.0

@@ -19,7 +19,7 @@ from attncheck.diagnosis.estimates import (
     SCORES,
     SCORES_GIVEN,
     VALUES,
-    Observed,
+    Observation,
     by_head,
     estimates,
     mean_square,
@@ -27,7 +27,7 @@ from attncheck.diagnosis.estimates import (
 from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.looks.unit import Unit
+from attncheck.looks.item import Item
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
@@ -47,12 +47,12 @@ _GRAMS = {
 _MOST_HEADS = 8
 
 
-def diagnose(unit: Unit, subject: Subject, seed: int) -> list[str]:
+def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
     """Return the estimates that differ from the declaration, each a sentence.
 
     Parameters
     ----------
-    unit : Unit
+    item : Item
         Where something was violated.
     subject : Subject
     seed : int
@@ -105,14 +105,14 @@ def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
             yield f"{name} by head: {told}{', …' * (len(heads) > _MOST_HEADS)} times the declared"
 
 
-def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observed]) -> Iterator[str]:
+def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observation]) -> Iterator[str]:
     """Say which Gram matrix has a wrong factor: what is taken from it has none, and what is given it the inverse."""
     for name, (gram, given, whole, formula) in _GRAMS.items():
         if whole not in found and _cancel(found, gram, given):
             yield f"{name} fits {found[gram].value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"
 
 
-def _cancel(found: Mapping[str, Observed], one: str, other: str) -> bool:
+def _cancel(found: Mapping[str, Observation], one: str, other: str) -> bool:
     """Return whether two estimates are off by factors that are inverse to each other."""
     if not {one, other} <= set(found):
         return False

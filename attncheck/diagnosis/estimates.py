@@ -13,7 +13,7 @@ from attncheck.checks.literal import LiteralReference
 from attncheck.checks.rotary import MOST_POSITIONS
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention_map import visible
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +31,7 @@ _STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Observed:
+class Observation:
     """A quantity, observed with a 99.9% interval, and what the layer declares.
 
     Attributes
@@ -85,7 +85,7 @@ class Observed:
         return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
 
 
-def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Observed]:
+def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Observation]:
     """Yield what the exposure allows, the most telling first, held to what is declared: biases too."""
 
     @functools.cache
@@ -105,13 +105,13 @@ def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = G
     yield _mean("mean of the outputs", means, 0.0)
 
 
-def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observed]:
+def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
     """Yield ratios to variances given what else was drawn."""
     for name, squares, dof in _whitened(sample, laws):
         yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 
 
-def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observed]:
+def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observation]:
     grams = [each.need("input_gram") for each in (sample, reference())]
     s = sample.layer.seq_len
     ours, theirs = (np.trace(gram, axis1=1, axis2=2) / s for gram in grams)
@@ -126,7 +126,7 @@ def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
 
 def score_estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
-) -> Iterator[Observed]:
+) -> Iterator[Observation]:
     """Yield what scores alone tell, the reference being draws of the exact law."""
     seen = visible(sample.layer)
     scores = sample.need("scores")
@@ -150,7 +150,7 @@ def _score_variances(sample: Sample) -> FloatArray:
     return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
 
 
-def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observed]:
+def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
     """Compare squared scores, (N, H, entries), with their variances given the inputs, (N, 1, entries).
 
     Inputs vary, squares and variances vary with them: the interval is that of what is left of a draw's mean square
@@ -161,7 +161,9 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
     half = _QUANTILE * float(left.std()) / len(left) ** 0.5
-    variance = Observed(SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs")
+    variance = Observation(
+        SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs"
+    )
     yield variance
     if not variance.differs:
         ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
@@ -183,23 +185,23 @@ def _per_draw(values: FloatArray) -> FloatArray:
     return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
-def _mean(name: str, values: FloatArray, declared: float) -> Observed:
+def _mean(name: str, values: FloatArray, declared: float) -> Observation:
     half = _QUANTILE * float(values.std()) / len(values) ** 0.5
     mean = float(values.mean())
-    return Observed(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
+    return Observation(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
 
 
-def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observed:
+def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
     """Compare with the mean over a larger sample of the exact law, whose error widens the interval."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
     declared = float(theirs.mean())
-    return Observed(
+    return Observation(
         name, mean, mean - half, mean + half, declared, positive=positive, source="by draws of the exact law"
     )
 
 
-def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observed]:
+def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observation]:
     """Observed a variance ratio from each draw's sum of squares and its degrees of freedom, if there are any."""
     if dof.any():
         yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
@@ -221,7 +223,7 @@ def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArra
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
 
 
-def by_head(sample: Sample, laws: WeightLaws = GAUSSIAN_LAWS) -> dict[str, list[Observed]]:
+def by_head(sample: Sample, laws: WeightLaws = GAUSSIAN_LAWS) -> dict[str, list[Observation]]:
     """Return the variance ratios of each head, or group of heads that share a matrix, by the name of that of all."""
     return {
         name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.candidates import Candidate, Draw, candidates, named, right, scaled_by
-from attncheck.diagnosis.features import features_of
-from attncheck.diagnosis.places import Placed
+from attncheck.diagnosis.embedding import SampleEmbedding
+from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -53,7 +53,7 @@ _NEAR = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
-class Cause:
+class FittedCause:
     """What a candidate's fit comes to.
 
     Attributes
@@ -86,7 +86,7 @@ def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Scale:
+class _FittedScale:
     """A factor of a standard deviation, the error of its logarithm, and that logarithm layer by layer."""
 
     factor: float
@@ -99,7 +99,7 @@ def fitted(
     seed: np.random.SeedSequence,
     laws: WeightLaws = GAUSSIAN_LAWS,
     handed: bool = False,
-) -> tuple[list[Cause], list[Cause]]:
+) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return the causes that samples fit, the best first, and those that were tried and do not, the nearest first.
 
     Neither where the samples are as they should be: what is wrong does not show in so few draws, or in no feature.
@@ -114,7 +114,7 @@ def fitted(
     handed : bool
         Whether the inputs are attncheck's own.
     """
-    placed = [Placed(_two_neurons(sample)) for sample in samples]
+    placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     *rounds, whole, again, own = seed.spawn(len(_ROUNDS) + 3)
     if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), again, _MORE).p_value > _REFUSED:
@@ -138,9 +138,9 @@ def _two_neurons(sample: Sample) -> Sample:
     return Sample(sample.layer, **{**arrays, **few})
 
 
-def _distinct(fits: Sequence[Cause]) -> list[Cause]:
+def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
     """Return causes of different laws: of those that draw the same numbers the one that is told first."""
-    found: list[Cause] = []
+    found: list[FittedCause] = []
     for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
@@ -150,13 +150,13 @@ def _distinct(fits: Sequence[Cause]) -> list[Cause]:
     return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
 
 
-def _by_field(fits: Sequence[Cause]) -> list[Cause]:
+def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
     """Return causes with one for each field: other values of it that fit are told with the nearest one.
 
     Several values of one field may not be told apart, as odd activations under a norm. By themselves they would leave
     no room for another field.
     """
-    of_field: dict[str, list[Cause]] = {}
+    of_field: dict[str, list[FittedCause]] = {}
     for cause in fits:
         of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
     found = []
@@ -167,15 +167,17 @@ def _by_field(fits: Sequence[Cause]) -> list[Cause]:
     return found
 
 
-def _cause(placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int) -> Cause:
+def _cause(
+    placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
+) -> FittedCause:
     """Return what a candidate comes to on so many times the sample's draws."""
     distance, dof = _distance(placed, candidate, seed, more)
     cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
-    return Cause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
+    return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
 
 
 def _nearest(
-    placed: Sequence[Placed], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
+    placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
     """Return the candidates of the least distances over all layers, the nearest first, on at most so many draws.
 
@@ -196,7 +198,7 @@ def _nearest(
 
 
 def _distance(
-    placed: Sequence[Placed], candidate: Candidate, seed: np.random.SeedSequence, more: int
+    placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> tuple[float, int]:
     """Return the squared distance of a candidate over all layers, and its degrees of freedom.
 
@@ -206,7 +208,9 @@ def _distance(
     return sum(distances), sum(each.dof for each in placed)
 
 
-def _distance_on(at: int, placed: Placed, candidate: Candidate, seed: np.random.SeedSequence, size: int) -> float:
+def _distance_on(
+    at: int, placed: SampleEmbedding, candidate: Candidate, seed: np.random.SeedSequence, size: int
+) -> float:
     """Return the squared distance of a candidate on one layer; infinite where it cannot be drawn."""
     rng = np.random.default_rng([at, *seed.generate_state(4)])
     try:
@@ -226,12 +230,14 @@ def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
     return Sample(sample.layer, **kept)
 
 
-def _scales(placed: Sequence[Placed], laws: WeightLaws, seed: np.random.SeedSequence) -> dict[str, _Scale]:
+def _scales(
+    placed: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
+) -> dict[str, _FittedScale]:
     """Return by how much the standard deviations of a sample differ from the declared ones, as far as it shows them.
 
     Matrices whose own numbers are not exposed are taken to be right: another one has their factor then.
     """
-    found: dict[str, _Scale] = {}
+    found: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)
         if sizes is not None:
@@ -240,7 +246,7 @@ def _scales(placed: Sequence[Placed], laws: WeightLaws, seed: np.random.SeedSequ
     return found
 
 
-def _may_be(candidate: Candidate, scales: Mapping[str, _Scale]) -> bool:
+def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
     """Return whether a candidate's scores are about as large as the sample's: it is not worth a try otherwise."""
     if not candidate.scales or "query_std" not in scales:
         return True
@@ -249,7 +255,7 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _Scale]) -> bool:
     return bool((np.abs(wanted - seen) < _NEAR).all())
 
 
-def _own_scale(scales: Mapping[str, _Scale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
+def _own_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
     """Return the candidate whose scales are those that the sample has, whatever they are."""
     # What differs by chance is left as it is.
     factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 3.0 * each.error}
@@ -262,7 +268,9 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
     return name.startswith(sizes[0]) and name.endswith(sizes[1])
 
 
-def _scale(placed: Sequence[Placed], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence) -> _Scale:
+def _scale(
+    placed: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
+) -> _FittedScale:
     """Return the factor by which a sample's sizes differ from a simulator's."""
     of_layers, variances = [], []
     for number, each in enumerate(placed):
@@ -273,4 +281,6 @@ def _scale(placed: Sequence[Placed], sizes: tuple[str, str], draw: Draw, seed: n
         # Sizes of one layer are not independent: no more than the best one is known.
         variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)
-    return _Scale(float(np.exp(weights @ of_layers / weights.sum())), float(weights.sum() ** -0.5), tuple(of_layers))
+    return _FittedScale(
+        float(np.exp(weights @ of_layers / weights.sum())), float(weights.sum() ** -0.5), tuple(of_layers)
+    )

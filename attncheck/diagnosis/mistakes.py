@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
+from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
 from attncheck.layers.requirement import ANY
@@ -23,7 +23,7 @@ Finish = Callable[[AttentionLayer, FloatArray, int, Rng], FloatArray]
 _DROPPED = (0.1, 0.2, 0.5)
 
 
-def _sharing(*names: str) -> Literal:
+def _sharing(*names: str) -> LiteralSimulator:
     """Give all heads what the first one has."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
@@ -31,10 +31,10 @@ def _sharing(*names: str) -> Literal:
         first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :1], layer.num_heads, axis=1) for name in names}
         return dataclasses.replace(made, **first)
 
-    return Literal(project=project)
+    return LiteralSimulator(project=project)
 
 
-def _sliced(shared: bool) -> Literal:
+def _sliced(shared: bool) -> LiteralSimulator:
     """Give each head a slice of the inputs."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
@@ -49,7 +49,7 @@ def _sliced(shared: bool) -> Literal:
 
         return Projections(inputs, made(layer.query_std), made(layer.key_std), made(layer.value_std))
 
-    return Literal(project=project)
+    return LiteralSimulator(project=project)
 
 
 _DIVIDED = OfLayer(
@@ -98,11 +98,11 @@ def _among_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return np.asarray(np.where(visible(layer), weights / weights.sum(axis=1, keepdims=True), 0.0))
 
 
-def _seeing(see: Callable[[AttentionLayer], NDArray[np.bool_]]) -> Literal:
-    return Literal(weigh=lambda layer, scores: map_scores(layer, scores, see(layer)))
+def _seeing(see: Callable[[AttentionLayer], NDArray[np.bool_]]) -> LiteralSimulator:
+    return LiteralSimulator(weigh=lambda layer, scores: map_scores(layer, scores, see(layer)))
 
 
-def _later_only(rest: float) -> Literal:
+def _later_only(rest: float) -> LiteralSimulator:
     """Let positions see later ones; the last one sees all with a share of a weight."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -112,7 +112,7 @@ def _later_only(rest: float) -> Literal:
         weights[:, :, :-1] = map_scores(layer, scores[:, :, :-1], ~visible(layer)[:-1])
         return weights
 
-    return Literal(weigh=weigh)
+    return LiteralSimulator(weigh=weigh)
 
 
 def _filled_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -132,7 +132,7 @@ def _scaled_after(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Dropping(Literal):
+class _DroppedWeights(LiteralSimulator):
     """A literal simulator that drops a share of the attention weights."""
 
     share: float = 0.0
@@ -144,7 +144,7 @@ class _Dropping(Literal):
             kept = rng.random(scores.shape) >= self.share
             return attention_weights(layer, scores) * kept / (1.0 - self.share)
 
-        return Literal(weigh=weigh).after(layer, made, rng)
+        return LiteralSimulator(weigh=weigh).after(layer, made, rng)
 
 
 def _concatenated(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
@@ -198,24 +198,24 @@ MISTAKES: tuple[Fault, ...] = (
         SEVERAL_HEADS,
         _sharing("queries", "keys", "values"),
     ),
-    Fault("one_output_matrix", "all heads share one W_O", SEVERAL_HEADS, Literal(finish=_shared_output)),
+    Fault("one_output_matrix", "all heads share one W_O", SEVERAL_HEADS, LiteralSimulator(finish=_shared_output)),
     Fault(
         "split_by_view",
         "heads are split by a view without a transpose: positions and heads are mixed",
         SEVERAL_HEADS & SEVERAL_POSITIONS,
-        Literal(project=_split_by_view),
+        LiteralSimulator(project=_split_by_view),
     ),
     Fault(
         "merged_by_view",
         "heads are merged by a view without a transpose: outputs mix positions",
         SEVERAL_HEADS & SEVERAL_POSITIONS,
-        Literal(finish=_merged_by_view),
+        LiteralSimulator(finish=_merged_by_view),
     ),
     Fault(
         "split_and_merged_by_view",
         "heads are split and merged by a view without a transpose: a head mixes positions",
         SEVERAL_HEADS & SEVERAL_POSITIONS,
-        Literal(project=_split_by_view, finish=_restored),
+        LiteralSimulator(project=_split_by_view, finish=_restored),
     ),
     Fault("sliced_heads", "each head projects a slice of the inputs only", _DIVIDED, _sliced(shared=False)),
     Fault(
@@ -228,25 +228,25 @@ MISTAKES: tuple[Fault, ...] = (
         "activated_projections",
         "queries, keys and values pass through relu",
         ANY,
-        Literal(project=_activated),
+        LiteralSimulator(project=_activated),
     ),
     Fault(
         "first_position_only",
         "keys and values of the first position stand for those of all",
         SEVERAL_POSITIONS,
-        Literal(project=_one_input),
+        LiteralSimulator(project=_one_input),
     ),
     Fault(
         "softmax_over_all",
         "softmax normalises over heads and keys together",
         SOFTMAX & SEVERAL_HEADS,
-        Literal(weigh=_over_heads),
+        LiteralSimulator(weigh=_over_heads),
     ),
     Fault(
         "softmax_over_heads",
         "softmax normalises over heads and not over keys",
         SOFTMAX & SEVERAL_HEADS,
-        Literal(weigh=_among_heads),
+        LiteralSimulator(weigh=_among_heads),
     ),
     Fault(
         "inverted_mask",
@@ -272,26 +272,26 @@ MISTAKES: tuple[Fault, ...] = (
         "masked_with_zero",
         "masked scores are 0 and not −∞: later positions are seen",
         CAUSAL,
-        Literal(weigh=_filled_with_zero),
+        LiteralSimulator(weigh=_filled_with_zero),
     ),
     Fault(
         "masked_after_softmax",
         "the mask is applied after softmax: rows of the attention do not sum to 1",
         SOFTMAX & CAUSAL,
-        Literal(weigh=_masked_after),
+        LiteralSimulator(weigh=_masked_after),
     ),
     Fault(
         "scaled_after_softmax",
         "the scale of the scores is applied after softmax",
         SOFTMAX,
-        Literal(score=_unscaled, weigh=_scaled_after),
+        LiteralSimulator(score=_unscaled, weigh=_scaled_after),
     ),
     *(
         Fault(
             f"dropout_{share:g}",
             f"dropout of {share:.0%} of the attention weights is left on",
             ANY,
-            _Dropping(share=share),
+            _DroppedWeights(share=share),
         )
         for share in _DROPPED
     ),
@@ -299,13 +299,13 @@ MISTAKES: tuple[Fault, ...] = (
         "no_output_matrix",
         "W_O is missing: an output is a neuron of one head",
         ANY,
-        Literal(finish=_concatenated),
+        LiteralSimulator(finish=_concatenated),
     ),
-    Fault("added_heads", "W_O is missing: heads are added up", ANY, Literal(finish=_added_up)),
+    Fault("added_heads", "W_O is missing: heads are added up", ANY, LiteralSimulator(finish=_added_up)),
     Fault(
         "output_bias",
         "a bias that all positions share is added to the outputs",
         ANY,
-        Literal(finish=_with_bias),
+        LiteralSimulator(finish=_with_bias),
     ),
 )

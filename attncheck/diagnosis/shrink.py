@@ -8,10 +8,10 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.words import chance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 #: Candidates that are tried at most.
@@ -22,7 +22,7 @@ _FREE = ("seq_len", "input_std", "input_correlation", "position_std", "position_
 _COST_SHARE = 10
 
 
-def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
+def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
     """Return a smaller layer or program on which `check` is violated too, or None if none was found.
 
     Simplifications are tried one after the other, each kept if the check is still violated, on streams
@@ -30,7 +30,7 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
 
     Parameters
     ----------
-    unit : Unit
+    item : Item
         Where the check was violated.
     check : str
         Its name.
@@ -38,9 +38,9 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
     seed : int
         The run seed.
     cost : Cost
-        What a look of `unit` was allowed.
+        What a look of `item` was allowed.
     """
-    current = unit.case
+    current = item.case
     tried: set[Case] = {current}
     budget = _tenth(cost)
     progress = True
@@ -50,12 +50,12 @@ def shrink(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> C
             if candidate in tried or (subject.layers and not _differs_in_free(current, candidate)):
                 continue
             if len(tried) > MOST_CANDIDATES:
-                return None if current == unit.case else current
+                return None if current == item.case else current
             tried.add(candidate)
-            if _violates(_candidate(unit, candidate, check), subject, seed, budget):
+            if _violates(_candidate(item, candidate, check), subject, seed, budget):
                 current, progress = candidate, True
                 break
-    return None if current == unit.case else current
+    return None if current == item.case else current
 
 
 def _differs_in_free(current: Case, candidate: Case) -> bool:
@@ -65,29 +65,29 @@ def _differs_in_free(current: Case, candidate: Case) -> bool:
     return current == candidate.replace(**{name: getattr(current, name) for name in _FREE})
 
 
-def illustration(unit: Unit, check: str, subject: Subject, seed: int, cost: Cost) -> str:
+def illustration(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> str:
     """Return the smaller layer or program and what is seen there, in words; empty if none was found.
 
     The arguments are those of `shrink`.
     """
-    smaller = shrink(unit, check, subject, seed, cost)
+    smaller = shrink(item, check, subject, seed, cost)
     if smaller is None:
         return ""
-    seen = run_unit(_candidate(unit, smaller, check), subject, seed, _tenth(cost))
+    seen = run_item(_candidate(item, smaller, check), subject, seed, _tenth(cost))
     told = (f"{result.text}; p = {', '.join(map(chance, result.p_values))}" for result in seen)
     return ": ".join([smaller.describe(), *told])
 
 
-def _candidate(unit: Unit, case: Case, check: str) -> Unit:
-    return Unit(unit.property_name, case, role="shrink", only=check)
+def _candidate(item: Item, case: Case, check: str) -> Item:
+    return Item(item.property_name, case, role="shrink", only=check)
 
 
 def _tenth(cost: Cost) -> Cost:
     return dataclasses.replace(cost, affordable=max(1, cost.affordable // _COST_SHARE))
 
 
-def _violates(unit: Unit, subject: Subject, seed: int, cost: Cost) -> bool:
+def _violates(item: Item, subject: Subject, seed: int, cost: Cost) -> bool:
     try:
-        return bool(violated(run_unit(unit, subject, seed, cost)))
+        return bool(violated(run_item(item, subject, seed, cost)))
     except InputError:
         return False

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import Literal, Projections, dot_products
+from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import CORRELATED_POSITIONS, UNTIED, OfLayer
 from attncheck.layers.rotary import turned, turned_by
@@ -56,24 +56,24 @@ TURNED: tuple[Fault, ...] = (
         "undeclared_rotary",
         f"rotary positions are applied that are not declared (rotary_base={_BASE:g})",
         _UNDECLARED,
-        Literal(score=_applied),
+        LiteralSimulator(score=_applied),
     ),
     Fault(
         "rotary_left_out",
         "rotary positions are declared and not applied",
         _ROTARY & CORRELATED_POSITIONS,
-        Literal(score=_left_out),
+        LiteralSimulator(score=_left_out),
     ),
     Fault(
         "rotary_of_keys",
         "rotary positions turn the keys and not the queries",
         _ROTARY & CORRELATED_POSITIONS,
-        Literal(score=_keys_alone),
+        LiteralSimulator(score=_keys_alone),
     ),
     Fault(
         "rotary_against",
         "rotary positions turn queries and keys in opposite directions",
         _ROTARY & CORRELATED_POSITIONS,
-        Literal(score=_against),
+        LiteralSimulator(score=_against),
     ),
 )

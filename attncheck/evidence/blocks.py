@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck.evidence.distances import Uniform
-from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_count, finite_array
+from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_count, finite_array
 from attncheck.evidence.ranks import rank_score
-from attncheck.evidence.summaries import Score
+from attncheck.evidence.summaries import NormalScore
 
 #: The fewest draws of a block, and the blocks that a look has about; fewer where its draws are few.
 BLOCK, BLOCKS = 16, 32
@@ -97,26 +97,26 @@ class Blocks(Family):
         summary = self._summary(score.z, np.concatenate([mine, others]), mine.size)
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
-    def _summary(self, z: float, joint: FloatArray, count: int) -> Score:
+    def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
         """Return the score with the error of the effect, from all blocks: whose they are does not show in it.
 
         Distances add up as the shifts of single numbers do, which others of the same check may be.
         """
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
-            return Score(z, information, "shift")
+            return NormalScore(z, information, "shift")
         variance = float(joint.var())
-        return Score(z, information / variance if variance else 0.0, "deviation")
+        return NormalScore(z, information / variance if variance else 0.0, "deviation")
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the effects themselves: a look has few blocks, however many draws they hold."""
 
         def joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(np.concatenate(pair) for pair in zip(some, more, strict=True))
 
-        return Condensed(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
+        return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
-    def power(self, departure: float, size: int, level: float) -> float:
+    def power(self, alternative: float, size: int, level: float) -> float:
         """Return about the chance of detecting a departure of the family.
 
         A distance from a law adds up over blocks only where it stands out of the noise of each.
@@ -125,13 +125,13 @@ class Blocks(Family):
             return 0.0
         if isinstance(self.base, Uniform):
             noise = _ABOVE_NOISE / math.sqrt(block_of(size) * self.base.per_draw)
-            return float(departure - self.null_effect >= noise)
+            return float(alternative - self.null_effect >= noise)
         share = _EFFICIENCY * self.ratio / (1.0 + self.ratio)
-        return self.base.power(departure, max(1, int(share * size)), level)
+        return self.base.power(alternative, max(1, int(share * size)), level)
 
     @property
     def _farthest(self) -> float:
         return self.base._farthest
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return self.base._mirrored(departure)
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return self.base._mirrored(alternative)

@@ -30,7 +30,7 @@ _MOST = 1e200
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
+class DriftState:
     """What runs have shown.
 
     Attributes
@@ -53,7 +53,7 @@ class Course:
         return int(reached[0]) if len(reached) else None
 
 
-def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = None) -> Course:
+def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = None) -> DriftState:
     """Return what runs have shown, in the order in which they are given.
 
     Parameters
@@ -90,7 +90,7 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
         # A run without a score leaves what was seen as it is.
         detectors = np.minimum(np.where(np.isnan(longer), detectors, longer), _MOST)
         evidence[..., run, :] = (part * detectors).sum(axis=-2)
-    return Course(evidence)
+    return DriftState(evidence)
 
 
 def begin(z: FloatArray, one_sided: bool) -> int:

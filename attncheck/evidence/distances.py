@@ -16,7 +16,7 @@ from scipy import special
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import (
     CONFIDENCE,
-    Condensed,
+    CondensedData,
     Family,
     FloatArray,
     Outcome,
@@ -25,7 +25,7 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
-from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform
 from attncheck.evidence.ranks import (
     cells_of,
     rank_score,
@@ -35,7 +35,7 @@ from attncheck.evidence.ranks import (
     shifts,
     spread_of_cells,
 )
-from attncheck.evidence.summaries import Score
+from attncheck.evidence.summaries import NormalScore
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
 # Cells of [0, 1] in which values are counted; `POINTS` divides it.
@@ -69,7 +69,7 @@ class Uniform(Family):
     >>> family = Uniform()
     >>> round(family.test((np.arange(1000) + 0.5) / 1000).effect, 6)
     0.0005
-    >>> family.size(departure=0.05, level=5e-4, power=0.99), round(family.gap(4108, 5e-4, 0.99), 4)
+    >>> family.size(alternative=0.05, level=5e-4, power=0.99), round(family.mde(4108, 5e-4, 0.99), 4)
     (4108, 0.05)
     """
 
@@ -113,10 +113,10 @@ class Uniform(Family):
         steps = np.arange(count + 1) / count
         distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
         half = _band(count, 1.0 - CONFIDENCE)
-        picture = cdf_of_uniform(array, self.allowance)
-        return self._outcome(distance, count, half, picture, shift_score(array, self.allowance))
+        plot = cdf_of_uniform(array, self.allowance)
+        return self._outcome(distance, count, half, plot, shift_score(array, self.allowance))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return how many values lie in each cell of a grid, and the sum of their scores.
 
         The distance on the grid is the whole one, or less than it by no more than the probability of a cell.
@@ -135,22 +135,22 @@ class Uniform(Family):
             # Cells are too coarse for a picture of the tails.
             return self._outcome(float(np.abs(difference).max()), count, half, None, summary)
 
-        return Condensed(sums, conclude).add(*data)
+        return CondensedData(sums, conclude).add(*data)
 
     def _outcome(
-        self, distance: float, count: int, half: float, picture: Mapping[str, Any] | None, summary: Score
+        self, distance: float, count: int, half: float, plot: Mapping[str, Any] | None, summary: NormalScore
     ) -> Outcome:
         p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         interval, at_most = _around(distance, half), self.allowance > 0.0
-        return Outcome(p_value, distance, *interval, self.null_effect, count, picture, at_most, summary)
+        return Outcome(p_value, distance, *interval, self.null_effect, count, plot, at_most, summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return a guaranteed lower bound of the chance of detecting a law at distance `departure`.
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return a guaranteed lower bound of the chance of detecting a law at distance `alternative`.
 
         The bound looks only at the point where the two laws are farthest apart, and takes the worst
         position of that point; see `attncheck.evidence.family.Family.power`.
         """
-        distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
+        distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
         return least_power(distance - self.allowance - _critical(check_level(level), count), count)
 
@@ -178,7 +178,7 @@ class TwoSample(Family):
         Size of the reference sample divided by the size of the sample; for planning.
     per_draw : int
         Independent values in one draw of the sample.
-    unit : float
+    item : float
         Size of numbers whose rounding the values have, where that is not their own, as with logarithms: 1.
 
     Raises
@@ -191,7 +191,7 @@ class TwoSample(Family):
     >>> family = TwoSample(ratio=4)
     >>> family.test(np.arange(200.0), np.arange(800.0) / 4).p_value
     1.0
-    >>> family.size(departure=0.1, level=5e-4, power=0.99)
+    >>> family.size(alternative=0.1, level=5e-4, power=0.99)
     1292
     >>> family.test(np.full(200, 0.1), np.full(800, np.float32(0.1))).effect
     0.0
@@ -242,11 +242,11 @@ class TwoSample(Family):
         check_count("reference", theirs.size, self.minimum_count)
         rounding = _rounding(ours, theirs, self.unit)
         distance = _two_sample_distance(ours, theirs, rounding)
-        picture = cdf_of_two(ours, theirs, rounding)
+        plot = cdf_of_two(ours, theirs, rounding)
         summary = rank_score(ours, theirs, rounding, logarithms=self.unit == 1.0)
-        return _outcome_of_two(distance, ours.size, theirs.size, picture, summary)
+        return _outcome_of_two(distance, ours.size, theirs.size, plot, summary)
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return how many values of each sample lie up to points that divide both of the first ones together.
 
         On these points alone the distance is never larger than over all values, nor smaller by more than the
@@ -273,15 +273,15 @@ class TwoSample(Family):
             summary = score_of_cells(cells[0], cells.sum(axis=0), spread)
             return _outcome_of_two(distance, count, others, None, summary)
 
-        return Condensed(counts, conclude).add(*data)
+        return CondensedData(counts, conclude).add(*data)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return a lower bound of the chance of detecting two laws at distance `departure`.
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return a lower bound of the chance of detecting two laws at distance `alternative`.
 
         As for `Uniform`, at the effective size: there the bound is an approximation, not a guarantee.
         Zero where `test` would refuse the sample as too small.
         """
-        distance = check_number("departure", departure, _DISTANCE, minimum=0.0, maximum=1.0)
+        distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
         check_level(level)
         if min(count, int(count * self.ratio)) < self.minimum_count:
@@ -381,11 +381,11 @@ def _band_of_two(ours: int, theirs: int) -> float:
 
 
 def _outcome_of_two(
-    distance: float, ours: int, theirs: int, picture: Mapping[str, Any] | None, summary: Score
+    distance: float, ours: int, theirs: int, plot: Mapping[str, Any] | None, summary: NormalScore
 ) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
     interval = _around(distance, _band_of_two(ours, theirs))
-    return Outcome(p_value, distance, *interval, 0.0, ours, picture, summary=summary)
+    return Outcome(p_value, distance, *interval, 0.0, ours, plot, summary=summary)
 
 
 def _around(distance: float, half: float) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import (
     CONFIDENCE,
-    Condensed,
+    CondensedData,
     Family,
     Outcome,
     check_level,
@@ -23,7 +23,7 @@ from attncheck.evidence.family import (
     smallest_real,
 )
 from attncheck.evidence.ranks import ranker
-from attncheck.evidence.summaries import Score, normal_score
+from attncheck.evidence.summaries import NormalScore, normal_score
 
 _DRAWS = "pass a number of draws, e.g. size=1000"
 _TAIL = 0.5 * (1.0 - CONFIDENCE)
@@ -40,7 +40,7 @@ class Repeats(Family):
     >>> outcome = Repeats().test(np.array([4, 7, 4, 9], dtype=np.uint64))
     >>> outcome.effect, outcome.p_value
     (0.25, 0.0)
-    >>> Repeats().size(departure=0.01, level=5e-4, power=0.99)
+    >>> Repeats().size(alternative=0.01, level=5e-4, power=0.99)
     459
     """
 
@@ -58,18 +58,18 @@ class Repeats(Family):
         """Return the outcome for marks of all draws, (draws,): whole numbers, equal for equal draws only."""
         return Count(0.0).test(len(marks) - len(np.unique(marks)), len(marks))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return how many marks came before, and a share of the different ones.
 
         Only all marks tell all repeats. Of more than 2^17 every second one is forgotten, as often as it takes, by
         what the mark is. A repeat is seen if its mark is remembered, and the effect is a lower bound.
         """
         conclude = Count(0.0).test
-        return Condensed(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
+        return CondensedData(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance that any of `size` draws came before, if each did with chance `departure`."""
-        return Count(0.0).power(departure, size, level)
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance that any of `size` draws came before, if each did with chance `alternative`."""
+        return Count(0.0).power(alternative, size, level)
 
     @property
     def _farthest(self) -> float:
@@ -114,7 +114,7 @@ class Calls(Family):
         between = float((sizes * (means - ranks.mean()) ** 2).sum())
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums over calls, of ranks among the first draws."""
         rank = ranker(finite_array("values", data[0]))
 
@@ -128,7 +128,7 @@ class Calls(Family):
             mean = total * total / count
             return self._outcome(count, calls - 1, max(0.0, between - mean), max(0.0, squares - mean))
 
-        return Condensed(sums, conclude).add(*data)
+        return CondensedData(sums, conclude).add(*data)
 
     def _outcome(self, count: int, freedom: int, between: float, total: float) -> Outcome:
         """Return the outcome for the sums of squares between calls, and of all, about the mean."""
@@ -140,13 +140,13 @@ class Calls(Family):
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
         effect = self._share(odds - freedom, count)
         p_value = float(special.chdtrc(freedom, statistic))
-        summary = Score(normal_score(1.0 - p_value, p_value), 1.0, "excess")
+        summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
         return Outcome(p_value, effect, min(low, effect), max(high, effect), 0.0, count, summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of detection when a share `departure` of the variance lies between calls."""
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detection when a share `alternative` of the variance lies between calls."""
         remedy = "pass a share of the variance in [0, 1]"
-        share = check_number("departure", departure, remedy, minimum=0.0, maximum=1.0)
+        share = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1
         critical = float(special.chdtri(freedom, check_level(level)))
         if share >= 1.0:

@@ -13,7 +13,7 @@ from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import Condensed, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.family import CondensedData, Family, FloatArray, Outcome, check_level, finite_array
 from attncheck.evidence.summaries import Events
 
 #: Bound on the chance that the largest number of a sample comes twice. In single precision it is the step between
@@ -37,7 +37,7 @@ class Extremes(Family):
     >>> outcome = Extremes().test(sides, np.array([4]))
     >>> outcome.effect, round(outcome.p_value, 6)
     (0.25, 1.5e-05)
-    >>> Extremes().size(departure=0.01, level=5e-4, power=0.99)
+    >>> Extremes().size(alternative=0.01, level=5e-4, power=0.99)
     838
     """
 
@@ -62,9 +62,9 @@ class Extremes(Family):
         """
         return self._outcome(*_reached(sides, counts))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the ties within calls, the largest number of all at each side, and how many calls reach it."""
-        return Condensed(_reached, self._outcome, _higher).add(*data)
+        return CondensedData(_reached, self._outcome, _higher).add(*data)
 
     def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: NDArray[np.int64]) -> Outcome:
         """Return the outcome for what `_reached` gives."""
@@ -75,9 +75,9 @@ class Extremes(Family):
         summary = Events(min(ties, draws), draws, min(1.0, rate / draws))
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of enough ties if each of `size` draws lies at one bound with chance `departure`."""
-        share = check_number("departure", departure, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of enough ties if each of `size` draws lies at one bound with chance `alternative`."""
+        share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
         draws = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         rate = _rate(_CALLS, 2)
         fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))

@@ -1,6 +1,6 @@
 """The few statistical families that every check is made of.
 
-Each family is one frozen object whose `test`, `power`, `gap` and `size` speak of the same statistic at the
+Each family is one frozen object whose `test`, `power`, `mde` and `size` speak of the same statistic at the
 same level (see `attncheck.evidence.family.Family`). `Scale`, `Association`, `Uniform` and `Count` are exact;
 `Smooth` and `TwoSample` are approximations whose tails were measured.
 """
@@ -17,9 +17,9 @@ from scipy import special
 
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck.evidence.distances import TwoSample, Uniform
-from attncheck.evidence.family import CONFIDENCE, Condensed, Family, Outcome, check_count, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, Outcome, check_count, check_level, finite_array
 from attncheck.evidence.normal import Association, Smooth
-from attncheck.evidence.summaries import Events, Score, normal_score
+from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
 __all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoSample", "Uniform"]
 
@@ -49,7 +49,7 @@ class Scale(Family):
     >>> outcome = family.test([80.0, 75.0, 90.0])
     >>> round(outcome.effect, 3), outcome.count
     (1.276, 192)
-    >>> family.size(departure=1.1, level=5e-4, power=0.99)
+    >>> family.size(alternative=1.1, level=5e-4, power=0.99)
     117
     """
 
@@ -87,9 +87,9 @@ class Scale(Family):
         check_count("dof", int(total_dof), 1)
         return self._outcome(total, total_dof)
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums of squares and of degrees of freedom."""
-        return Condensed(self._sums, self._outcome).add(*data)
+        return CondensedData(self._sums, self._outcome).add(*data)
 
     def _sums(self, squares: ArrayLike, dof: ArrayLike | None = None) -> tuple[float, float]:
         entries = finite_array("squares", squares)
@@ -112,13 +112,13 @@ class Scale(Family):
         low = total / _chi_square_above(total_dof, _TAIL)
         high = total / _chi_square_below(total_dof, _TAIL)
         # The logarithm of the ratio has a variance of about 2/dof.
-        summary = Score(normal_score(below, above), 0.5 * total_dof, "ratio")
+        summary = NormalScore(normal_score(below, above), 0.5 * total_dof, "ratio")
         p_value = _two_sided(below, above)
         return Outcome(p_value, total / total_dof, low, high, 1.0, round(total_dof), summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the exact chance of detection when the variance is `departure` times the declared one."""
-        ratio = check_number("departure", departure, "pass a variance ratio, e.g. 1.1", above=0.0)
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the exact chance of detection when the variance is `alternative` times the declared one."""
+        ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
         total = check_whole("size", size, 1, _DRAWS) * self.dof
         half = 0.5 * check_level(level)
         if total < 1.0:
@@ -131,8 +131,8 @@ class Scale(Family):
     def _farthest(self) -> float:
         return 1e12
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return departure, 1.0 / departure
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, 1.0 / alternative
 
 
 @dataclass(frozen=True)
@@ -219,16 +219,16 @@ class Count(Family):
         at_most, summary = upper and self.probability > 0.0, Events(hits, total, float(self.probability), upper)
         return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most, summary=summary)
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums of events and trials."""
-        return Condensed(lambda *counts: counts, lambda hits, of: self.test(hits, of) if of else self.nothing()).add(
-            *data
-        )
+        return CondensedData(
+            lambda *counts: counts, lambda hits, of: self.test(hits, of) if of else self.nothing()
+        ).add(*data)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the exact chance of detection when the true probability is `departure`."""
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the exact chance of detection when the true probability is `alternative`."""
         remedy = "pass the true chance of the event in one trial"
-        truth = check_number("departure", departure, remedy, minimum=0.0, maximum=1.0)
+        truth = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         trials = check_whole("size", size, 1, _DRAWS) * self.per_draw
         share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
         fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the critical number, from above

@@ -44,8 +44,8 @@ class Outcome:
         The effect that the null expects; the largest that it allows if `at_most`.
     count : int
         Independent units that the test used.
-    picture : mapping or None
-        What the sample looked like, for reports; see `attncheck.evidence.pictures`.
+    plot : mapping or None
+        What the sample looked like, for reports; see `attncheck.evidence.plot_data`.
     at_most : bool
         Whether the null allows everything up to `null_effect`, rather than expecting it.
     summary : Summary or None
@@ -68,7 +68,7 @@ class Outcome:
     high: float
     null_effect: float
     count: int
-    picture: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
+    plot: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
     at_most: bool = False
     summary: Summary | None = dataclasses.field(default=None, compare=False, repr=False)
 
@@ -86,7 +86,7 @@ def added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(first + second for first, second in zip(one, other, strict=True))
 
 
-class Condensed:
+class CondensedData:
     """What stands for the data of any number of draws: no more numbers for many of them than for few.
 
     Parameters
@@ -130,7 +130,7 @@ class Family(ABC):
     """A statistic with a known null law: assertion, detectable gap and sample size in one object.
 
     `size` counts draws; a family knows how many independent units one draw holds. A departure has the unit
-    of ``Outcome.effect`` and is the true value, so the null itself is `null_effect`. In `gap` and `size` a
+    of ``Outcome.effect`` and is the true value, so the null itself is `null_effect`. In `mde` and `size` a
     departure stands for itself and, where the family has one, its mirror image on the other side of the
     null (1/r for a ratio r, −m for a component m): both must be detected.
     """
@@ -157,7 +157,7 @@ class Family(ABC):
         return self.test(*data).effect
 
     @abstractmethod
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return what stands for the data of many draws, as `test` takes them, and takes in those of more.
 
         Sums stand for them where the statistic is made of sums; it is the same then, but for rounding. Where it is a
@@ -170,12 +170,12 @@ class Family(ABC):
         return Outcome(1.0, self.null_effect, self.null_effect, self.null_effect, self.null_effect, 0)
 
     @abstractmethod
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance that ``p_value < level`` when the true effect is `departure`.
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance that ``p_value < level`` when the true effect is `alternative`.
 
         Parameters
         ----------
-        departure : float
+        alternative : float
             True effect.
         size : int
             Number of draws.
@@ -193,7 +193,7 @@ class Family(ABC):
             If an argument lies outside its range.
         """
 
-    def gap(self, size: int, level: float, power: float) -> float:
+    def mde(self, size: int, level: float, power: float) -> float:
         """Return the smallest departure above the null that `size` draws detect with chance `power`.
 
         Parameters
@@ -216,14 +216,14 @@ class Family(ABC):
             If an argument lies outside its range.
         """
         count = check_whole("size", size, 1, "pass a number of draws")
-        return _smallest_gap(self, count, level, check_power(power, level))
+        return _smallest_mde(self, count, level, check_power(power, level))
 
-    def size(self, departure: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
-        """Return the smallest number of draws that detects `departure` with chance `power`.
+    def size(self, alternative: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
+        """Return the smallest number of draws that detects `alternative` with chance `power`.
 
         Parameters
         ----------
-        departure : float
+        alternative : float
             True effect.
         level : float
             Level of one look, in (0, 1).
@@ -245,34 +245,34 @@ class Family(ABC):
         """
         target = check_power(power, level)
         check_whole("cap", cap, 1, "pass the most draws that may be planned")
-        self.power(departure, 1, level)  # refuses a bad departure before the search
-        return _smallest_size(self, departure, level, target, cap)
+        self.power(alternative, 1, level)  # refuses a bad departure before the search
+        return _smallest_size(self, alternative, level, target, cap)
 
     @property
     @abstractmethod
     def _farthest(self) -> float:
         """The largest departure there is, or one beyond all that matter."""
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
         """Return the departures that count as equally large."""
-        return (departure,)
+        return (alternative,)
 
     def _detects(self, size: int, level: float, target: float) -> Callable[[float], bool]:
-        def detects(departure: float) -> bool:
-            return all(self.power(each, size, level) >= target for each in self._mirrored(departure))
+        def detects(alternative: float) -> bool:
+            return all(self.power(each, size, level) >= target for each in self._mirrored(alternative))
 
         return detects
 
 
 # Kept, as checks of many layers ask for the same.
 @functools.lru_cache(maxsize=4096)
-def _smallest_gap(family: Family, size: int, level: float, target: float) -> float:
+def _smallest_mde(family: Family, size: int, level: float, target: float) -> float:
     return smallest_real(family._detects(size, level, target), family.null_effect, family._farthest)
 
 
 @functools.lru_cache(maxsize=4096)
-def _smallest_size(family: Family, departure: float, level: float, target: float, cap: int) -> int | None:
-    return smallest_whole(lambda draws: family._detects(draws, level, target)(departure), cap)
+def _smallest_size(family: Family, alternative: float, level: float, target: float, cap: int) -> int | None:
+    return smallest_whole(lambda draws: family._detects(draws, level, target)(alternative), cap)
 
 
 def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:

@@ -10,15 +10,15 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_level, finite_array
 from attncheck.evidence.normal import Association, outcome_of_sums
-from attncheck.evidence.summaries import Score, normal_score
+from attncheck.evidence.summaries import NormalScore, normal_score
 
 _TAIL = 0.5 * (1.0 - CONFIDENCE)
 
 
 @dataclass(frozen=True)
-class Alike(Family):
+class EqualVariances(Family):
     """Sums of squares of several groups, each a chi-square: has one group another variance than the others?
 
     A group's variance over that of all others has an F law, whatever scale they share. The group that is farthest out
@@ -35,10 +35,10 @@ class Alike(Family):
     Examples
     --------
     >>> squares = np.array([[90.0, 110.0, 180.0], [110.0, 90.0, 180.0]])
-    >>> outcome = Alike(groups=3, dof=100).test(squares, np.full((2, 3), 100.0))
+    >>> outcome = EqualVariances(groups=3, dof=100).test(squares, np.full((2, 3), 100.0))
     >>> outcome.effect, outcome.p_value < 1e-5
     (1.8, True)
-    >>> Alike(groups=2, dof=16).size(departure=1.21, level=5e-4, power=0.99)
+    >>> EqualVariances(groups=2, dof=16).size(alternative=1.21, level=5e-4, power=0.99)
     233
     """
 
@@ -67,9 +67,9 @@ class Alike(Family):
         """Return the outcome for sums of squares and their degrees of freedom, both (draws, groups)."""
         return self._outcome(*self._sums(squares, dof))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums of squares and of degrees of freedom of each group."""
-        return Condensed(self._sums, self._outcome).add(*data)
+        return CondensedData(self._sums, self._outcome).add(*data)
 
     def _sums(self, squares: ArrayLike, dof: ArrayLike) -> tuple[FloatArray, FloatArray]:
         entries, freedom = finite_array("squares", squares), finite_array("dof", dof)
@@ -92,12 +92,12 @@ class Alike(Family):
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
         low, high = ratio / _above(one, rest, _TAIL), ratio * _above(rest, one, _TAIL)
         p_value = min(1.0, 2.0 * self._comparisons * float(tails[worst]))
-        summary = Score(normal_score(1.0 - p_value, p_value), 1.0, "excess")
+        summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
         return Outcome(p_value, ratio, low, high, 1.0, round(one + rest), summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance that a group is seen whose variance is `departure` times that of the others."""
-        ratio = check_number("departure", departure, "pass a variance ratio, e.g. 1.1", above=0.0)
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance that a group is seen whose variance is `alternative` times that of the others."""
+        ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
         ours = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000") * self.dof
         others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
         upper = float(special.fdtrc(ours, others, _above(ours, others, half) / ratio))
@@ -108,8 +108,8 @@ class Alike(Family):
     def _farthest(self) -> float:
         return 1e12
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return departure, 1.0 / departure
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, 1.0 / alternative
 
 
 def _above(one: float, other: float, tail: float) -> float:
@@ -118,13 +118,13 @@ def _above(one: float, other: float, tail: float) -> float:
 
 
 @dataclass(frozen=True)
-class Within(Association):
+class WithinGroups(Association):
     """Association within groups: the weight is centred over all draws of a group, so that no group's scale counts.
 
     Examples
     --------
     >>> noise, group = np.array([3.0, 3.0, -2.0, -2.0]), np.array([0, 0, 1, 1])
-    >>> Within().test(noise, np.array([5.0, 4.0, -5.0, -4.0]), group).effect
+    >>> WithinGroups().test(noise, np.array([5.0, 4.0, -5.0, -4.0]), group).effect
     0.0
     """
 
@@ -135,7 +135,7 @@ class Within(Association):
         means = np.bincount(numbers, weights) / np.maximum(np.bincount(numbers), 1)
         return super().test(noise, weights - means[numbers])
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums that `Association` takes, of weights whose group means are not known yet."""
         groups = 1 if len(data) < 3 else max(self.per_draw, int(np.max(data[2])) + 1)
 
@@ -145,7 +145,7 @@ class Within(Association):
             terms = [values**k * weights**m for k, m in _POWERS]
             return tuple(np.bincount(numbers, term, minlength=groups) for term in terms)
 
-        return Condensed(sums, _of_centred).add(*data)
+        return CondensedData(sums, _of_centred).add(*data)
 
 
 # Powers of noise and weight whose sums those of centred weights are made of.

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, Condensed, Outcome, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, CondensedData, Outcome, check_level, finite_array
 from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
-from attncheck.evidence.summaries import Score, normal_score
+from attncheck.evidence.summaries import NormalScore, normal_score
 
 
 @dataclass(frozen=True)
-class Largest(Association):
+class LargestAssociation(Association):
     """Noise that the null makes standard normal given its weight, in several columns: is any of them tied?
 
     ⟨noise, weight⟩/‖weight‖ of each column is exactly N(0, 1), however the columns depend on each other. The p-value
@@ -38,10 +38,10 @@ class Largest(Association):
 
     Examples
     --------
-    >>> outcome = Largest(columns=2).test([[1.0, 2.0], [-1.0, 3.0]], [[1.0, 1.0], [1.0, 1.0]])
+    >>> outcome = LargestAssociation(columns=2).test([[1.0, 2.0], [-1.0, 3.0]], [[1.0, 1.0], [1.0, 1.0]])
     >>> round(outcome.effect, 2), round(outcome.p_value, 5)
     (2.5, 0.00081)
-    >>> Largest(columns=120).size(departure=0.1, level=5e-4, power=0.99)
+    >>> LargestAssociation(columns=120).size(alternative=0.1, level=5e-4, power=0.99)
     4802
     """
 
@@ -82,13 +82,13 @@ class Largest(Association):
         single = Association(self.per_draw)
         return self._outcome([single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])])
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums of each column."""
 
         def conclude(*sums: Any) -> Outcome:
             return self._outcome([outcome_of_sums(*column) for column in zip(*sums, strict=True)])
 
-        return Condensed(pair_sums(data[1]), conclude).add(*data)
+        return CondensedData(pair_sums(data[1]), conclude).add(*data)
 
     def _outcome(self, found: Sequence[Outcome]) -> Outcome:
         """Return the outcome for those of all columns."""
@@ -96,12 +96,12 @@ class Largest(Association):
         half = (least.high - least.effect) * _widened(len(found))
         p_value = min(1.0, len(found) * least.p_value)
         interval = least.effect, least.effect - half, least.effect + half
-        summary = Score(normal_score(1.0 - p_value, p_value), 1.0, "excess")
+        summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
         return Outcome(p_value, *interval, 0.0, least.count, summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of detecting a correlation of `departure` in one column, all others being right."""
-        return super().power(departure, size, check_level(level) / self.columns)
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detecting a correlation of `alternative` in one column, all others being right."""
+        return super().power(alternative, size, check_level(level) / self.columns)
 
 
 def _widened(columns: int) -> float:

@@ -31,7 +31,7 @@ class Entry:
     ----------
     id : str
         Names the planned statistic; unique in a run.
-    unit : str
+    item : str
         The case whose draws it was computed from.
     verdict : str
         One of the values of `Verdict`.

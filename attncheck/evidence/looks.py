@@ -19,7 +19,7 @@ from attncheck.evidence.verdicts import Trail, Verdict
 FOURTH_FACTOR = 8
 
 
-class Evaluate(Protocol):
+class Evaluator(Protocol):
     """Draws one sample and evaluates statistics on it; all of one look share the sample."""
 
     def __call__(self, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
@@ -27,7 +27,7 @@ class Evaluate(Protocol):
         ...
 
 
-def examine(evaluate: Evaluate, statistics: Iterable[str], level: float) -> dict[str, Trail]:
+def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
     """Take as many looks as the statistics of one unit of work need.
 
     Parameters
@@ -64,7 +64,7 @@ def examine(evaluate: Evaluate, statistics: Iterable[str], level: float) -> dict
     return {name: _trail(outcomes, level, Verdict.CONSISTENT) for name, outcomes in seen.items()}
 
 
-def examine_blocks(evaluate: Evaluate, statistics: Iterable[str], level: float) -> dict[str, Trail]:
+def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
     """Take three disjoint blocks of a fixed sample as looks, where no fresh draws can be had.
 
     The protocol is that of `examine` without the fourth look: a statistic that is suspicious in the first
@@ -197,7 +197,7 @@ def _names(statistics: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _first_three(evaluate: Evaluate, names: tuple[str, ...], level: float) -> dict[str, list[Outcome]]:
+def _first_three(evaluate: Evaluator, names: tuple[str, ...], level: float) -> dict[str, list[Outcome]]:
     seen: dict[str, list[Outcome]] = {name: [] for name in names}
     for look in (1, 2, 3):
         if names:
@@ -206,7 +206,7 @@ def _first_three(evaluate: Evaluate, names: tuple[str, ...], level: float) -> di
     return seen
 
 
-def _ask(evaluate: Evaluate, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
+def _ask(evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
     answers = evaluate(look, factor, names)
     if set(answers) != set(names):
         problem = f"was asked for {sorted(names)}"

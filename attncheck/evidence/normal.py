@@ -14,7 +14,7 @@ from scipy import special
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
     CONFIDENCE,
-    Condensed,
+    CondensedData,
     Family,
     FloatArray,
     Outcome,
@@ -23,7 +23,7 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
-from attncheck.evidence.summaries import Score
+from attncheck.evidence.summaries import NormalScore
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 _DRAWS = "pass a number of draws, e.g. size=1000"
@@ -55,7 +55,7 @@ class Association(Family):
     >>> outcome = family.test([1.0, -1.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     >>> round(outcome.effect, 2), round(outcome.p_value, 4)
     (0.5, 0.3173)
-    >>> family.size(departure=0.1, level=5e-4, power=0.99)
+    >>> family.size(alternative=0.1, level=5e-4, power=0.99)
     3373
     """
 
@@ -106,18 +106,18 @@ class Association(Family):
             spread = math.sqrt(count) * float(finite_array("noise", parts.std()))
         return _normal_outcome(z, count, spread=max(1.0, spread))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums that statistic and interval are made of."""
         sums = pair_sums(data[1])
-        return Condensed(lambda noise, weight: sums(np.ravel(noise), np.ravel(weight)), outcome_of_sums).add(*data)
+        return CondensedData(lambda noise, weight: sums(np.ravel(noise), np.ravel(weight)), outcome_of_sums).add(*data)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of detecting a correlation of `departure` between noise and weight.
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detecting a correlation of `alternative` between noise and weight.
 
         The variance of the statistic is taken as 1; a linear tie makes it smaller, which helps detection.
         """
         remedy = "pass a correlation, e.g. 0.05"
-        mean = check_number("departure", departure, remedy, minimum=-1.0, maximum=1.0)
+        mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
         count = check_whole("size", size, 1, _DRAWS) * self.per_draw
         return _normal_power(mean * math.sqrt(count), level)
 
@@ -125,8 +125,8 @@ class Association(Family):
     def _farthest(self) -> float:
         return 1.0
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return departure, -departure
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, -alternative
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Smooth(Family):
     >>> family = Smooth(order=1)
     >>> abs(family.test((np.arange(1000) + 0.5) / 1000).effect) < 1e-12
     True
-    >>> family.size(departure=0.1, level=5e-4, power=0.99)
+    >>> family.size(alternative=0.1, level=5e-4, power=0.99)
     3373
     """
 
@@ -202,7 +202,7 @@ class Smooth(Family):
         """Return the mean component, of however few values."""
         return float(self._components(data[0]).mean())
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums of the components and of their squares."""
 
         def sums(values: ArrayLike) -> tuple[int, float, float]:
@@ -215,20 +215,20 @@ class Smooth(Family):
             spread = math.sqrt(max(1.0, squares / count - (total / count) ** 2))
             return _normal_outcome(total / math.sqrt(count), count, spread)
 
-        return Condensed(sums, conclude).add(*data)
+        return CondensedData(sums, conclude).add(*data)
 
     def _components(self, values: ArrayLike) -> FloatArray:
         scaled = 2.0 * unit_array("values", values) - 1.0
         return np.asarray(math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, scaled))
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of detecting a mean component of `departure`, by the normal limit.
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detecting a mean component of `alternative`, by the normal limit.
 
         Zero where `test` would refuse the sample as too small.
         """
         mean = check_number(
-            "departure",
-            departure,
+            "alternative",
+            alternative,
             f"pass a component of order {self.order}, e.g. 0.05",
             minimum=-self._farthest,
             maximum=self._farthest,
@@ -241,8 +241,8 @@ class Smooth(Family):
     def _farthest(self) -> float:
         return math.sqrt(2 * self.order + 1)
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return departure, -departure
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, -alternative
 
 
 def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
@@ -276,7 +276,7 @@ def outcome_of_sums(*sums: SupportsFloat) -> Outcome:
 def _normal_outcome(z: float, count: int, spread: float) -> Outcome:
     effect = z / math.sqrt(count)
     half = _QUANTILE * spread / math.sqrt(count)
-    p_value, summary = 2.0 * float(special.ndtr(-abs(z))), Score(z, count)
+    p_value, summary = 2.0 * float(special.ndtr(-abs(z))), NormalScore(z, count)
     return Outcome(p_value, effect, effect - half, effect + half, 0.0, count, summary=summary)
 
 

@@ -13,7 +13,7 @@ from scipy import special
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
     CONFIDENCE,
-    Condensed,
+    CondensedData,
     Family,
     FloatArray,
     Outcome,
@@ -21,8 +21,8 @@ from attncheck.evidence.family import (
     check_level,
     finite_array,
 )
-from attncheck.evidence.pictures import rate
-from attncheck.evidence.summaries import Score
+from attncheck.evidence.plot_data import rate
+from attncheck.evidence.summaries import NormalScore
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # The spread of log |N(0, 1)|.
@@ -94,7 +94,7 @@ class Order(Family):
         count = check_count("draws", len(values), 2)
         return self._outcome(sizes, count, values.mean(axis=0), values.std(axis=0, ddof=1))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums of the logarithms and of their squares, less their means over the first draws."""
         first, sizes = self._checked(*data)
         centre = first.mean(axis=0)
@@ -107,7 +107,7 @@ class Order(Family):
             variances = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
             return self._outcome(sizes, count, centre + total / count, np.sqrt(variances))
 
-        return Condensed(sums, conclude).add(*data)
+        return CondensedData(sums, conclude).add(*data)
 
     def _checked(self, logs: ArrayLike, widths: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return the logarithms and the three widths."""
@@ -125,16 +125,16 @@ class Order(Family):
         slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
         z = (slope - self.order) / error if error > 0 else math.inf
         half = _QUANTILE * error
-        picture = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
+        plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
         # By the spread that is known beforehand: a weight that comes of the sample would follow its slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
-        summary = Score(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
-        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, picture, summary=summary)
+        summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
+        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, plot, summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of detection when the true order is `departure`."""
-        truth = check_number("departure", departure, "pass the true order, e.g. -0.25")
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detection when the true order is `alternative`."""
+        truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
         count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))
         critical = float(-special.ndtri(0.5 * check_level(level)))
@@ -144,5 +144,5 @@ class Order(Family):
     def _farthest(self) -> float:
         return self.order + 10.0
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return departure, 2.0 * self.order - departure
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, 2.0 * self.order - alternative

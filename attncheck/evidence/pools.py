@@ -21,7 +21,7 @@ from scipy import special
 from attncheck._lib.errors import refuse
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
-from attncheck.evidence.summaries import Events, Score, Summary
+from attncheck.evidence.summaries import Events, NormalScore, Summary
 
 #: Scores count up to here: no p-value was promised to be accurate further out.
 CLIP = 4.5
@@ -46,7 +46,7 @@ class Pool:
 
     Examples
     --------
-    >>> one, other = Pool({"a": Score(2.5, 100.0)}), Pool({"b": Score(3.0, 100.0)})
+    >>> one, other = Pool({"a": NormalScore(2.5, 100.0)}), Pool({"b": NormalScore(3.0, 100.0)})
     >>> one.merge(other) == other.merge(one)
     True
     >>> outcome = one.merge(other).outcome()
@@ -80,7 +80,7 @@ class Pool:
         """Return the outcome of all samples together; `count` is their number."""
         return _outcome_of_events(self._events) if self._events else _outcome_of_scores(self._scores)
 
-    def gap(self, level: float, power: float) -> float:
+    def mde(self, level: float, power: float) -> float:
         """Return the smallest common effect that these samples show with chance `power`.
 
         It has the unit of the outcome's effect; ``math.inf`` where no effect does.
@@ -93,7 +93,7 @@ class Pool:
         target = check_power(power, level)
         if self._events:
             trials, mean = _expected(self._events)
-            return Count(mean / trials).gap(trials, level, target)
+            return Count(mean / trials).mde(trials, level, target)
         sums = _sums(self._scores)
         if sums.information == 0.0:
             return math.inf
@@ -106,22 +106,22 @@ class Pool:
         return [each for each in self.summaries.values() if isinstance(each, Events)]
 
     @property
-    def _scores(self) -> list[Score]:
-        return [each for each in self.summaries.values() if isinstance(each, Score)]
+    def _scores(self) -> list[NormalScore]:
+        return [each for each in self.summaries.values() if isinstance(each, NormalScore)]
 
 
 @dataclass(frozen=True)
 class _Sums:
     """What scores come to: the first one for their kind, the normal score, information, bias and common effect."""
 
-    kind: Score
+    kind: NormalScore
     z: float
     information: float
     bias: float
     effect: float
 
 
-def _sums(scores: Sequence[Score]) -> _Sums:
+def _sums(scores: Sequence[NormalScore]) -> _Sums:
     weights = [math.sqrt(each.information) for each in scores]
     information = math.fsum(each.information for each in scores)
     if information == 0.0:
@@ -138,7 +138,7 @@ def _sums(scores: Sequence[Score]) -> _Sums:
     return _Sums(scores[0], z, information, bias, effect)
 
 
-def _outcome_of_scores(scores: Sequence[Score]) -> Outcome:
+def _outcome_of_scores(scores: Sequence[NormalScore]) -> Outcome:
     sums = _sums(scores)
     if sums.information == 0.0:
         null = _shown(sums.kind, 0.0)
@@ -193,7 +193,7 @@ def _kind(summary: Summary) -> tuple[Any, ...]:
     return "score", summary.unit
 
 
-def _shown(kind: Score, effect: float) -> float:
+def _shown(kind: NormalScore, effect: float) -> float:
     """Return an effect in the unit that people read: a ratio in place of its logarithm."""
     if kind.unit not in ("ratio", "size"):
         return effect

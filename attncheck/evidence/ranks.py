@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.evidence.summaries import Score
+from attncheck.evidence.summaries import NormalScore
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -31,7 +31,7 @@ _LEAST_SPREAD = 0.02
 _LEAST = 1e-300
 
 
-def shift_score(values: FloatArray, allowance: float = 0.0) -> Score:
+def shift_score(values: FloatArray, allowance: float = 0.0) -> NormalScore:
     """Return the score of a shift of probability integral transforms; its effect is in standard deviations.
 
     Without an allowance it is the sum of the values' normal scores, exactly normal under the null. With one it is
@@ -62,15 +62,15 @@ def shifts(values: FloatArray, allowance: float) -> FloatArray:
     return np.asarray(np.copysign(special.ndtri(near), values - 0.5))
 
 
-def score_of_sum(total: float, count: int, allowance: float) -> Score:
+def score_of_sum(total: float, count: int, allowance: float) -> NormalScore:
     """Return the score of a sum of `shifts`."""
     root = math.sqrt(count)
-    return Score(total / root, count, "shift", math.sqrt(12.0) * allowance * root)
+    return NormalScore(total / root, count, "shift", math.sqrt(12.0) * allowance * root)
 
 
 def rank_score(
     ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray], logarithms: bool
-) -> Score:
+) -> NormalScore:
     """Return the score of a shift of one sample against another: normal scores of joint ranks (van der Waerden).
 
     Given all values of both samples, every way to share them out is as likely under the null: the mean and variance
@@ -97,7 +97,7 @@ def rank_score(
     return score_of_cells(mine, both, 0.5 * float(high - low) if logarithms else None)
 
 
-def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> Score:
+def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> NormalScore:
     """Return the score of a sample by how many of its values, and of both samples', lie in each cell.
 
     Values of one cell share its middle rank. Whatever the cells are, as long as they do not know which value is of
@@ -118,12 +118,12 @@ def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> Scor
     variance = float(both @ (scores - mean) ** 2) * count * others / (total * (total - 1))
     unit = "shift" if spread is None else "size"
     if variance <= 0.0:
-        return Score(0.0, 0.0, unit)
+        return NormalScore(0.0, 0.0, unit)
     z = (float(mine @ scores) - count * mean) / math.sqrt(variance)
     information = count * others / total
     if spread is not None:
         information /= max(spread, _LEAST_SPREAD) ** 2
-    return Score(z, information, unit)
+    return NormalScore(z, information, unit)
 
 
 def spread_of_cells(points: FloatArray, ranks: FloatArray) -> float:

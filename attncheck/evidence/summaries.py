@@ -15,7 +15,7 @@ UNITS = ("ratio", "size", "deviation", "shift", "excess")
 
 
 @dataclass(frozen=True)
-class Score:
+class NormalScore:
     """A statistic as a standard normal number.
 
     Parameters
@@ -24,7 +24,7 @@ class Score:
         N(0, 1) where the null holds, or stochastically smaller where `one_sided`.
     information : float
         Inverse of the squared error of the effect that it estimates: that effect is z/√information.
-    unit : {"ratio", "size", "deviation", "shift", "excess"}
+    item : {"ratio", "size", "deviation", "shift", "excess"}
         What the effect is: the logarithm of a ratio that the statistic estimates, or of the sizes of what is compared;
         a deviation in the statistic's own unit; a shift in standard deviations; or, of a statistic that is never
         negative, the score itself, of which only large values speak against the null.
@@ -38,7 +38,7 @@ class Score:
 
     Examples
     --------
-    >>> Score(z=2.0, information=100.0).effect
+    >>> NormalScore(z=2.0, information=100.0).effect
     0.2
     """
 
@@ -104,7 +104,7 @@ class Events:
 
 
 #: What a look leaves of a statistic.
-Summary = Score | Events
+Summary = NormalScore | Events
 
 # The smallest chance that a normal score is made of.
 _LEAST = 1e-300
@@ -147,7 +147,7 @@ def from_record(fields: Mapping[str, Any]) -> Summary:
     InputError
         If the fields are not those of a summary.
     """
-    kind = Events if "trials" in fields else Score
+    kind = Events if "trials" in fields else NormalScore
     try:
         return kind(**fields)
     except TypeError:

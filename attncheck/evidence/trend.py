@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole
-from attncheck.evidence.family import CONFIDENCE, Condensed, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_level, finite_array
 from attncheck.evidence.ranks import ranker
-from attncheck.evidence.summaries import Score, normal_score
+from attncheck.evidence.summaries import NormalScore, normal_score
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # Draws, less one for each call, below which the p-value is not trusted.
@@ -35,7 +35,7 @@ class Trend(Family):
     >>> outcome = Trend().test(np.exp(np.arange(40.0) % 20), np.array([20, 20]))
     >>> round(outcome.effect, 2), outcome.p_value < 1e-8
     (0.99, True)
-    >>> Trend().size(departure=0.1, level=5e-4, power=0.99)
+    >>> Trend().size(alternative=0.1, level=5e-4, power=0.99)
     3374
     """
 
@@ -49,14 +49,14 @@ class Trend(Family):
         data = finite_array("values", values)
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
-    def condensed(self, *data: Any) -> Condensed:
+    def condensed(self, *data: Any) -> CondensedData:
         """Return the sums over calls, of scores among the first draws: these know nothing of the order in a call."""
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
             return self._sums(special.ndtri(ranks(finite_array("values", values))), counts)
 
-        return Condensed(sums, self._outcome).add(*data)
+        return CondensedData(sums, self._outcome).add(*data)
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
@@ -80,13 +80,13 @@ class Trend(Family):
         z, root = product / math.sqrt(variance), math.sqrt(freedom)
         p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
         interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root
-        summary = Score(math.copysign(normal_score(1.0 - 0.5 * p_value, 0.5 * p_value), z), freedom)
+        summary = NormalScore(math.copysign(normal_score(1.0 - 0.5 * p_value, 0.5 * p_value), z), freedom)
         return Outcome(p_value, z / root, *interval, 0.0, freedom + calls, summary=summary)
 
-    def power(self, departure: float, size: int, level: float) -> float:
-        """Return the chance of detecting a correlation of `departure` in one call."""
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detecting a correlation of `alternative` in one call."""
         remedy = "pass a correlation, e.g. 0.05"
-        correlation = check_number("departure", departure, remedy, minimum=-1.0, maximum=1.0)
+        correlation = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         if count <= _FEWEST:
             return 0.0
@@ -98,5 +98,5 @@ class Trend(Family):
     def _farthest(self) -> float:
         return 1.0
 
-    def _mirrored(self, departure: float) -> tuple[float, ...]:
-        return departure, -departure
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, -alternative

@@ -7,7 +7,7 @@ from typing import Protocol
 from attncheck._lib.words import number
 
 
-class Seen(Protocol):
+class OutcomeLike(Protocol):
     """An outcome, or a result of a record."""
 
     @property
@@ -21,7 +21,7 @@ class Seen(Protocol):
         ...
 
 
-def allowed(seen: Seen) -> str:
+def allowed(seen: OutcomeLike) -> str:
     """Return the effect that the null expects, or the largest that it allows.
 
     Examples
@@ -35,7 +35,7 @@ def allowed(seen: Seen) -> str:
     return f"{'up to ' if seen.at_most else ''}{number(seen.null_effect)}"
 
 
-def expected(seen: Seen) -> str:
+def expected(seen: OutcomeLike) -> str:
     """Return the same with its verb.
 
     Examples

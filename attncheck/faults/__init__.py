@@ -12,9 +12,9 @@ from typing import Any
 from attncheck._lib.errors import check_choice
 from attncheck.checks.sample import FIELDS
 from attncheck.faults import wrong_laws, wrong_norms, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
-from attncheck.faults.fault import Exposing, Fault, Simulator
+from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 
-__all__ = ["EXPOSURES", "FAULTS", "Exposing", "Fault", "Simulator", "exposing"]
+__all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "exposing"]
 
 #: Every fault by name, scales first, and last those that show in the layers of one regime only, or with a norm.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
@@ -31,7 +31,7 @@ EXPOSURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> Exposing:
+def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExposure:
     """Return a simulator that returns only some of its fields.
 
     Parameters
@@ -48,7 +48,7 @@ def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> Exposing:
     (['outputs', 'scores'], 'size')
     """
     kept = frozenset(check_choice("fields", name, FIELDS) for name in fields)
-    return Exposing(simulator.subject if isinstance(simulator, Fault) else simulator, kept)
+    return ReducedExposure(simulator.subject if isinstance(simulator, Fault) else simulator, kept)
 
 
 def __getattr__(name: str) -> Any:

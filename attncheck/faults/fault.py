@@ -45,7 +45,7 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exposing:
+class ReducedExposure:
     """A simulator that lets less be seen.
 
     Attributes

@@ -40,7 +40,7 @@ def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray
 
 
 @dataclasses.dataclass(frozen=True)
-class LineByLine:
+class LineByLineSimulator:
     """A simulator of programs made of replaceable steps; the defaults are right.
 
     Attributes

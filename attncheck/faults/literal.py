@@ -61,7 +61,7 @@ def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng:
 
 
 @dataclasses.dataclass(frozen=True)
-class Literal:
+class LiteralSimulator:
     """A simulator made of replaceable steps; the defaults are right.
 
     Attributes

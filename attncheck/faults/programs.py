@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.faults.line_by_line import LineByLine, Matrices, coordinatewise, dot_product, jointly_gaussian, mixture
+from attncheck.faults.line_by_line import (
+    LineByLineSimulator,
+    Matrices,
+    coordinatewise,
+    dot_product,
+    jointly_gaussian,
+    mixture,
+)
 from attncheck.layers.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
 from attncheck.layers.program.requirements import (
     CORRELATED_START,
@@ -176,17 +183,17 @@ def _mixed_by_another_draw(node: Output, vectors: FloatArray, scores: FloatArray
 def _limit_scores(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     law = limit_of_program(program)
     scores = dict(zip(law.scores, law.draw(size, 1, rng).scores.T, strict=True))
-    return LineByLine(score=lambda node, left, right: scores[node])(program, width, size, rng)
+    return LineByLineSimulator(score=lambda node, left, right: scores[node])(program, width, size, rng)
 
 
 def _copied_score(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    drawn = dict(LineByLine()(program, width, size, rng))
+    drawn = dict(LineByLineSimulator()(program, width, size, rng))
     drawn["scores"][:, -1:] = drawn["scores"][:, :1]
     return drawn
 
 
 def _twice_as_wide(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    return LineByLine()(program, 2 * width, size, rng)
+    return LineByLineSimulator()(program, 2 * width, size, rng)
 
 
 _FAULTS = (
@@ -194,21 +201,21 @@ _FAULTS = (
         "shifted_initials",
         f"{_INITIAL_SHIFT:g} is added to initial vectors",
         RANDOM_START,
-        LineByLine(begin=_shifted),
+        LineByLineSimulator(begin=_shifted),
         ("netsor.initials",),
     ),
     ProgramFault(
         "independent_initials",
         "initial vectors are independent where they should be correlated",
         CORRELATED_START,
-        LineByLine(begin=_apart),
+        LineByLineSimulator(begin=_apart),
         ("netsor.initials",),
     ),
     ProgramFault(
         "matrix_std_5",
         "the standard deviation of every matrix is 5% too large",
         SOME_MATRIX,
-        LineByLine(matrices=_changed(lambda images: 1.05 * images)),
+        LineByLineSimulator(matrices=_changed(lambda images: 1.05 * images)),
         (
             "netsor.scale",
             "netsor.lengths",
@@ -220,7 +227,7 @@ _FAULTS = (
         "biased_matmuls",
         f"{_SHIFT:g} is added to what every matrix makes",
         SOME_MATRIX,
-        LineByLine(matrices=_changed(lambda images: images + _SHIFT)),
+        LineByLineSimulator(matrices=_changed(lambda images: images + _SHIFT)),
         (
             "netsor.matmuls",
             "netsor.lengths",
@@ -231,7 +238,7 @@ _FAULTS = (
         "fresh_matrices",
         "a matrix is drawn afresh at every use",
         REUSED_MATRIX,
-        LineByLine(matrices=_fresh_matrices),
+        LineByLineSimulator(matrices=_fresh_matrices),
         (
             "netsor.scale",
             "netsor.lengths",
@@ -242,7 +249,7 @@ _FAULTS = (
         "tied_matrices",
         "all matrices of one shape are one matrix",
         SIDE_BY_SIDE,
-        LineByLine(matrices=_tied_matrices),
+        LineByLineSimulator(matrices=_tied_matrices),
         (
             "netsor.sharing",
             "program_scores.law",
@@ -257,7 +264,7 @@ _FAULTS = (
         "always_tanh",
         "tanh takes the place of every other nonlinearity",
         NOT_TANH,
-        LineByLine(map=_always_tanh),
+        LineByLineSimulator(map=_always_tanh),
         (
             "netsor.functions",
             "corollary2.output_size",
@@ -267,7 +274,7 @@ _FAULTS = (
         "first_term",
         "sums of vectors stop after the first one",
         SOME_SUM,
-        LineByLine(map=_first_term),
+        LineByLineSimulator(map=_first_term),
         (
             "netsor.functions",
             "corollary2.output_size",
@@ -278,14 +285,14 @@ _FAULTS = (
         "half_precision",
         "what nonlinearities make is rounded to float16",
         SOME_NONLINEARITY,
-        LineByLine(map=_half_precision),
+        LineByLineSimulator(map=_half_precision),
         ("netsor.functions",),
     ),
     ProgramFault(
         "wandering_scale",
         "each matrix has a standard deviation that changes from draw to draw, and is right on average",
         SOME_MATRIX,
-        LineByLine(matrices=_wandering_matrices),
+        LineByLineSimulator(matrices=_wandering_matrices),
         (
             "netsor.matmuls",
             "netsor.lengths",
@@ -296,7 +303,7 @@ _FAULTS = (
         "equal_rows",
         "matrices have blocks of √n equal rows",
         SOME_MATRIX,
-        LineByLine(matrices=_changed(_equal_rows)),
+        LineByLineSimulator(matrices=_changed(_equal_rows)),
         (
             "netsor.lengths",
             "fact1.order",
@@ -307,7 +314,7 @@ _FAULTS = (
         "scores_over_n",
         "scores are divided by n where √n is declared",
         SOME_SCORE,
-        LineByLine(score=_over_n),
+        LineByLineSimulator(score=_over_n),
         (
             "program_scores.law",
             "program_scores.scale",
@@ -317,13 +324,17 @@ _FAULTS = (
         ),
     ),
     ProgramFault(
-        "scores_5", "scores are 5% too large", SOME_SCORE, LineByLine(score=_five_percent), ("program_scores.scale",)
+        "scores_5",
+        "scores are 5% too large",
+        SOME_SCORE,
+        LineByLineSimulator(score=_five_percent),
+        ("program_scores.scale",),
     ),
     ProgramFault(
         "leaking_neuron",
         "the first coordinates of its two vectors are added to every score",
         SOME_SCORE,
-        LineByLine(score=_leaking),
+        LineByLineSimulator(score=_leaking),
         (
             "program_scores.law",
             "program_scores.independence",
@@ -334,7 +345,7 @@ _FAULTS = (
         "scores_of_another_draw",
         "scores, and the outputs with them, are those of another draw",
         SOME_SCORE,
-        LineByLine(score=_of_another_draw),
+        LineByLineSimulator(score=_of_another_draw),
         (
             "program_scores.scale",
             "program_scores.sizes",
@@ -362,7 +373,7 @@ _FAULTS = (
         "outputs_apart",
         "outputs take the scores of another draw",
         MIXED_OUTPUT,
-        LineByLine(mix=_mixed_by_another_draw),
+        LineByLineSimulator(mix=_mixed_by_another_draw),
         ("netsor.functions",),
     ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import Literal, Projections, independent
+from attncheck.faults.literal import LiteralSimulator, Projections, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SEVERAL_HEADS
@@ -50,20 +50,22 @@ def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -
         np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1) for std in (layer.key_std, layer.value_std)
     )
     made = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
-    return Literal().after(layer, made, rng)
+    return LiteralSimulator().after(layer, made, rng)
 
 
 def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 2), rng)
     made = independent(layer, inputs, rng)
     arrays = (made.inputs, made.queries, made.keys, made.values)
-    return Literal().after(layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng)
+    return LiteralSimulator().after(
+        layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng
+    )
 
 
 def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 3), rng)
     made = independent(layer, np.concatenate([inputs, inputs, inputs])[:size], rng)
-    return Literal().after(layer, made, rng)
+    return LiteralSimulator().after(layer, made, rng)
 
 
 def _inputs_turned(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
@@ -101,7 +103,7 @@ def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator)
     made.queries[:, 0] *= 1.1
     for shared in (made.keys, made.values):
         shared[:, : layer.group_size] *= 1.1
-    return Literal().after(layer, made, rng)
+    return LiteralSimulator().after(layer, made, rng)
 
 
 def _residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:

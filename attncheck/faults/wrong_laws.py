@@ -9,12 +9,12 @@ import numpy as np
 
 from attncheck.checks.marginals import conditional_covariance
 from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import Literal, Projections, gram, independent
+from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SMALL_HEADS, SMALL_WIDTH, OfLayer
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
@@ -131,7 +131,7 @@ FAULTS = (
         "bartlett_freedom",
         "Bartlett diagonals of keys and values have one degree of freedom too many",
         SMALL_HEADS,
-        Literal(project=_more_freedom),
+        LiteralSimulator(project=_more_freedom),
     ),
     Fault(
         "student_weights",

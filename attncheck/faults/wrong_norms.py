@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import Literal, independent
-from attncheck.faults.wrong_scales import Misread
+from attncheck.faults.literal import LiteralSimulator, independent
+from attncheck.faults.wrong_scales import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import NORMALISED_INPUTS, SEVERAL_POSITIONS, SMALL_WIDTH, OfLayer
@@ -29,7 +29,7 @@ def _over_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) 
     """Normalise each neuron over the positions, and not each position over the neurons."""
     inputs = draw_inputs(layer.replace(norm=None), size, rng)
     inputs = normalised(layer.norm, inputs.swapaxes(-1, -2)).swapaxes(-1, -2)
-    return Literal().after(layer, independent(layer, inputs, rng), rng)
+    return LiteralSimulator().after(layer, independent(layer, inputs, rng), rng)
 
 
 FAULTS = (
@@ -37,13 +37,13 @@ FAULTS = (
         "forgotten_norm",
         "the inputs are not normalised where a norm is declared",
         NORMALISED_INPUTS,
-        Misread(lambda layer: {"norm": None}),
+        MisreadLayer(lambda layer: {"norm": None}),
     ),
     Fault(
         "other_norm",
         "the inputs have layer norm where RMS norm is declared, or the reverse",
         NORMALISED_INPUTS & _TOLD_APART,
-        Misread(_the_other),
+        MisreadLayer(_the_other),
     ),
     Fault(
         "norm_over_positions",

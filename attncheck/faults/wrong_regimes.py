@@ -10,8 +10,8 @@ import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import Literal, Projections, independent
-from attncheck.faults.wrong_scales import Misread
+from attncheck.faults.literal import LiteralSimulator, Projections, independent
+from attncheck.faults.wrong_scales import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import (
@@ -80,7 +80,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     phi = nonlinearity.of_inputs(layer.inputs)
     drawn = (normalised(layer.norm, phi(hidden + draw_positions(layer, size, rng))) for _ in range(2))
     values, scores = (independent(layer, inputs, rng) for inputs in drawn)
-    return Literal().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
+    return LiteralSimulator().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -106,43 +106,43 @@ FAULTS = (
         "ignored_over_n",
         "scores are divided by √n where 1/n is declared",
         OVER_N & TWO_SCALINGS & UNTIED,
-        Misread(_over_root_n),
+        MisreadLayer(_over_root_n),
     ),
     Fault(
         "full_rank_heads",
         "head_dim is ignored: heads are as wide as the layer",
         LOW_RANK,
-        Misread(lambda layer: {"head_dim": None}),
+        MisreadLayer(lambda layer: {"head_dim": None}),
     ),
     Fault(
         "linear_as_softmax",
         "softmax is applied where linear attention is declared",
         LINEAR_ATTENTION,
-        Misread(lambda layer: {"attention_map": "softmax"}),
+        MisreadLayer(lambda layer: {"attention_map": "softmax"}),
     ),
     Fault(
         "repeated_heads",
         f"heads beyond number {_OWN_HEADS} repeat the weights of the first {_OWN_HEADS}",
         _REPEATABLE,
-        Literal(project=_repeated_projections, finish=_repeated_output_matrices),
+        LiteralSimulator(project=_repeated_projections, finish=_repeated_output_matrices),
     ),
     Fault(
         "untied_query_key",
         "W_Q and W_K are drawn separately where one matrix is declared",
         TIED,
-        Misread(lambda layer: {"tied_query_key": False}),
+        MisreadLayer(lambda layer: {"tied_query_key": False}),
     ),
     Fault(
         "centred_relu",
         "the mean of relu is taken off the inputs",
         RELU_INPUTS & PLAIN_INPUTS,
-        Literal(project=_centred),
+        LiteralSimulator(project=_centred),
     ),
     Fault(
         "forgotten_positions",
         "positions are not added to the inputs",
         POSITION_VECTORS,
-        Misread(lambda layer: {"position_std": 0.0, "position_reach": 1.0}),
+        MisreadLayer(lambda layer: {"position_std": 0.0, "position_reach": 1.0}),
     ),
     Fault(
         "positions_apart",
@@ -160,7 +160,7 @@ FAULTS = (
         "ignored_mask",
         "every position sees all others where a causal mask is declared",
         CAUSAL,
-        Misread(lambda layer: {"mask": "none"}),
+        MisreadLayer(lambda layer: {"mask": "none"}),
     ),
     Fault(
         "unscaled_uniform_weights",

@@ -28,7 +28,7 @@ _CLIPPED_AT = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Misread:
+class MisreadLayer:
     """A right simulator that is given a layer with some fields changed, and reports the declared one."""
 
     changes: Callable[[AttentionLayer], dict[str, Any]]
@@ -72,7 +72,7 @@ def _std(matrix: str, percent: int) -> Fault:
         name=f"{field}_{percent}",
         what=f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large",
         requires=ANY,
-        subject=Misread(changes),
+        subject=MisreadLayer(changes),
     )
 
 
@@ -81,31 +81,31 @@ FAULTS = (
         "scores_over_n",
         "scores are divided by n where √n is declared",
         OVER_ROOT_N & TWO_SCALINGS,
-        Misread(lambda layer: {"score_scaling": "1/n"}),
+        MisreadLayer(lambda layer: {"score_scaling": "1/n"}),
     ),
     Fault(
         "scores_over_root_s",
         "scores are divided by √s, s the number of positions, where √n is declared",
         _ROOT_S,
-        Misread(_over_root_s),
+        MisreadLayer(_over_root_s),
     ),
     Fault(
         "missing_head_scaling",
         "the sum over heads is not multiplied by H^{-1/2}",
         HEAD_SCALING & SEVERAL_HEADS,
-        Misread(lambda layer: {"head_scaling": False}),
+        MisreadLayer(lambda layer: {"head_scaling": False}),
     ),
     *(_std(matrix, percent) for matrix in _MATRICES for percent in (2, 5, 10)),
     Fault(
         "fresh_group_keys",
         "heads that should share W_K and W_V in groups draw their own",
         SHARED_GROUPS,
-        Misread(lambda layer: {"num_kv_heads": None}),
+        MisreadLayer(lambda layer: {"num_kv_heads": None}),
     ),
     Fault(
         "clipped_inputs",
         f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations",
         _CLIPPED,
-        Misread(lambda layer: {"clip": _CLIPPED_AT * layer.inputs.hidden_std}),
+        MisreadLayer(lambda layer: {"clip": _CLIPPED_AT * layer.inputs.hidden_std}),
     ),
 )

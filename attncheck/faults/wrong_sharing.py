@@ -9,7 +9,7 @@ from typing import Literal as OneOf
 import numpy as np
 
 from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import Literal, Projections, gram, independent
+from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import MANY_POSITIONS, NARROW_HEADS, SEVERAL_HEADS, SMALL_HEADS, UNTIED
 from attncheck.simulators.collapsed import draw_inputs
@@ -45,7 +45,7 @@ def _tied_output(layer: AttentionLayer, size: int, rng: np.random.Generator, whi
         return np.asarray(scale * (mixed @ rows).sum(axis=1))
 
     tied = dataclasses.replace(made, **{which: std * images[:, :, : layer.seq_len]})
-    return Literal(finish=finish).after(layer, tied, rng)
+    return LiteralSimulator(finish=finish).after(layer, tied, rng)
 
 
 FAULTS = (
@@ -53,7 +53,7 @@ FAULTS = (
         "twin_queries",
         "the first and the last head share one W_Q",
         SEVERAL_HEADS & UNTIED & MANY_POSITIONS,
-        Literal(project=_twin_queries),
+        LiteralSimulator(project=_twin_queries),
     ),
     Fault(
         "tied_query_output",

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import Literal, Projections, dot_products, independent, project_out
+from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
 from attncheck.layers.requirement import ANY
@@ -129,69 +129,74 @@ def _shifted(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np
 
 
 FAULTS = (
-    Fault("tied_query_key", "W_Q and W_K are the same matrix", UNTIED, Literal(project=_tied_query_key)),
-    Fault("tied_key_value", "W_V and W_K are the same matrix", ANY, Literal(project=_tied_key_value)),
-    Fault("tied_query_value", "W_V and W_Q are the same matrix", ANY, Literal(project=_tied_query_value)),
+    Fault("tied_query_key", "W_Q and W_K are the same matrix", UNTIED, LiteralSimulator(project=_tied_query_key)),
+    Fault("tied_key_value", "W_V and W_K are the same matrix", ANY, LiteralSimulator(project=_tied_key_value)),
+    Fault("tied_query_value", "W_V and W_Q are the same matrix", ANY, LiteralSimulator(project=_tied_query_value)),
     Fault(
         "slipped_slice",
         "the first W_V is the last W_K, cut from a packed matrix one slice too early",
         SEVERAL_GROUPS,
-        Literal(project=_slipped_slice),
+        LiteralSimulator(project=_slipped_slice),
     ),
     Fault(
         "shared_keys",
         "all heads share one W_K where each group should have its own",
         SEVERAL_GROUPS,
-        Literal(project=_shared_keys),
+        LiteralSimulator(project=_shared_keys),
     ),
     Fault(
         "interleaved_groups",
         "groups are interleaved: heads take keys and values of the wrong group",
         SHARED_GROUPS & SEVERAL_GROUPS,
-        Literal(project=_interleaved_groups),
+        LiteralSimulator(project=_interleaved_groups),
     ),
     Fault(
         "weights_per_call",
         "all draws of a call share their weights",
         SMALL_HEADS,
-        Literal(project=_one_set_of_weights, finish=_one_output_matrix),
+        LiteralSimulator(project=_one_set_of_weights, finish=_one_output_matrix),
     ),
     Fault(
         "uneven_heads",
         "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
         SEVERAL_HEADS,
-        Literal(finish=_uneven_heads),
+        LiteralSimulator(finish=_uneven_heads),
     ),
     Fault(
         "inputs_apart",
         "the scores see inputs drawn apart from those that the values see",
         ANY,
-        Literal(project=_inputs_apart),
+        LiteralSimulator(project=_inputs_apart),
     ),
     Fault(
         "independent_scores",
         "scores are drawn independently where a shared query or key correlates them",
         CORRELATED_POSITIONS,
-        Literal(score=_independent_scores),
+        LiteralSimulator(score=_independent_scores),
     ),
     Fault(
         "half_precision_scores",
         "the scores are rounded to float16",
         ANY,
-        Literal(score=_half_precision),
+        LiteralSimulator(score=_half_precision),
     ),
     Fault(
         "softmax_over_columns",
         "softmax normalises the columns of the scores",
         SOFTMAX & SEVERAL_POSITIONS,
-        Literal(weigh=_softmax_over_columns),
+        LiteralSimulator(weigh=_softmax_over_columns),
     ),
     Fault(
         "leaking_mask",
         "the causal mask lets every position see the one after it",
         CAUSAL,
-        Literal(weigh=_leaking_mask),
+        LiteralSimulator(weigh=_leaking_mask),
     ),
-    Fault("dropped_head", "the last head is left out of the sum", SEVERAL_HEADS, Literal(weigh=_without_last_head)),
-    Fault("shifted_outputs", "0.02 is added to all outputs", ANY, Literal(finish=_shifted)),
+    Fault(
+        "dropped_head",
+        "the last head is left out of the sum",
+        SEVERAL_HEADS,
+        LiteralSimulator(weigh=_without_last_head),
+    ),
+    Fault("shifted_outputs", "0.02 is added to all outputs", ANY, LiteralSimulator(finish=_shifted)),
 )

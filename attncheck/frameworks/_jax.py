@@ -34,7 +34,7 @@ class JaxBinding(abc.ABC):
     def __init__(self) -> None:
         import jax
 
-        self._watch = Watch()
+        self._watch = WatchedCore()
         # What is compiled runs a few times on little: to make it faster takes longer than it saves.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
@@ -157,7 +157,7 @@ class JaxBinding(abc.ABC):
         return y[0] if isinstance(y, tuple) else y
 
 
-class Watch:
+class WatchedCore:
     """A core that is called in the place of functions of JAX.
 
     Attributes

@@ -54,7 +54,7 @@ def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
     """Let the framework go on; a binding may take this one as "watch nothing", and run the module as its user does."""
 
 
-class NotSeen(Exception):
+class NoAttentionCall(Exception):
     """No call of what a binding watches happened in a forward."""
 
 
@@ -186,7 +186,7 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
     """Call what a person wrote; what it raises becomes an `InputError` in one line, of which it is the cause."""
     try:
         return function(*arguments, **options)
-    except (KeyboardInterrupt, InputError, NotSeen):
+    except (KeyboardInterrupt, InputError, NoAttentionCall):
         raise
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE]

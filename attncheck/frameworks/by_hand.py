@@ -14,12 +14,12 @@ import numpy as np
 
 from attncheck._lib.errors import InputError
 from attncheck.frameworks import laws
-from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
+from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall, untouched
 from attncheck.frameworks.effective import LAYER, NONE, ROLES, Effective
 from attncheck.frameworks.factors import Factors, factors_of
 from attncheck.frameworks.forward import names_of, scales
 from attncheck.frameworks.heads import about_heads, uneven
-from attncheck.frameworks.initialiser import Matrix, biased, kv_labels, matrix_of, repeated, same_layers
+from attncheck.frameworks.initialiser import MatrixStatistics, biased, kv_labels, matrix_of, repeated, same_layers
 from attncheck.frameworks.inputs import MIXED_BATCH, multiplied_inputs
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
@@ -41,7 +41,7 @@ _SINGLE = 2.0**-24
 
 
 @dataclasses.dataclass(frozen=True)
-class _Seen:
+class _FirstDraw:
     """What the first draw shows of a layer.
 
     Attributes
@@ -77,7 +77,7 @@ def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: in
     for path in instrument.paths or ("",):
         try:
             watcher = Watcher(instrument, state, width, path)
-        except NotSeen:
+        except NoAttentionCall:
             continue
         except InputError:
             if path not in instrument.spare:
@@ -96,7 +96,7 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
     apart = [] if _apart(watcher, state) else [Note(MIXED_BATCH, blames=True)]
     norms = [Note(f"the inputs are normalised before attention: {watcher.norm}")] if watcher.norm != NONE else []
     said = [Note(_BY_HAND), *norms, *notes, *apart, *same_layers(parameters), *differing]
-    seen = _Seen(watcher, products, bilinear, forward, paths, said)
+    seen = _FirstDraw(watcher, products, bilinear, forward, paths, said)
     precision, centred = instrument.precision, watcher.norm == LAYER
     scores = products.scores if bilinear else None
     found = factors_of(scores, products.values, parameters, seen.head_dim, watcher.width, precision, centred)
@@ -139,7 +139,7 @@ def _effective(products: Products, found: Factors, matrices: Mapping[str, FloatA
     return Effective(**_fields(matrices), biases=biases, past=np.zeros(shape))
 
 
-def _separate(read: Sequence[Effective], found: Factors, seen: _Seen) -> Inspection:
+def _separate(read: Sequence[Effective], found: Factors, seen: _FirstDraw) -> Inspection:
     """Return what the matrices say, where they were found among the parameters."""
     watcher, notes, factor = seen.watcher, [*seen.notes], found.factor
     precision = watcher.instrument.precision
@@ -162,7 +162,7 @@ def _separate(read: Sequence[Effective], found: Factors, seen: _Seen) -> Inspect
     return dataclasses.replace(made, view=SoftmaxView(watcher, found))
 
 
-def _together(read: Sequence[Products], seen: _Seen) -> Inspection:
+def _together(read: Sequence[Products], seen: _FirstDraw) -> Inspection:
     """Return what products say, where their matrices were not found."""
     width, heads = seen.watcher.width, seen.watcher.heads
     factors = {"query_key": float(width), "value_output": math.sqrt(width * heads)}
@@ -183,9 +183,9 @@ def _together(read: Sequence[Products], seen: _Seen) -> Inspection:
 
 
 def _result(
-    seen: _Seen,
+    seen: _FirstDraw,
     draws: int,
-    weights: Mapping[str, Matrix],
+    weights: Mapping[str, MatrixStatistics],
     paths: Mapping[str, Forward],
     notes: Sequence[Note],
     kv_heads: int,
@@ -215,7 +215,7 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
     def look(path: str, y: FloatArray) -> tuple[Forward, list[Note]]:
         try:
             there = Watcher(instrument, state, watcher.width, path)
-        except NotSeen:
+        except NoAttentionCall:
             return UNSEEN, []
         found, notes, _ = forward_of(there, state, *there.read(state))
         return found, notes
@@ -223,7 +223,7 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
     return over_paths(instrument.paths, instrument.spare, watcher.path, forward, output, differs, look, draws)
 
 
-def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> Matrix:
+def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> MatrixStatistics:
     """Return the product of the standard deviations, σ_Qσ_K or σ_Vσ_O.
 
     With A and B of m × d and d × n independent normal entries, the mean square of A B varies by
@@ -238,4 +238,4 @@ def _matrix(product: str, read: Sequence[Products], width: int, factor: float, r
     bias = factor * math.sqrt(float(np.mean(biases**2)))
     rounded = bias <= rounding(_SINGLE, width) * std
     held = ((laws.CONSTANT if std == 0 else "a product"),)
-    return Matrix(PRODUCTS[product], width, std, low, high, held, 0.0 if rounded else bias, ())
+    return MatrixStatistics(PRODUCTS[product], width, std, low, high, held, 0.0 if rounded else bias, ())

@@ -25,7 +25,7 @@ _FORWARD = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class InspectionComparison:
     """Two inspections, and where they differ.
 
     Attributes
@@ -57,7 +57,7 @@ def compare(
     *,
     draws: int = 8,
     seed: int = 0,
-) -> Comparison:
+) -> InspectionComparison:
     """Return where two layers differ at initialisation, as `inspect` sees them.
 
     Parameters
@@ -70,7 +70,7 @@ def compare(
 
     Returns
     -------
-    Comparison
+    InspectionComparison
 
     Raises
     ------
@@ -78,7 +78,7 @@ def compare(
         As `inspect` does.
     """
     found = [inspect(make, width, call, draws=draws, seed=seed) for make in (one, other)]
-    return Comparison(found[0], found[1], tuple(_differences(found[0], found[1])))
+    return InspectionComparison(found[0], found[1], tuple(_differences(found[0], found[1])))
 
 
 def _differences(one: Inspection, other: Inspection) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen
+from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall
 
 #: Roles of what goes into attention; what comes out of it goes through "output".
 ROLES = ("query", "key", "value")
@@ -70,7 +70,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class AttentionCall:
     """What came out of a forward, (B, L, m), and what attention got: q (B, H, L, d), k and v (B, G, L', d)."""
 
     y: FloatArray
@@ -85,7 +85,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class HeadLayout:
     """Where heads and positions lie in what attention gets.
 
     Attributes
@@ -151,7 +151,7 @@ class Effective:
         return found
 
 
-class Reader:
+class ModuleReader:
     """One module watched on one path: its layout is found once, its matrices are read from any draw.
 
     Parameters
@@ -172,11 +172,11 @@ class Reader:
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
         self.instrument, self.width, self.path = instrument, width, path
-        self.layout, self.norm = Layout("heads", 0), NONE
+        self.layout, self.norm = HeadLayout("heads", 0), NONE
         self.layout = self._layout(state)
         self.norm = norm_of(lambda x: self.see(state, x, silent=True).value, width)
 
-    def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> Seen:
+    def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
         """Run on x, (B, L, n), and return what attention got at its first call.
 
         Parameters
@@ -204,9 +204,9 @@ class Reader:
             raise InputError("call: attention did not run; " + _REMEDY)
         y = y.swapaxes(0, 1) if self.layout.first_axis else y
         q, k, v = (self.layout.standard(np.asarray(a, dtype=np.float64), len(x)) for a in got[0])
-        return Seen(y, q, k, v, len(got))
+        return AttentionCall(y, q, k, v, len(got))
 
-    def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> Seen:
+    def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
         """Run N modules at once, each with arrays of its own, (N, ...), on x of its own, (N, L, n); as `see` else.
 
         It raises whatever the binding does where it has no way to do so.
@@ -217,16 +217,16 @@ class Reader:
         path = {"path": self.path} if self.path else {}
         y, *got = self.instrument.attended(state, arrays, np.expand_dims(x, alone), **path)
         q, k, v = (np.concatenate([self.layout.standard(each, 1) for each in a]) for a in got)
-        return Seen(y.squeeze(alone), q, k, v, 1)
+        return AttentionCall(y.squeeze(alone), q, k, v, 1)
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
         """Return what a module adds to images of its matrices, by role."""
         return self._added(self._none(state))
 
-    def _none(self, state: Any) -> Seen:
+    def _none(self, state: Any) -> AttentionCall:
         return self.see(state, np.zeros((1, 1, self.width)), silent=True)
 
-    def _added(self, none: Seen) -> dict[str, FloatArray]:
+    def _added(self, none: AttentionCall) -> dict[str, FloatArray]:
         return {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
@@ -256,7 +256,7 @@ class Reader:
         rounded = np.all(np.abs(change) <= _ROUNDED * self.instrument.precision * size)
         return np.zeros_like(change) if rounded else change
 
-    def _layout(self, state: Any) -> Layout:
+    def _layout(self, state: Any) -> HeadLayout:
         """Return which axis is which, by two runs with different numbers of batches and positions."""
         shapes = [self._shapes(state, *given) for given in _SHAPES]
         queries, keys = ([s[i] for s in shapes] for i in (0, 1))
@@ -273,17 +273,17 @@ class Reader:
         if len(queries[0]) == 4:
             for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
                 if moves(0, b) and moves(2, t):
-                    return Layout("heads", queries[0][1], bool(swapped), more)
+                    return HeadLayout("heads", queries[0][1], bool(swapped), more)
                 if moves(1, b) and moves(2, t):
-                    return Layout("heads first", queries[0][0], bool(swapped), more)
+                    return HeadLayout("heads first", queries[0][0], bool(swapped), more)
             if moves(0, batch) and moves(1, length):
-                return Layout("positions", queries[0][2])
+                return HeadLayout("positions", queries[0][2])
         if len(queries[0]) == 3:
             for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
                 heads = queries[0][0] // b[0]
                 if moves(0, heads * b) and moves(1, t):
                     first = heads > 1 and self._heads_first(state, bool(swapped))
-                    return Layout("flat, heads first" if first else "flat", heads, bool(swapped), more)
+                    return HeadLayout("flat, heads first" if first else "flat", heads, bool(swapped), more)
         shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
         refuse("queries", shown, "is the shape of what attention gets, which shows no positions", _REMEDY)
 
@@ -311,5 +311,5 @@ class Reader:
 
         self.instrument.run(state, np.zeros((batch, length, self.width)), core, self.path)
         if not shapes:
-            raise NotSeen
+            raise NoAttentionCall
         return tuple(shapes[:2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
 from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, OTHER, RELU, SIGMOID, scales
-from attncheck.frameworks.initialiser import Matrix
+from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 from attncheck.frameworks.probe import UNTOLD, Forward
 
@@ -38,7 +38,7 @@ _WINDOW = re.compile(r"(two-sided )?window of [1-9]\d*")
 
 def unmet(
     expected: Mapping[str, Any],
-    weights: Mapping[str, Matrix],
+    weights: Mapping[str, MatrixStatistics],
     forward: Forward,
     shape: Mapping[str, int],
     blamed: Sequence[str],
@@ -80,7 +80,7 @@ def _checked(name: str, value: Any) -> Any:
     return _SYNONYMS.get(value, value) if what == "law" else value
 
 
-def _of_biases(weights: Mapping[str, Matrix], wanted: bool) -> str:
+def _of_biases(weights: Mapping[str, MatrixStatistics], wanted: bool) -> str:
     biased = [m.name for m in weights.values() if m.bias_std > 0]
     if bool(biased) == wanted:
         return ""
@@ -102,7 +102,7 @@ def _of_forward(forward: Forward, name: str, value: Any) -> str:
     return "" if value in (is_, *ties) else f"{name} is {is_!r}, not {value!r}"
 
 
-def _of_matrix(m: Matrix, role: str, what: str, value: Any) -> str:
+def _of_matrix(m: MatrixStatistics, role: str, what: str, value: Any) -> str:
     if what == "law":
         return "" if value in m.laws else f"{m.name}: the law is {m.law}, not {value}"
     if what == "bias":

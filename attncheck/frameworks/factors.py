@@ -29,7 +29,7 @@ _WAYS = ("consecutive", "strided", "strided thirds", "thirds")
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class HeadBlock:
     """Where a head's block lies: in which parameter, transposed or not, cut in which way, and the how-manieth it is."""
 
     name: str
@@ -44,7 +44,7 @@ class Place:
 
 
 #: Blocks that are cut out of one parameter in one way, with the place of the first, (number, d, n).
-Blocks = tuple[Place, FloatArray]
+Blocks = tuple[HeadBlock, FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Factors:
 
     Attributes
     ----------
-    places : mapping of tuple of Place
+    places : mapping of tuple of HeadBlock
         By "query", "key", "value" and "output", one for each head; without the first two where they do not show.
     factor : float
         What scores are multiplied by, NaN where it is not known.
@@ -64,7 +64,7 @@ class Factors:
         What inputs are multiplied by, so that queries, keys and values are.
     """
 
-    places: Mapping[str, tuple[Place, ...]]
+    places: Mapping[str, tuple[HeadBlock, ...]]
     factor: float
     gain: float
     head_dim: int
@@ -117,7 +117,7 @@ def _blocks(parameters: Mapping[str, FloatArray], d: int, n: int) -> Iterator[Bl
             continue
         for turned, way in itertools.product((False, True), _WAYS):
             if parameter.shape[0 if turned else 1] == n and len(found := _cut(parameter, turned, way, d)):
-                yield Place(name, turned, way, 0), found
+                yield HeadBlock(name, turned, way, 0), found
 
 
 def factors_of(
@@ -177,7 +177,7 @@ def factors_of(
 
 def _pairs(
     products: FloatArray, left: Sequence[Blocks], right: Sequence[Blocks], tolerance: float
-) -> list[tuple[Place, Place, float]] | None:
+) -> list[tuple[HeadBlock, HeadBlock, float]] | None:
     """Return the two blocks of each head, None where one is missing or factors differ."""
     pairs = [pair for each in products if (pair := _pair(each, left, right, tolerance)) is not None]
     factors = np.array([factor for _, _, factor in pairs])
@@ -226,7 +226,7 @@ def _pair(
     left: Sequence[Blocks],
     right: Sequence[Blocks],
     tolerance: float,
-) -> tuple[Place, Place, float] | None:
+) -> tuple[HeadBlock, HeadBlock, float] | None:
     """Return the two blocks whose product one is, (m, k), and the factor between."""
     u, s, w = np.linalg.svd(product, full_matrices=False)
     if s[0] == 0.0:
@@ -244,7 +244,7 @@ def _pair(
     return None
 
 
-def _spanning(blocks: Sequence[Blocks], basis: FloatArray, tolerance: float) -> list[tuple[Place, FloatArray]]:
+def _spanning(blocks: Sequence[Blocks], basis: FloatArray, tolerance: float) -> list[tuple[HeadBlock, FloatArray]]:
     """Return the single blocks whose rows an orthonormal basis spans, (rank, m)."""
     found = []
     for place, some in blocks:

@@ -18,7 +18,7 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks._jax import on_cpu
 from attncheck.frameworks.binding import FloatArray, in_words, parameters_of
-from attncheck.frameworks.seen import Seen
+from attncheck.frameworks.tap_collector import TapCollector
 from attncheck.scaling.taps import Tap
 
 # Sequences of a batch and positions of each, where inputs are drawn.
@@ -79,7 +79,7 @@ class FlaxModel:
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module operation by operation; return what was made, by the names of modules."""
-        seen = Seen(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
+        seen = TapCollector(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
         with on_cpu(), jax.disable_jit(), _attention_seen(seen):
             made = in_words("call", self.form.watched, seen, *self.given)
         if _first(made) is None:
@@ -134,7 +134,7 @@ class _Linen:
         """Return the outputs with these parameters and other variables."""
         return nn.apply(self._call, self._module)({"params": parameters, **others}, *given)
 
-    def watched(self, seen: Seen, *given: Any) -> Any:
+    def watched(self, seen: TapCollector, *given: Any) -> Any:
         """Return the outputs, with all modules seen."""
 
         def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -161,7 +161,7 @@ class _NNX:
         """Return the outputs with these parameters and other variables."""
         return self._call(nnx.merge(self._structure, parameters, others), *given)
 
-    def watched(self, seen: Seen, *given: Any) -> Any:
+    def watched(self, seen: TapCollector, *given: Any) -> Any:
         """Return the outputs, with all modules seen."""
         module = nnx.merge(self._structure, self.parameters, self.others)
         found = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
@@ -176,7 +176,7 @@ class _NNX:
 _Form = _Linen | _NNX
 
 
-def _telling(own: Callable[..., Any], names: Mapping[int, str], seen: Seen) -> Callable[..., Any]:
+def _telling(own: Callable[..., Any], names: Mapping[int, str], seen: TapCollector) -> Callable[..., Any]:
     """Return the call of a class of modules, which tells what it makes."""
 
     @functools.wraps(own)
@@ -191,7 +191,7 @@ def _telling(own: Callable[..., Any], names: Mapping[int, str], seen: Seen) -> C
     return called
 
 
-def _told(seen: Seen, module: Any, made: Any, args: Any) -> None:
+def _told(seen: TapCollector, module: Any, made: Any, args: Any) -> None:
     array, entered = _first(made), _first(args)
     values = None if array is None else _numbers(array)
     seen.ends(module, values, id(array), array, None if entered is None else _numbers(entered))
@@ -212,7 +212,7 @@ def _replaced(place: Any, name: str, function: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _attention_seen(seen: Seen) -> Iterator[None]:
+def _attention_seen(seen: TapCollector) -> Iterator[None]:
     """Tap softmax of JAX and of flax, and have attention of JAX, which has one of its own, call it."""
 
     def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:

@@ -196,7 +196,7 @@ def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str
     return weights.reshape(batch, -1, heads, keys).swapaxes(1, 2), left
 
 
-def portrait(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
+def plot(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
     """Return the formula that makes weights of scores, (B, H, L, L') both.
 
     Parameters
@@ -211,7 +211,7 @@ def portrait(weights: FloatArray, scores: FloatArray, tolerance: float, groups: 
     --------
     >>> scores = np.random.default_rng(0).standard_normal((3, 2, 5, 5))
     >>> right = Formula("softmax over the query axis", "causal", 0.25)
-    >>> found = portrait(right.weights(scores, visible("causal", 5, 5)), scores, 1e-9, REPEATED)
+    >>> found = plot(right.weights(scores, visible("causal", 5, 5)), scores, 1e-9, REPEATED)
     >>> found.map, found.mask, round(found.factor, 9)
     ('softmax over the query axis', 'causal', 0.25)
     """

@@ -14,7 +14,7 @@ from attncheck.frameworks import laws
 from attncheck.frameworks.binding import SINGLE, FloatArray
 from attncheck.frameworks.effective import ROLES, Effective, alike
 from attncheck.frameworks.inputs import PLURALS
-from attncheck.frameworks.laws import Scale
+from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import Note
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
@@ -26,7 +26,7 @@ _FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
-class Matrix:
+class MatrixStatistics:
     """What the entries of a matrix say of the initialiser.
 
     Attributes
@@ -61,9 +61,9 @@ class Matrix:
         return " or ".join(self.laws)
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> ScaleEstimate:
         """The standard deviation with its interval."""
-        return Scale(self.std, self.low, self.high)
+        return ScaleEstimate(self.std, self.low, self.high)
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
 
 def matrix_of(
     role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, centred: bool
-) -> Matrix:
+) -> MatrixStatistics:
     """Return what all draws say of one matrix.
 
     Parameters
@@ -114,7 +114,9 @@ def matrix_of(
     known = laws.conventions(fan_in, flat.shape[1], packed, 0 if role == "output" else first.shape[2])
     biases = np.concatenate([np.ravel(each.biases[role]) for each in draws])
     bias_std = float(np.sqrt(np.mean(biases**2) * fan_in))
-    return Matrix(SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, held, bias_std, laws.known_by(scale, known))
+    return MatrixStatistics(
+        SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, held, bias_std, laws.known_by(scale, known)
+    )
 
 
 def _common(parts: Sequence[FloatArray]) -> FloatArray:
@@ -230,7 +232,7 @@ def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precisi
     return notes
 
 
-def biased(matrices: Mapping[str, Matrix]) -> list[Note]:
+def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
     """Say which biases are not zero."""
     found = {role: m.bias_std for role, m in matrices.items() if m.bias_std > 0}
     texts = [f"{PLURALS[role]} have a bias of standard deviation {std:.3g}/sqrt(fan_in)" for role, std in found.items()]

@@ -8,12 +8,28 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck.frameworks.binding import Binding, FloatArray, Instrument, NotSeen, bind, generator_kept, parameters_of
+from attncheck.frameworks.binding import (
+    Binding,
+    FloatArray,
+    Instrument,
+    NoAttentionCall,
+    bind,
+    generator_kept,
+    parameters_of,
+)
 from attncheck.frameworks.by_hand import watched
-from attncheck.frameworks.effective import LAYER, ROLES, Effective, Reader
+from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.heads import about_heads
-from attncheck.frameworks.initialiser import SYMBOLS, Matrix, biased, kv_labels, matrix_of, repeated, same_layers
+from attncheck.frameworks.initialiser import (
+    SYMBOLS,
+    MatrixStatistics,
+    biased,
+    kv_labels,
+    matrix_of,
+    repeated,
+    same_layers,
+)
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.lengths import beyond
@@ -113,12 +129,12 @@ def inspect(
     return found
 
 
-def _reader(instrument: Instrument, state: Any, width: int) -> Reader | None:
+def _reader(instrument: Instrument, state: Any, width: int) -> ModuleReader | None:
     """Return the module as it is watched on the first path on which attention shows, None where it shows on none."""
     for path in instrument.paths or ("",):
         try:
-            return Reader(instrument, state, width, path)
-        except NotSeen:
+            return ModuleReader(instrument, state, width, path)
+        except NoAttentionCall:
             continue
         except InputError:
             # What another configuration runs may be no code for this one.
@@ -127,7 +143,7 @@ def _reader(instrument: Instrument, state: Any, width: int) -> Reader | None:
     return None
 
 
-def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection | None:
+def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspection | None:
     """Return what is found where attention is watched, None where what is watched makes no difference."""
     first = reader.read(state)
     probe = Probe(reader, state, first)
@@ -194,7 +210,7 @@ def _inspected(reader: Reader, state: Any, draws: int, seed: int) -> Inspection 
     return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra, value_dim)
 
 
-def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
+def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
     """Yield what is read of the draws beyond the first: as many rows as the statistics of entries need."""
     columns = min(first[role].shape[1] * first[role].shape[2] for role in ROLES)
     rows = slice(0, -(-_ENTRIES // columns))
@@ -203,7 +219,7 @@ def _others(reader: Reader, first: Effective, draws: int, seed: int) -> Iterator
         yield reader.read(reader.instrument.init(seed + i), rows, output_rows)
 
 
-def _gains(reader: Reader, state: Any, first: Effective) -> dict[str, float]:
+def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, float]:
     """Return what queries and keys, and values, are of the parameters; nothing where the first two are not found."""
     instrument = reader.instrument
     parameters = instrument.parameters(state)
@@ -236,7 +252,7 @@ def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
     ]
 
 
-def _scaled_beforehand(weights: Mapping[str, Matrix], forward: Forward, probe: Probe) -> list[Note]:
+def _scaled_beforehand(weights: Mapping[str, MatrixStatistics], forward: Forward, probe: Probe) -> list[Note]:
     """Say where queries seem to be scaled before attention: W_Q is then smaller than W_K by that factor."""
     if not {"query", "key"} <= weights.keys() or probe.head_dim == 1:
         return []
@@ -252,7 +268,7 @@ def _scaled_beforehand(weights: Mapping[str, Matrix], forward: Forward, probe: P
     return []
 
 
-def _relative(one: Matrix, other: Matrix) -> float:
+def _relative(one: MatrixStatistics, other: MatrixStatistics) -> float:
     return math.hypot(*((m.high - m.low) / (2 * Z * max(m.std, 1e-300)) for m in (one, other)))
 
 

@@ -15,7 +15,7 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import FloatArray, in_words
 from attncheck.frameworks.keras import generators_kept, numbers_of, self_attention
-from attncheck.frameworks.seen import Seen
+from attncheck.frameworks.tap_collector import TapCollector
 from attncheck.scaling.taps import Tap
 
 # Sequences of a batch and positions of each, where inputs are drawn.
@@ -90,7 +90,7 @@ class KerasModel:
     def taps(self) -> Mapping[str, Tap]:
         """Run the layer; return what was made, by the names of layers."""
         precision = float(np.finfo(np.float32).eps)
-        seen = Seen(precision, tuple(self.given[0].shape)[:2][-1])
+        seen = TapCollector(precision, tuple(self.given[0].shape)[:2][-1])
         names = {id(each): name for name, each in named_layers(self.layer)}
         with generators_kept(), _told(names, seen), _attention_seen(seen):
             seen.ends_with(id(_first(in_words("call", self.call, self.layer, *self.given))))
@@ -135,7 +135,7 @@ def named_layers(layer: Any) -> list[tuple[str, Any]]:
 
 
 @contextlib.contextmanager
-def _told(names: Mapping[int, str], seen: Seen) -> Iterator[None]:
+def _told(names: Mapping[int, str], seen: TapCollector) -> Iterator[None]:
     """Have every layer that has a name tell what it makes."""
     own = keras.layers.Layer.__call__
 
@@ -157,7 +157,7 @@ def _told(names: Mapping[int, str], seen: Seen) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _attention_seen(seen: Seen) -> Iterator[None]:
+def _attention_seen(seen: TapCollector) -> Iterator[None]:
     """Tap softmax of the backend, and have its attention, which has one of its own, call it."""
     own = backend.nn.softmax, backend.nn.dot_product_attention
 

@@ -65,23 +65,23 @@ ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class ScaleEstimate:
     """A standard deviation with an interval that holds with `FALSE_ALARM` for all numbers of an inspection together."""
 
     std: float
     low: float
     high: float
 
-    def times(self, factor: float) -> Scale:
+    def times(self, factor: float) -> ScaleEstimate:
         """Return it in other units."""
-        return Scale(self.std * factor, self.low * factor, self.high * factor)
+        return ScaleEstimate(self.std * factor, self.low * factor, self.high * factor)
 
     def holds(self, std: float) -> bool:
         """Return whether a standard deviation is within the interval."""
         return self.low <= std <= self.high
 
 
-def scale_of(entries: FloatArray, z: float = Z) -> Scale:
+def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     """Return the root mean square of independent entries of mean 0, with its interval.
 
     That of Wilson and Hilferty: the cube root of a mean of squares is all but normal. It is exact enough for normal
@@ -102,16 +102,16 @@ def scale_of(entries: FloatArray, z: float = Z) -> Scale:
     squares = entries.ravel() ** 2
     mean = float(squares.mean())
     if mean == 0.0:
-        return Scale(0.0, 0.0, 0.0)
+        return ScaleEstimate(0.0, 0.0, 0.0)
     spread = float(squares.var()) / mean**2
     # Few squares do not tell how much they vary: those of normal entries vary more than bounded ones.
     cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
     low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
     std = math.sqrt(mean)
-    return Scale(std, std / low**1.5, std / high**1.5 if high > 0 else math.inf)
+    return ScaleEstimate(std, std / low**1.5, std / high**1.5 if high > 0 else math.inf)
 
 
-def laws_of(entries: FloatArray, scale: Scale, precision: float, lost: float = 0.0) -> tuple[str, ...]:
+def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
     """Return the names of the laws that independent entries do not refuse.
 
     Each is held to the largest distance of distribution functions, and to the largest entry: laws with a bound have
@@ -120,7 +120,7 @@ def laws_of(entries: FloatArray, scale: Scale, precision: float, lost: float = 0
     Parameters
     ----------
     entries : ndarray
-    scale : Scale
+    scale : ScaleEstimate
     precision : float
         The unit roundoff of the entries.
     lost : float
@@ -212,7 +212,7 @@ def correlated(one: FloatArray, other: FloatArray) -> float:
     return r if abs(r) * math.sqrt(size) > Z else 0.0
 
 
-def off_centre(entries: FloatArray, scale: Scale) -> bool:
+def off_centre(entries: FloatArray, scale: ScaleEstimate) -> bool:
     """Return whether the mean of independent entries is not 0 beyond chance."""
     return abs(float(entries.mean())) * math.sqrt(entries.size) > Z * max(scale.high, 1e-300)
 
@@ -285,12 +285,12 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
     return tuple(known)
 
 
-def known_by(scale: Scale, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
+def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
     """Return the names of the known scales within an interval.
 
     Examples
     --------
-    >>> known_by(Scale(0.708, 0.70, 0.72), conventions(64, 64, 192))
+    >>> known_by(ScaleEstimate(0.708, 0.70, 0.72), conventions(64, 64, 192))
     ('2/(fan_in + 3 fan_in) (xavier over packed q, k, v)',)
     """
     return tuple(name for name, std in known if scale.holds(std))

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck._lib.words import listed
 from attncheck.frameworks.binding import FloatArray, untouched
-from attncheck.frameworks.effective import NONE, ROLES, Effective, Reader, normed
+from attncheck.frameworks.effective import NONE, ROLES, Effective, ModuleReader, normed
 from attncheck.frameworks.forward import (
     AMONG_HEADS,
     AXES,
@@ -22,7 +22,7 @@ from attncheck.frameworks.forward import (
     added_mask,
     candidates,
     names_of,
-    portrait,
+    plot,
     scales,
     solved,
     spread,
@@ -149,13 +149,13 @@ class Probe:
 
     Parameters
     ----------
-    reader : Reader
+    reader : ModuleReader
     state
     matrices : Effective
         All rows of them.
     """
 
-    def __init__(self, reader: Reader, state: Any, matrices: Effective, seed: int = 0) -> None:
+    def __init__(self, reader: ModuleReader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
         #: What queries and keys are multiplied by beforehand: a factor of the scores too.
         self.gain = 1.0
@@ -352,7 +352,7 @@ class Probe:
             if read is None or read[1] > _READ * self.bound:
                 continue
             scores = q @ spread(k, self.num_heads, groups).swapaxes(-1, -2)
-            shown = portrait(read[0], scores, _READ * self.bound, groups)
+            shown = plot(read[0], scores, _READ * self.bound, groups)
             if shown.map == OTHER:
                 continue
             # What was fitted is as far off as weights are: a factor that has a name is taken for that one.

@@ -12,12 +12,12 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.words import counted
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER
-from attncheck.frameworks.initialiser import Matrix
+from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
-from attncheck.frameworks.theory import Theory, theory_of
-from attncheck.frameworks.views import View
+from attncheck.frameworks.theory import LayerTheory, theory_of
+from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
@@ -39,7 +39,7 @@ class Inspection:
         `kv_heads` counts keys and values that differ.
     draws : int
         How many modules were initialised.
-    weights : mapping of str to Matrix
+    weights : mapping of str to MatrixStatistics
         By "query", "key", "value" and "output"; what cannot be read off is left out, and a note says why. Where
         attention is written by hand, by "query_key" and "value_output": σ_Qσ_K of W_Q W_Kᵀ, and σ_Vσ_O of W_V W_O.
     forward : Forward
@@ -47,7 +47,7 @@ class Inspection:
     paths : mapping of str to Forward
         The same of all code paths of the module whose outputs do not differ from call to call.
     notes : tuple of Note
-    view : View or None
+    view : AttentionView or None
         What a subject takes of the module; None where products of its matrices alone show.
     extra : int
         Keys beyond the positions.
@@ -60,11 +60,11 @@ class Inspection:
     kv_heads: int
     head_dim: int
     draws: int
-    weights: Mapping[str, Matrix]
+    weights: Mapping[str, MatrixStatistics]
     forward: Forward
     paths: Mapping[str, Forward]
     notes: tuple[Note, ...]
-    view: View | None = dataclasses.field(default=None, repr=False, compare=False)
+    view: AttentionView | None = dataclasses.field(default=None, repr=False, compare=False)
     extra: int = dataclasses.field(default=0, repr=False)
     value_dim: int | None = None
 
@@ -171,7 +171,7 @@ class Inspection:
         return subject_of(self.view, layer, weights, laws, self._stds)
 
     @functools.cached_property
-    def theory(self) -> Theory:
+    def theory(self) -> LayerTheory:
         """What follows in the theorem, over eight positions."""
         return theory_of(self.layer(seq_len=8))
 

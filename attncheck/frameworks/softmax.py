@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.binding import FloatArray, Instrument, NotSeen, untouched
+from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall, untouched
 from attncheck.frameworks.effective import LAYER, NONE, SHORT, norm_of, normed, unit_size
 from attncheck.frameworks.forward import AXES, OTHER, Booleans, added_mask, masks, visible
 from attncheck.frameworks.notes import Note
@@ -115,7 +115,7 @@ class Watcher:
             what = f"is the number of keys for {x.shape[1]} positions: cross-attention, or keys beyond the positions"
             refuse("softmax", crossed[0], what, "inspect self-attention")
         if not got:
-            raise NotSeen
+            raise NoAttentionCall
         self.heads = got[0].shape[1]
         return y, got[0]
 

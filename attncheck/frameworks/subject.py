@@ -13,7 +13,7 @@ from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
 from attncheck.frameworks.effective import ROLES, alike
 from attncheck.frameworks.initialiser import SYMBOLS
-from attncheck.frameworks.views import View
+from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
@@ -46,7 +46,7 @@ class ModuleSubject:
 
     Parameters
     ----------
-    view : View
+    view : AttentionView
     state
         The module whose arrays are replaced, draw by draw.
     layer : AttentionLayer
@@ -62,7 +62,7 @@ class ModuleSubject:
         What a run examines it on.
     """
 
-    view: View
+    view: AttentionView
     state: Any
     layer: AttentionLayer
     weights: str | Mapping[str, Any]
@@ -89,13 +89,17 @@ class ModuleSubject:
 
 
 def subject_of(
-    view: View, layer: AttentionLayer, weights: str, laws: Mapping[str, Sequence[str]], stds: Mapping[str, float]
+    view: AttentionView,
+    layer: AttentionLayer,
+    weights: str,
+    laws: Mapping[str, Sequence[str]],
+    stds: Mapping[str, float],
 ) -> ModuleSubject:
     """Return a module as a subject.
 
     Parameters
     ----------
-    view : View
+    view : AttentionView
     layer : AttentionLayer
         What an inspection found.
     weights : {"gaussian", "own"}
@@ -138,7 +142,7 @@ def _law(what: str, left: Sequence[str]) -> str:
     return known[0]
 
 
-def _biases(view: View, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
+def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
     """Return the law of each bias that is drawn, and its standard deviation times √fan-in, as checks take them.
 
     A module has few entries of a bias, so that more modules are drawn than for its matrices.
@@ -185,7 +189,7 @@ def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> 
     return arrays
 
 
-def _by_array(view: View, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
+def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
     """Return the standard deviations of what is drawn, by name; `stds` are by role.
 
     Arrays that are matrices of attention have those of their roles, biases have 0, and no others are drawn. What an

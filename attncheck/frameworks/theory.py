@@ -22,7 +22,7 @@ _ENTROPIES = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
-class Theory:
+class LayerTheory:
     """What follows from the scales of a layer, for independent inputs of unit variance and normal weights.
 
     Attributes
@@ -99,7 +99,7 @@ class Theory:
         )
 
 
-def theory_of(layer: AttentionLayer) -> Theory:
+def theory_of(layer: AttentionLayer) -> LayerTheory:
     """Return what follows for a layer.
 
     Examples
@@ -110,7 +110,7 @@ def theory_of(layer: AttentionLayer) -> Theory:
     """
     last = layer.seq_len - 1
     spread = score_std(layer)
-    in_limit = Theory(
+    in_limit = LayerTheory(
         layer,
         spread**2,
         _temperature(spread),

@@ -102,7 +102,7 @@ class Torch:
             Inputs of each.
         path : str
         """
-        whole = _Whole(state, functools.partial(self._called, weights=_WEIGHTS in path))
+        whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 
         def one(parameters: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
@@ -167,7 +167,7 @@ class Torch:
         return made[0] if isinstance(made, tuple) else made
 
 
-class _Whole(torch.nn.Module):
+class _CallableModule(torch.nn.Module):
     """A module as it is called, so that its parameters can be replaced for one call."""
 
     def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import FloatArray, in_words
-from attncheck.frameworks.seen import Seen
+from attncheck.frameworks.tap_collector import TapCollector
 from attncheck.frameworks.torch import SoftmaxMode, array_of, place_of, slow_path
 from attncheck.scaling.taps import Tap
 
@@ -74,7 +74,7 @@ class TorchModel:
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module; return what was made, by the names of modules."""
-        seen = Seen(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
+        seen = TapCollector(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
         watched = (
             _one_thread(),
             slow_path(),
@@ -108,7 +108,7 @@ class TorchModel:
 
 
 @contextlib.contextmanager
-def _hooked(module: Any, seen: Seen) -> Iterator[None]:
+def _hooked(module: Any, seen: TapCollector) -> Iterator[None]:
     """Have the forward of every module tell what it makes."""
     handles = []
     for name, each in module.named_modules():

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
-from attncheck.frameworks.effective import ROLES, Reader, Seen
+from attncheck.frameworks.effective import ROLES, AttentionCall, ModuleReader
 from attncheck.frameworks.factors import Factors
 from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.softmax import HIDDEN, Products, Watcher
@@ -25,7 +25,7 @@ _NO_BIAS = 1e-5
 _SAME = 1e-3
 
 
-class View(Protocol):
+class AttentionView(Protocol):
     """One way in which a module shows its attention.
 
     Attributes
@@ -71,7 +71,7 @@ class CallView:
 
     Parameters
     ----------
-    reader : Reader
+    reader : ModuleReader
     factor : float
         What products of queries and keys are multiplied by, where these are as they are initialised.
     rotation : Rotation, optional
@@ -82,7 +82,7 @@ class CallView:
         Whether many modules are run at once.
     """
 
-    reader: Reader
+    reader: ModuleReader
     factor: float
     rotation: Rotation | None = None
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -121,7 +121,7 @@ class CallView:
         )
         return faster if all(same) else self
 
-    def _exposed(self, seen: Seen) -> dict[str, FloatArray]:
+    def _exposed(self, seen: AttentionCall) -> dict[str, FloatArray]:
         y, scores, k, v = self._taken(seen)
         size = v.shape[-1]
         return {
@@ -148,7 +148,7 @@ class CallView:
         made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
         return y, np.asarray(made)
 
-    def _taken(self, seen: Seen) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    def _taken(self, seen: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return outputs, scores, and keys and values as they are initialised, of all heads."""
         repeat = functools.partial(np.repeat, axis=1)
         heads = seen.query.shape[1]

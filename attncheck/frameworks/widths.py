@@ -122,7 +122,7 @@ def widths(
         expected = expectation("standard" if expect is None else expect)
     models = _models(build, narrowest, functions)
     moves = optimizer is not None
-    if isinstance(models, _Plain):
+    if isinstance(models, _PlainModels):
         moves = hasattr(models.make(narrowest[0], seed=0).model, "step")
     taken = _STEPS * moves if steps is None else steps
     if taken and not moves:
@@ -132,7 +132,7 @@ def widths(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plain:
+class _PlainModels:
     """Models that a function of (width, rng) makes, which draw all of their own."""
 
     build: Callable[..., Any]
@@ -166,7 +166,7 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
     if not callable(build):
         refuse("build", build, "is no function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
-        return _Plain(build)
+        return _PlainModels(build)
     framework = "flax"
     if "rngs" not in parameters_of(build):
         with generator_kept():

@@ -9,10 +9,10 @@ from attncheck._lib.commits import commit_key
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
-from attncheck.gate.account import Account, read_account
-from attncheck.gate.book import Book, Names, read_book
 from attncheck.gate.history import add
 from attncheck.gate.judge import judge_against, judge_run, notes_on
+from attncheck.gate.record_table import RecordTable, read_record_table
+from attncheck.gate.result_table import NameIndex, ResultTable, read_results
 from attncheck.gate.wrong import wrong_with
 from attncheck.records.baseline import write_baseline
 
@@ -23,8 +23,8 @@ class Judgement:
 
     Attributes
     ----------
-    run : Account
-    baseline : Book or None
+    run : RecordTable
+    baseline : ResultTable or None
     baseline_path : Path
     findings : tuple of Finding
         Every reason not to pass, in the order of `attncheck.gate.cases.PARTS`.
@@ -36,8 +36,8 @@ class Judgement:
         Whether what it leaves was added to a history.
     """
 
-    run: Account
-    baseline: Book | None
+    run: RecordTable
+    baseline: ResultTable | None
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -84,10 +84,10 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     InputError
         If a record cannot be read, is of another schema, or was edited.
     """
-    names = Names()
+    names = NameIndex()
     if baseline.exists() and run.exists() and baseline.samefile(run):
         raise InputError(f"baseline={baseline}: is the record of the run itself; pass one that was kept from before")
-    ours = read_account(run, names)
+    ours = read_record_table(run, names)
     level = ours.head.false_alarm if false_alarm is None else false_alarm
     remedy = "pass a chance, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
@@ -95,7 +95,7 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     if write or not baseline.exists():
         finding, note = _written(run, baseline, write, wrong=bool(findings))
         return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, wrong_with(ours))
-    theirs = read_book(baseline, names)
+    theirs = read_results(baseline, names)
     findings += judge_against(ours, theirs, level)
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
 

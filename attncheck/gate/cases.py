@@ -12,8 +12,8 @@ from attncheck._lib.words import chance
 from attncheck.evidence.ledger import weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.gate.account import Account, Line
-from attncheck.gate.book import IntArray
+from attncheck.gate.record_table import RecordTable, ResultLine
+from attncheck.gate.result_table import IntArray
 from attncheck.records.words import replay_command
 
 PARTS = {
@@ -28,7 +28,7 @@ PARTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class GateCase:
     """One thing that can pass or not.
 
     Attributes
@@ -53,10 +53,10 @@ class Case:
     verdict: str = ""
 
 
-def cases(judgement: Judgement) -> Iterator[Case]:
+def cases(judgement: Judgement) -> Iterator[GateCase]:
     """Iterate over all cases, in an order that does not depend on the workers."""
     yield from _parts(judgement)
-    yield from _units(judgement.run, judgement.cause)
+    yield from _items(judgement.run, judgement.cause)
 
 
 def sentence(judgement: Judgement) -> str:
@@ -69,7 +69,7 @@ def sentence(judgement: Judgement) -> str:
     )
 
 
-def describe(line: Line) -> str:
+def describe(line: ResultLine) -> str:
     """Return what a violated or inconclusive result saw."""
     if not line.p_values:
         return line.reason
@@ -77,7 +77,7 @@ def describe(line: Line) -> str:
     return f"{line.text}; p = {looks} on {line.size} draws a look"
 
 
-def _parts(judgement: Judgement) -> Iterator[Case]:
+def _parts(judgement: Judgement) -> Iterator[GateCase]:
     for part, what in PARTS.items():
         found = [finding for finding in judgement.findings if finding.part == part]
         texts, name = [finding.text for finding in found], f"{part}: {what}"
@@ -87,16 +87,16 @@ def _parts(judgement: Judgement) -> Iterator[Case]:
             texts = [*texts, *(f"{each.id}: {each.reason}" for each in judgement.run.refuted)]
         if found:
             message = _caused(texts[0], judgement.cause if part == "verdicts" else "")
-            yield Case("gate", name, "failed", message, "\n".join(texts), verdict=weightiest(found))
+            yield GateCase("gate", name, "failed", message, "\n".join(texts), verdict=weightiest(found))
         elif part in ("drift", "power") and judgement.baseline is None:
-            yield Case("gate", name, "skipped", "there is no baseline")
+            yield GateCase("gate", name, "skipped", "there is no baseline")
         elif part == "history" and not judgement.remembered:
-            yield Case("gate", name, "skipped", "no history is kept, or the run is not added to it")
+            yield GateCase("gate", name, "skipped", "no history is kept, or the run is not added to it")
         else:
-            yield Case("gate", name, "passed")
+            yield GateCase("gate", name, "passed")
 
 
-def _units(run: Account, cause: str) -> Iterator[Case]:
+def _items(run: RecordTable, cause: str) -> Iterator[GateCase]:
     counts = {
         # Which pools there are follows from what was examined.
         "planned": _counts(run, np.union1d(run.planned, np.array([*run.pooled], dtype=np.int64))),
@@ -107,15 +107,15 @@ def _units(run: Account, cause: str) -> Iterator[Case]:
     notable: dict[str, list[str]] = defaultdict(list)
     for line in run.notable:
         command = replay_command(run.path, line.id, run.head.subject)
-        notable[line.unit].append(f"{line.check}: {describe(line)}\n  {command}")
+        notable[line.item].append(f"{line.check}: {describe(line)}\n  {command}")
     seconds = _seconds(run)
-    for unit in sorted({*counts["planned"], *counts["reported"]}):
-        group, _, case = unit.partition("@")
-        layer = run.layers.get(unit, "")
+    for item in sorted({*counts["planned"], *counts["reported"]}):
+        group, _, case = item.partition("@")
+        layer = run.layers.get(item, "")
         name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
-        outcome, message, verdict = _outcome({name: count[unit] for name, count in counts.items()})
+        outcome, message, verdict = _outcome({name: count[item] for name, count in counts.items()})
         message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
-        yield Case(group, name, outcome, message, "\n".join(notable.get(unit, ())), seconds.get(unit, 0.0), verdict)
+        yield GateCase(group, name, outcome, message, "\n".join(notable.get(item, ())), seconds.get(item, 0.0), verdict)
 
 
 def _outcome(number: dict[str, int]) -> tuple[str, str, str]:
@@ -131,15 +131,15 @@ def _caused(message: str, cause: str) -> str:
     return f"{message}; cause: {cause}" if cause else message
 
 
-def _counts(run: Account, keys: IntArray) -> Counter[str]:
+def _counts(run: RecordTable, keys: IntArray) -> Counter[str]:
     """Return how many of the keys each unit has."""
-    return Counter(unit for _, unit in run.names.pairs(keys))
+    return Counter(item for _, item in run.names.pairs(keys))
 
 
-def _seconds(run: Account) -> dict[str, float]:
+def _seconds(run: RecordTable) -> dict[str, float]:
     """Return the seconds of each unit: its results share their draws and say the same, and pools say those of all."""
     most: dict[str, float] = {}
-    for (_, unit), seconds in zip(run.names.pairs(run.keys), run.numbers["seconds"].tolist(), strict=True):
-        most[unit] = max(most.get(unit, 0.0), seconds)
-    pools = run.names.units(np.array([*run.pooled], dtype=np.int64))
-    return most | {unit: most[unit] / len(pools) for unit in pools}
+    for (_, item), seconds in zip(run.names.pairs(run.keys), run.numbers["seconds"].tolist(), strict=True):
+        most[item] = max(most.get(item, 0.0), seconds)
+    pools = run.names.items(np.array([*run.pooled], dtype=np.int64))
+    return most | {item: most[item] / len(pools) for item in pools}

@@ -11,8 +11,8 @@ from scipy.special import ndtr, ndtri
 
 from attncheck.evidence.family import CONFIDENCE
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.account import Account
-from attncheck.gate.book import Book, FloatArray, IntArray
+from attncheck.gate.record_table import RecordTable
+from attncheck.gate.result_table import FloatArray, IntArray, ResultTable
 
 # Half widths of intervals are this many standard errors.
 _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
@@ -27,13 +27,13 @@ class Change:
 
     what: str
     check: str
-    unit: str
+    item: str
     before: float
     now: float
     p_value: float
 
 
-def moved(run: Account, baseline: Book, false_alarm: float) -> list[Change]:
+def moved(run: RecordTable, baseline: ResultTable, false_alarm: float) -> list[Change]:
     """Return the effects that moved by more than the errors of both allow, the most significant first.
 
     Effects that are consistent in both records are compared. Each distance is measured in joint standard
@@ -53,28 +53,28 @@ def moved(run: Account, baseline: Book, false_alarm: float) -> list[Change]:
     keys = run.keys[ours[passed]][known][rejected]
     columns = (before("effect")[known][rejected], now("effect")[known][rejected], p_values[rejected])
     return sorted(
-        _changes("effect", run, keys, *columns), key=lambda change: (change.p_value, change.check, change.unit)
+        _changes("effect", run, keys, *columns), key=lambda change: (change.p_value, change.check, change.item)
     )
 
 
-def weaker(run: Account, baseline: Book) -> list[Change]:
+def weaker(run: RecordTable, baseline: ResultTable) -> list[Change]:
     """Return the gaps that grew, and failing that the sizes and planned powers that fell, by more than `SLACK`."""
     ours, theirs = run.common(baseline)
     both = run.examined[ours] & baseline.examined[theirs]
     now, before = _numbers(run, ours[both]), _numbers(baseline, theirs[both])
     keys = run.keys[ours[both]]
     # A record holds no infinite number: a gap that is missing is one that no departure fills.
-    gaps = [np.nan_to_num(np.abs(each("gap") - each("null_effect")), nan=np.inf) for each in (before, now)]
-    grew = gaps[1] > (1.0 + SLACK) * gaps[0]
+    mdes = [np.nan_to_num(np.abs(each("mde") - each("null_effect")), nan=np.inf) for each in (before, now)]
+    grew = mdes[1] > (1.0 + SLACK) * mdes[0]
     fell = now("size") < (1.0 - SLACK) * before("size")
     planned = 1.0 - now("power") > (1.0 + SLACK) * (1.0 - before("power"))
     found: list[Change] = []
-    for name, where in (("gap", grew), ("size", fell & ~grew), ("power", planned & ~grew & ~fell)):
+    for name, where in (("mde", grew), ("size", fell & ~grew), ("power", planned & ~grew & ~fell)):
         found += _changes(name, run, keys[where], before(name)[where], now(name)[where], np.zeros(int(where.sum())))
-    return sorted(found, key=lambda change: (change.check, change.unit))
+    return sorted(found, key=lambda change: (change.check, change.item))
 
 
-def unexamined(run: Account, baseline: Book) -> list[tuple[str, str, str]]:
+def unexamined(run: RecordTable, baseline: ResultTable) -> list[tuple[str, str, str]]:
     """Return check, unit and reason of what the baseline examined and the run planned but did not examine."""
     ours, theirs = run.common(baseline)
     lost = ours[baseline.examined[theirs] & ~run.examined[ours]]
@@ -90,8 +90,8 @@ def by_check(changes: Iterable[Change]) -> dict[str, list[Change]]:
     return dict(grouped)
 
 
-def _numbers(account: Book, where: IntArray) -> Callable[[str], FloatArray]:
-    return lambda name: account.numbers[name][where]
+def _numbers(record_table: ResultTable, where: IntArray) -> Callable[[str], FloatArray]:
+    return lambda name: record_table.numbers[name][where]
 
 
 def _p_values(now: Callable[[str], FloatArray], before: Callable[[str], FloatArray]) -> FloatArray:
@@ -105,7 +105,7 @@ def _p_values(now: Callable[[str], FloatArray], before: Callable[[str], FloatArr
 
 
 def _changes(
-    what: str, run: Account, keys: IntArray, before: FloatArray, now: FloatArray, p_values: FloatArray
+    what: str, run: RecordTable, keys: IntArray, before: FloatArray, now: FloatArray, p_values: FloatArray
 ) -> list[Change]:
     columns: Sequence[list[float]] = [column.tolist() for column in (before, now, p_values)]
     return [

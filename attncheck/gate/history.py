@@ -21,8 +21,8 @@ from attncheck._lib.streams import digest
 from attncheck._lib.version import __version__
 from attncheck._lib.words import counted
 from attncheck.checks.registry import check_named
-from attncheck.evidence.detector import ALARM, CLIP, Course, begin, course
-from attncheck.evidence.summaries import Score, Summary, from_record
+from attncheck.evidence.detector import ALARM, CLIP, DriftState, begin, course
+from attncheck.evidence.summaries import NormalScore, Summary, from_record
 from attncheck.looks.pools import ALL
 from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
 
@@ -37,7 +37,7 @@ _DIGITS = 4
 FEATURES = 32
 
 
-class Opening(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
+class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
     """The first line: of what there is a history."""
 
     format: int
@@ -45,14 +45,14 @@ class Opening(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
     profile: str
 
 
-class Plan(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
+class PlannedChecks(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
     """The checks that a run plans, by key and revision; ``plan`` is what runs name it by."""
 
     plan: str
     checks: list[str]
 
 
-class Night(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
+class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     """What one run left.
 
     ``key`` names the commit, ``plan`` what was planned, ``z`` the normal score of each stream, ``one_sided`` those of
@@ -67,17 +67,17 @@ class Night(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     one_sided: list[str] = []
 
 
-class Accepted(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
+class Acceptance(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
     """Somebody looked at what the runs up to this one showed: all streams begin again after it."""
 
     after: str
 
 
-_Line = Opening | Plan | Night | Accepted
+_Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 
 
 @dataclasses.dataclass(frozen=True)
-class Moved:
+class DriftedSeries:
     """A stream, and what runs showed of it since its drift most likely began.
 
     Attributes
@@ -109,17 +109,17 @@ class History:
     Attributes
     ----------
     subject, profile : str
-    nights : tuple of Night
+    entries : tuple of RunEntry
     accepted : frozenset of str
         Keys of runs after which all streams begin again.
-    plans : mapping of str to Plan
+    plans : mapping of str to PlannedChecks
     """
 
     subject: str
     profile: str
-    nights: tuple[Night, ...] = ()
+    entries: tuple[RunEntry, ...] = ()
     accepted: frozenset[str] = frozenset()
-    plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
+    plans: Mapping[str, PlannedChecks] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> History:
@@ -149,39 +149,39 @@ class History:
         return first
 
     def _united(self, other: History, path: Path) -> History:
-        nights = {night.key: night for night in self.nights}
-        for night in other.nights:
-            known = nights.setdefault(night.key, night)
-            if known != night and known.started == night.started:
-                problem = f"has other numbers of {night.key} than the others"
+        entries = {entry.key: entry for entry in self.entries}
+        for entry in other.entries:
+            known = entries.setdefault(entry.key, entry)
+            if known != entry and known.started == entry.started:
+                problem = f"has other numbers of {entry.key} than the others"
                 refuse("history", str(path), problem, "one of them was edited: take it from where it was kept")
-            nights[night.key] = min(known, night, key=_order)
-        _check_seeds(nights.values(), path)
-        covered = {night.key for each in (self, other) for night in each.nights[: len(each.nights) - len(each.since)]}
-        merged = sorted(nights.values(), key=lambda night: (night.key not in covered, *_order(night)))
+            entries[entry.key] = min(known, entry, key=_order)
+        _check_seeds(entries.values(), path)
+        covered = {entry.key for each in (self, other) for entry in each.entries[: len(each.entries) - len(each.since)]}
+        merged = sorted(entries.values(), key=lambda entry: (entry.key not in covered, *_order(entry)))
         last = frozenset([merged[len(covered) - 1].key] if covered else [])
-        return dataclasses.replace(self, nights=tuple(merged), accepted=last, plans={**self.plans, **other.plans})
+        return dataclasses.replace(self, entries=tuple(merged), accepted=last, plans={**self.plans, **other.plans})
 
     @cached_property
-    def since(self) -> tuple[Night, ...]:
+    def since(self) -> tuple[RunEntry, ...]:
         """The runs since somebody accepted what there was."""
-        places = [place for place, night in enumerate(self.nights) if night.key in self.accepted]
-        return self.nights[places[-1] + 1 :] if places else self.nights
+        places = [place for place, entry in enumerate(self.entries) if entry.key in self.accepted]
+        return self.entries[places[-1] + 1 :] if places else self.entries
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
         """All streams since then, in the order in which they came."""
-        return tuple(dict.fromkeys(name for night in self.since for name in sorted(night.z)))
+        return tuple(dict.fromkeys(name for entry in self.since for name in sorted(entry.z)))
 
     @cached_property
     def scores(self) -> FloatArray:
         """The scores since then, (runs, streams); NaN where a run has none."""
-        return np.array([[night.z.get(name, math.nan) for name in self.streams] for night in self.since]).reshape(
+        return np.array([[entry.z.get(name, math.nan) for name in self.streams] for entry in self.since]).reshape(
             len(self.since), len(self.streams)
         )
 
     @cached_property
-    def course(self) -> Course:
+    def course(self) -> DriftState:
         """What these runs have shown."""
         one_sided = np.array([name in self._one_sided for name in self.streams], bool)
         return course(self.scores, one_sided, self.shares)
@@ -189,7 +189,7 @@ class History:
     @cached_property
     def _one_sided(self) -> frozenset[str]:
         """The streams of which only large scores speak against the subject."""
-        return frozenset(name for night in self.since for name in night.one_sided)
+        return frozenset(name for entry in self.since for name in entry.one_sided)
 
     @cached_property
     def shares(self) -> FloatArray:
@@ -201,7 +201,7 @@ class History:
         """
         checks: dict[str, float] = {}
         left = 1.0
-        for plan in dict.fromkeys(night.plan for night in self.since):
+        for plan in dict.fromkeys(entry.plan for entry in self.since):
             if new := [name for name in self.plans[plan].checks if name not in checks]:
                 left /= 2.0
                 checks |= dict.fromkeys(new, left / len(new))
@@ -213,7 +213,7 @@ class History:
         """What all streams show together, at its largest: an alarm stays until somebody accepts it."""
         return float(self.course.total.max(initial=0.0))
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[DriftedSeries]:
         """Return all streams, that which shows most first."""
         if not self.since:
             return []
@@ -225,7 +225,7 @@ class History:
                 there = there[begin(self.scores[there, place], name in self._one_sided) :]
                 seen, part = self.scores[there, place], float(self.course.evidence[at, place])
                 key = self.since[there[0]].key
-                found.append(Moved(name, key, len(seen), part, float(seen.mean()), float(seen[-1])))
+                found.append(DriftedSeries(name, key, len(seen), part, float(seen.mean()), float(seen[-1])))
         return sorted(found, key=lambda each: (-each.evidence, each.stream))
 
     def sentence(self) -> str:
@@ -242,7 +242,7 @@ class History:
         )
 
 
-def night_of(record: Path, key: str) -> tuple[Manifest, Plan, Night]:
+def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]:
     """Return what a run leaves: the scores of its pools on fresh draws of all their cases.
 
     Pools of exact statements alone, whose scores are standard normal, or stochastically smaller where only large ones
@@ -271,9 +271,9 @@ def night_of(record: Path, key: str) -> tuple[Manifest, Plan, Night]:
         name = f"{_known_by(pool.check)}@{case_key(pool)}"
         z[name] = round(_score(pool, members[0].one_sided), _DIGITS)
         one_sided += [name] * members[0].one_sided
-    checks = sorted({_known_by(each.check) for each in manifest.planned if each.id != each.unit})
-    plan = Plan(digest(checks), checks)
-    return manifest, plan, Night(key, manifest.seed, manifest.started, plan.plan, z, one_sided)
+    checks = sorted({_known_by(each.check) for each in manifest.planned if each.id != each.item})
+    plan = PlannedChecks(digest(checks), checks)
+    return manifest, plan, RunEntry(key, manifest.seed, manifest.started, plan.plan, z, one_sided)
 
 
 def _known_by(name: str) -> str:
@@ -283,7 +283,7 @@ def _known_by(name: str) -> str:
 
 
 def _calibrated(summary: Summary) -> bool:
-    return summary.bias == 0.0 if isinstance(summary, Score) else summary.one_sided
+    return summary.bias == 0.0 if isinstance(summary, NormalScore) else summary.one_sided
 
 
 def _score(pool: Result, one_sided: bool) -> float:
@@ -313,24 +313,24 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
         If a file cannot be read or written, if the history is of another subject or profile, or if the draws of the
         run are those of an earlier one.
     """
-    manifest, plan, night = night_of(record, key)
+    manifest, plan, entry = entry_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(manifest, field):
             problem = f"is of the {field} {getattr(history, field)}, and the run of {getattr(manifest, field)}"
             refuse("history", str(path), problem, "keep a history of each")
-    if any(each.key == key for each in history.nights):
+    if any(each.key == key for each in history.entries):
         return history, f"{key[:12]} is in the history already: its first run counts"
-    seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.nights}
-    if night.seed in seeds:
-        problem = f"is the seed of {seeds[night.seed]} too: the same draws are no news"
-        refuse("seed", night.seed, problem, "run with --seed keyed, which is another one for each commit")
-    lines: list[_Line] = [] if history.nights else [Opening(_FORMAT, history.subject, history.profile)]
-    _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), night])
+    seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
+    if entry.seed in seeds:
+        problem = f"is the seed of {seeds[entry.seed]} too: the same draws are no news"
+        refuse("seed", entry.seed, problem, "run with --seed keyed, which is another one for each commit")
+    lines: list[_Line] = [] if history.entries else [HistoryHead(_FORMAT, history.subject, history.profile)]
+    _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), entry])
     plans = {**history.plans, plan.plan: plan}
-    longer = dataclasses.replace(history, nights=(*history.nights, night), plans=plans)
+    longer = dataclasses.replace(history, entries=(*history.entries, entry), plans=plans)
     new = set(plan.checks) - {name for each in history.plans.values() for name in each.checks}
-    begun = f"; the streams of {counted(len(new), 'check')} begin" if new and history.nights else ""
+    begun = f"; the streams of {counted(len(new), 'check')} begin" if new and history.entries else ""
     return longer, f"run {len(longer.since):,} of the history{begun}"
 
 
@@ -343,30 +343,30 @@ def accept(path: Path) -> History:
         If the file cannot be read or written, or has no runs.
     """
     history = History.read([path])
-    if not history.nights:
+    if not history.entries:
         refuse("history", str(path), "has no runs", "there is nothing to accept")
-    _append(path, [Accepted(history.nights[-1].key)])
+    _append(path, [Acceptance(history.entries[-1].key)])
     return History.read([path])
 
 
 def write(history: History, path: Path) -> Path:
     """Write a history as a file of its own."""
-    opening = Opening(_FORMAT, history.subject, history.profile)
+    opening = HistoryHead(_FORMAT, history.subject, history.profile)
     plans = [history.plans[name] for name in sorted(history.plans)]
-    lines: list[_Line] = [opening, *plans, *history.nights, *map(Accepted, sorted(history.accepted))]
+    lines: list[_Line] = [opening, *plans, *history.entries, *map(Acceptance, sorted(history.accepted))]
     return write_whole(path, b"".join(map(_encoded, lines)))
 
 
-def _check_seeds(nights: Iterable[Night], path: Path) -> None:
+def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:
     seeds: dict[int, str] = {}
-    for night in nights:
-        if (first := seeds.setdefault(night.seed, night.key)) != night.key:
-            problem = f"is the seed of {first[:12]} and of {night.key[:12]} in {path}: the same draws are no news"
-            refuse("seed", night.seed, problem, "keep one of them, and run with --seed keyed")
+    for entry in entries:
+        if (first := seeds.setdefault(entry.seed, entry.key)) != entry.key:
+            problem = f"is the seed of {first[:12]} and of {entry.key[:12]} in {path}: the same draws are no news"
+            refuse("seed", entry.seed, problem, "keep one of them, and run with --seed keyed")
 
 
-def _order(night: Night) -> tuple[str, str]:
-    return night.started, night.key
+def _order(entry: RunEntry) -> tuple[str, str]:
+    return entry.started, entry.key
 
 
 def _encoded(line: _Line) -> bytes:
@@ -410,21 +410,21 @@ def _read(path: Path) -> History:
             cut = number == len(raw) > 1 and not content.endswith(b"\n")
             remedy = "delete this line, which was not written to its end" if cut else _AGAIN
             raise InputError(f"history={path}: line {number} cannot be read ({error}); {remedy}") from None
-    if not lines or not isinstance(lines[0], Opening) or lines[0].format != _FORMAT:
+    if not lines or not isinstance(lines[0], HistoryHead) or lines[0].format != _FORMAT:
         raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
     opening, *rest = lines
-    if any(isinstance(each, Opening) and each != opening for each in rest):
+    if any(isinstance(each, HistoryHead) and each != opening for each in rest):
         raise InputError(f"history={path}: has lines of another history; {_AGAIN}")
-    nights: dict[str, Night] = {}
+    entries: dict[str, RunEntry] = {}
     for each in rest:
-        if isinstance(each, Night):
-            nights.setdefault(each.key, each)
-    _check_seeds(nights.values(), path)
-    accepted = frozenset(each.after for each in rest if isinstance(each, Accepted))
-    plans = {each.plan: each for each in rest if isinstance(each, Plan)}
-    if lost := sorted({night.plan for night in nights.values()} - set(plans)):
+        if isinstance(each, RunEntry):
+            entries.setdefault(each.key, each)
+    _check_seeds(entries.values(), path)
+    accepted = frozenset(each.after for each in rest if isinstance(each, Acceptance))
+    plans = {each.plan: each for each in rest if isinstance(each, PlannedChecks)}
+    if lost := sorted({entry.plan for entry in entries.values()} - set(plans)):
         raise InputError(f"history={path}: lacks the plan {lost[0]} of its runs; {_AGAIN}")
-    for night in nights.values():
-        if odd := sorted({name.rpartition("@")[0] for name in night.z} - set(plans[night.plan].checks)):
-            raise InputError(f"history={path}: has scores of {odd[0]}, which {night.key[:12]} did not plan; {_AGAIN}")
-    return History(opening.subject, opening.profile, tuple(nights.values()), accepted, plans)
+    for entry in entries.values():
+        if odd := sorted({name.rpartition("@")[0] for name in entry.z} - set(plans[entry.plan].checks)):
+            raise InputError(f"history={path}: has scores of {odd[0]}, which {entry.key[:12]} did not plan; {_AGAIN}")
+    return History(opening.subject, opening.profile, tuple(entries.values()), accepted, plans)

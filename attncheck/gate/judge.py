@@ -10,15 +10,15 @@ from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import drift
-from attncheck.gate.account import Account
-from attncheck.gate.book import Book
+from attncheck.gate.record_table import RecordTable
+from attncheck.gate.result_table import ResultTable
 
 # Names that a sentence lists.
 _LISTED = 3
 _RENEW = "make a new one with --write-baseline"
 
 
-def judge_run(run: Account) -> Iterator[Finding]:
+def judge_run(run: RecordTable) -> Iterator[Finding]:
     """Iterate over what is wrong with a run, whatever the baseline."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
@@ -29,7 +29,7 @@ def judge_run(run: Account) -> Iterator[Finding]:
         yield Finding("completeness", "incomplete", text)
 
 
-def judge_against(run: Account, baseline: Book, false_alarm: float) -> Iterator[Finding]:
+def judge_against(run: RecordTable, baseline: ResultTable, false_alarm: float) -> Iterator[Finding]:
     """Iterate over what a run lacks or shows that its baseline did not."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
@@ -45,18 +45,18 @@ def judge_against(run: Account, baseline: Book, false_alarm: float) -> Iterator[
         yield from _weaker(run, baseline)
 
 
-def _weaker(run: Account, baseline: Book) -> Iterator[Finding]:
+def _weaker(run: RecordTable, baseline: ResultTable) -> Iterator[Finding]:
     """Iterate over losses of power, those by the same numbers together."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
         alike[_loss(changes[0])] += changes
     for loss, changes in alike.items():
         checks = _list(dict.fromkeys(change.check for change in changes))
-        units = {change.unit: change for change in changes}
-        yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(run, list(units.values()))}")
+        items = {change.item: change for change in changes}
+        yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(run, list(items.values()))}")
 
 
-def notes_on(run: Account, baseline: Book) -> Iterator[str]:
+def notes_on(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
     """Iterate over differences from the baseline that keep nothing from passing."""
     for name in ("seed", "false_alarm"):
         before, now = getattr(baseline.head, name), getattr(run.head, name)
@@ -76,7 +76,7 @@ def notes_on(run: Account, baseline: Book) -> Iterator[str]:
         yield "the baseline has violated results; their effects were not compared"
 
 
-def _missing(run: Account, baseline: Book) -> Iterator[str]:
+def _missing(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
     if run.head.subject != baseline.head.subject:
         yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
     if baseline.head.shard is not None:
@@ -93,16 +93,16 @@ def _missing(run: Account, baseline: Book) -> Iterator[str]:
         yield f"profile={run.head.profile}: the baseline is of the profile {baseline.head.profile}; {remedy}"
 
 
-def _comparable(run: Account, baseline: Book) -> bool:
+def _comparable(run: RecordTable, baseline: ResultTable) -> bool:
     """Return whether both looked as closely: another profile visits other layers, with other draws."""
     return run.head.profile == baseline.head.profile
 
 
-def _missing_layers(run: Account, baseline: Book) -> Iterator[str]:
+def _missing_layers(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
     """Iterate over what is wrong with the cases of each property, those with the same numbers together; pools aside."""
-    planned, examined = run.names.units(run.planned), baseline.names.units(baseline.single)
+    planned, examined = run.names.items(run.planned), baseline.names.items(baseline.single)
     fixed = set(baseline.head.fixed)
-    owed = {unit for unit in examined if unit.partition("@")[2] in fixed}
+    owed = {item for item in examined if item.partition("@")[2] in fixed}
     now, before, lasting, kept = map(_by_property, (planned, examined, owed, owed & planned))
     lacking: dict[str, list[str]] = defaultdict(list)
     for name, number in sorted(before.items()):
@@ -116,8 +116,8 @@ def _missing_layers(run: Account, baseline: Book) -> Iterator[str]:
         yield f"{'property' if len(names) == 1 else 'properties'} {_list(names)}: {what}"
 
 
-def _missing_results(run: Account, baseline: Book) -> Iterator[str]:
-    planned = _by_property(run.names.units(run.planned))
+def _missing_results(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
+    planned = _by_property(run.names.items(run.planned))
     gone = baseline.names.checks(baseline.single) - run.names.checks(run.planned)
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
@@ -133,8 +133,8 @@ def _missing_results(run: Account, baseline: Book) -> Iterator[str]:
         yield f"{_number(len(checks), 'result')} no longer examined ({why}): {_list(dict.fromkeys(checks))}"
 
 
-def _by_property(units: Iterable[str]) -> Counter[str]:
-    return Counter(unit.partition("@")[0] for unit in units)
+def _by_property(items: Iterable[str]) -> Counter[str]:
+    return Counter(item.partition("@")[0] for item in items)
 
 
 def _loss(change: drift.Change) -> str:
@@ -142,8 +142,8 @@ def _loss(change: drift.Change) -> str:
     return f"{change.what} was {change.before:.4g} and is {now}"
 
 
-def _layers(run: Account, changes: Sequence[drift.Change]) -> str:
-    return _list([run.layers[change.unit] for change in changes])
+def _layers(run: RecordTable, changes: Sequence[drift.Change]) -> str:
+    return _list([run.layers[change.item] for change in changes])
 
 
 def _list(names: Iterable[str]) -> str:

@@ -14,9 +14,9 @@ import msgspec
 from attncheck._lib.errors import InputError
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.gate.account import Account
-from attncheck.gate.book import Book
-from attncheck.gate.cases import Case, cases, sentence
+from attncheck.gate.cases import GateCase, cases, sentence
+from attncheck.gate.record_table import RecordTable
+from attncheck.gate.result_table import ResultTable
 
 # Reasons and notes that a summary shows; the other outputs have them all.
 _REASONS, _NOTES = 8, 3
@@ -153,7 +153,7 @@ def _junit(judgement: Judgement) -> Iterator[str]:
     yield "</testsuite></testsuites>\n"
 
 
-def _element(case: Case) -> str:
+def _element(case: GateCase) -> str:
     opening = f'<testcase classname={_quoted(case.group)} name={_quoted(case.name)} time="{case.seconds:.3f}"'
     if case.outcome not in _TAGS:
         return f"{opening}/>\n"
@@ -181,7 +181,7 @@ def _document(judgement: Judgement) -> dict[str, object]:
         "notes": list(judgement.notes),
         "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
         "run": _record(run),
-        "baseline": None if judgement.baseline is None else _book(judgement.baseline),
+        "baseline": None if judgement.baseline is None else _result_table(judgement.baseline),
         "claims": {
             name: {str(verdict): counts[verdict] for verdict in Verdict} for name, counts in sorted(run.claims.items())
         },
@@ -204,24 +204,24 @@ def _document(judgement: Judgement) -> dict[str, object]:
     }
 
 
-def _record(account: Account) -> dict[str, object]:
-    return _book(account) | {
-        "planned": int(account.planned.size),
-        "reported": int(account.keys.size),
-        "examined": account.examined_as_planned,
+def _record(record_table: RecordTable) -> dict[str, object]:
+    return _result_table(record_table) | {
+        "planned": int(record_table.planned.size),
+        "reported": int(record_table.keys.size),
+        "examined": record_table.examined_as_planned,
     }
 
 
-def _book(book: Book) -> dict[str, object]:
-    head, closing = book.head, book.closing
+def _result_table(result_table: ResultTable) -> dict[str, object]:
+    head, closing = result_table.head, result_table.closing
     return {
-        "path": str(book.path),
+        "path": str(result_table.path),
         "subject": head.subject,
         "seed": head.seed,
         "profile": head.profile,
         "false_alarm": head.false_alarm,
         "versions": head.versions,
-        "examined": int(book.single.size),
+        "examined": int(result_table.single.size),
         "verdict": None if closing is None else closing.verdict,
         "digest": None if closing is None else closing.digest,
     }

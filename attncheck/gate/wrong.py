@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.account import Account
+from attncheck.gate.record_table import RecordTable
 from attncheck.records.gather import gather, tallied
 from attncheck.records.words import replay_command
 
 
-def wrong_with(run: Account) -> tuple[tuple[str, str], ...]:
+def wrong_with(run: RecordTable) -> tuple[tuple[str, str], ...]:
     """Return pairs of a word, the first one "cause", and what it is; empty where nothing of the subject is violated."""
     if not run.having(Verdict.VIOLATED).any():
         return ()

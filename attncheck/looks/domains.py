@@ -63,7 +63,7 @@ def widths_of(name: str) -> tuple[int, ...]:
     return RATE_WIDTHS if name in RATE_PROPERTIES else EXACT_WIDTHS
 
 
-def program_anchors(name: str) -> list[ProgramCase]:
+def fixed_programs(name: str) -> list[ProgramCase]:
     """Return the example programs at the widths of a property, those with scores first."""
     cases = [ProgramCase.of(write(), widths_of(name)) for write in EXAMPLES.values()]
     with_scores = [case for case in cases if case.scores]
@@ -123,7 +123,7 @@ PROGRAMS = Domain(
     PROGRAM_PROPERTIES,
     ProgramSetting,
     _program_reference,
-    lambda name, profile: program_anchors(name)[: profile.program_anchors],
+    lambda name, profile: fixed_programs(name)[: profile.fixed_programs],
     _programs,
     lambda profile: profile.program_examples,
     features=False,

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan, plan
 from attncheck.looks.result import examined_result, excused_result
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.subject import Subject
 
 
-def run_units(units: Sequence[Unit], subject: Subject, seed: int, cost: Cost) -> list[Result]:
+def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> list[Result]:
     """Plan units of one case, examine them on the same draws, and return one result per check of their properties.
 
     Every random number comes from streams keyed by (seed, case, look): the same arguments give the same digits in any
@@ -24,7 +24,7 @@ def run_units(units: Sequence[Unit], subject: Subject, seed: int, cost: Cost) ->
 
     Parameters
     ----------
-    units : sequence of Unit
+    items : sequence of Item
         One or more, of the same case and role.
     subject : Subject
     seed : int
@@ -36,47 +36,47 @@ def run_units(units: Sequence[Unit], subject: Subject, seed: int, cost: Cost) ->
     InputError
         If the subject cannot be called or returns something that cannot be used.
     """
-    started, one = time.perf_counter(), units[0]
-    pairs = [(unit, check) for unit in units for check in unit.checks]
+    started, one = time.perf_counter(), items[0]
+    pairs = [(item, check) for item in items for check in item.checks]
     unsupported = subject.reason_unsupported(one.case)
     if unsupported:
-        return [excused_result(unit, check, cost, unsupported) for unit, check in pairs]
-    planned = probed(units, subject, seed, cost)
+        return [excused_result(item, check, cost, unsupported) for item, check in pairs]
+    planned = probed(items, subject, seed, cost)
     names = [check.name for check in planned.sizes]
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         return take_look(one, planned, subject, seed, look, factor, names)
 
     trails = examine(evaluate, names, cost.level) if names else {}
-    seconds = (time.perf_counter() - started) / len(units)
+    seconds = (time.perf_counter() - started) / len(items)
     return [
-        examined_result(unit, check, cost, planned, trails[check.name], seconds)
+        examined_result(item, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
-        else excused_result(unit, check, cost, planned.excused[check.name])
-        for unit, check in pairs
+        else excused_result(item, check, cost, planned.excused[check.name])
+        for item, check in pairs
     ]
 
 
-def run_unit(unit: Unit, subject: Subject, seed: int, cost: Cost) -> list[Result]:
-    """Return what `run_units` does for a single one."""
-    return run_units([unit], subject, seed, cost)
+def run_item(item: Item, subject: Subject, seed: int, cost: Cost) -> list[Result]:
+    """Return what `run_items` does for a single one."""
+    return run_items([item], subject, seed, cost)
 
 
-def probed(units: Sequence[Unit], subject: Subject, seed: int, cost: Cost) -> Plan:
+def probed(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> Plan:
     """Return the plan of units of one case, after a probe of the subject on a stream of its own."""
-    one = units[0]
+    one = items[0]
     setting = subject.probe(one.case, stream(seed, one.case.key, role=f"{one.role}/probe"))
-    return plan([check for unit in units for check in unit.checks], setting, cost)
+    return plan([check for item in items for check in item.checks], setting, cost)
 
 
 def take_look(
-    unit: Unit, planned: Plan, subject: Subject, seed: int, look: int, factor: int, names: Sequence[str]
+    item: Item, planned: Plan, subject: Subject, seed: int, look: int, factor: int, names: Sequence[str]
 ) -> dict[str, Outcome]:
     """Return what checks, by name, come to on the streams of one look at the case of a unit.
 
     The draws of a check do not depend on which others are asked for.
     """
     checks = [check for check in planned.sizes if check.name in names]
-    rng = stream(seed, unit.case.key, look=look, role=unit.role)
-    reference = seed_sequence(seed, unit.case.key, look=look, role=f"{unit.role}/reference")
+    rng = stream(seed, item.case.key, look=look, role=item.role)
+    reference = seed_sequence(seed, item.case.key, look=look, role=f"{item.role}/reference")
     return observe(planned, checks, factor, subject, rng, reference)

@@ -10,7 +10,7 @@ from typing import Any
 from attncheck._lib.streams import seed_sequence
 
 
-class _Enough(BaseException):
+class _SearchEnded(BaseException):
     """Ends a search of hypothesis, which takes what is an Exception for a failure to look into."""
 
 
@@ -61,9 +61,9 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
     def collect(layer: Any) -> None:
         found.setdefault(layer)
         if len(found) == count:
-            raise _Enough
+            raise _SearchEnded
 
-    with _callbacks_kept(), contextlib.suppress(_Enough):
+    with _callbacks_kept(), contextlib.suppress(_SearchEnded):
         collect()
     return list(found)
 

@@ -13,9 +13,9 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.pictures import joined
+from attncheck.evidence.plot_data import joined
+from attncheck.looks.check_data import CheckData
 from attncheck.looks.domains import domain_of
-from attncheck.looks.held import Held
 from attncheck.looks.plan import Plan
 from attncheck.subject import Subject
 
@@ -49,8 +49,8 @@ def observe(
     domain = domain_of(checks[0].property_name)
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
-    data = {check: Held(check, setting) for check in checks}
-    pictures: dict[AnyCheck, list[dict[str, Any]]] = {check: [] for check in checks if check.picture is not None}
+    data = {check: CheckData(check, setting) for check in checks}
+    plots: dict[AnyCheck, list[dict[str, Any]]] = {check: [] for check in checks if check.plot is not None}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
@@ -60,16 +60,16 @@ def observe(
         for check in active:
             with _named(check, subject, setting):
                 data[check].add(check.measure(sample, reference))
-                if check.picture is not None:
-                    pictures[check].append(check.picture(sample))
+                if check.plot is not None:
+                    plots[check].append(check.plot(sample))
     outcomes = {check: _tested(check, subject, setting, held) for check, held in data.items()}
     return {
-        check.name: dataclasses.replace(outcome, picture=joined(pictures[check])) if check in pictures else outcome
+        check.name: dataclasses.replace(outcome, plot=joined(plots[check])) if check in plots else outcome
         for check, outcome in outcomes.items()
     }
 
 
-def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: Held) -> Outcome:
+def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: CheckData) -> Outcome:
     with _named(check, subject, setting):
         return held.outcome()
 

@@ -99,7 +99,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
             continue
         size = check.look_size(setting, cost.level, per_look, cost.affordable)
         if size is None:
-            excused[check.name] = _too_expensive(check.departure.text, cost.affordable, setting)
+            excused[check.name] = _too_expensive(check.alternative.text, cost.affordable, setting)
         else:
             sizes[check] = size
     chunk = chunk_of(setting.case, min(CALL_DRAWS, cost.affordable))

@@ -31,8 +31,8 @@ from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of
 from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result, case_key
 from attncheck.subject import Subject
 
@@ -137,7 +137,7 @@ def _pools_of(layer: AttentionLayer) -> frozenset[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class OneLook:
+class LookTask:
     """One look at one case, described so that any process can take it.
 
     Attributes
@@ -166,15 +166,15 @@ class OneLook:
     checks: tuple[str, ...]
 
     @property
-    def units(self) -> list[Unit]:
+    def items(self) -> list[Item]:
         """The properties on the case; what that names was imported when it was examined first."""
         written = self.case
         case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
         names = dict.fromkeys(check_named(each).property_name for each in self.checks)
-        return [Unit(name, case, role=self.role) for name in names]
+        return [Item(name, case, role=self.role) for name in names]
 
 
-def take(one: OneLook) -> dict[str, Summary]:
+def take(one: LookTask) -> dict[str, Summary]:
     """Return what a look leaves of each check, by name; nothing of those that its draws say nothing of.
 
     Raises
@@ -182,14 +182,14 @@ def take(one: OneLook) -> dict[str, Summary]:
     InputError
         If the subject returns what cannot be used, or less than it did before.
     """
-    subject, units = Subject.of(one.subject), one.units
+    subject, items = Subject.of(one.subject), one.items
     with own_arithmetic():
-        plan = probed(units, subject, one.seed, one.cost)
+        plan = probed(items, subject, one.seed, one.cost)
         lost = sorted(set(one.checks) - {check.name for check in plan.sizes})
         if lost:
-            problem = f"can no longer be examined on {units[0].case.describe()} ({plan.excused.get(lost[0], '')})"
+            problem = f"can no longer be examined on {items[0].case.describe()} ({plan.excused.get(lost[0], '')})"
             raise InputError(f"check={lost[0]}: {problem}; return in every call what the first calls returned")
-        seen = take_look(units[0], plan, subject, one.seed, one.look, one.factor, one.checks)
+        seen = take_look(items[0], plan, subject, one.seed, one.look, one.factor, one.checks)
     return summaries_of(seen)
 
 
@@ -271,7 +271,7 @@ def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | 
 
 def _looks(
     pools: Iterable[CasePool], subject: Any, seed: int, look: int, factor: int, cases: Mapping[str, Case]
-) -> dict[str, OneLook]:
+) -> dict[str, LookTask]:
     """Return the looks that pools take together, by case."""
     members = {(case_key(one), one.check): one for pool in pools for one in pool.results}
     checks: dict[str, list[str]] = {}
@@ -282,11 +282,11 @@ def _looks(
         result = members[key, wanted[0]]
         cost = Cost(result.affordable, result.level, result.power)
         case = cases.get(key, result.case)
-        found[key] = OneLook(subject, seed, case, _ROLE, cost, look, factor, tuple(wanted))
+        found[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, tuple(wanted))
     return found
 
 
-def _attempt(one: OneLook) -> Left:
+def _attempt(one: LookTask) -> Left:
     """Return what a look leaves, or what is wrong with it: one that fails takes no other with it."""
     try:
         return take(one)
@@ -344,7 +344,7 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
     """Return a result with the summary that its first look leaves when it is taken again."""
     cost = Cost(result.affordable, result.level, result.power)
-    once = OneLook(subject, seed, case, "draws", cost, look=1, factor=1, checks=(result.check,))
+    once = LookTask(subject, seed, case, "draws", cost, look=1, factor=1, checks=(result.check,))
     summary = take(once).get(result.check)
     return msgspec.structs.replace(result, summary=None if summary is None else to_record(summary))
 
@@ -352,12 +352,12 @@ def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
 def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
     """Return the record of a pool."""
     check, last, power = pool.check, trail.last, min(one.power for one in pool.results)
-    gap = pool.first_look.gap(trail.level, per_look_power(power))
+    mde = pool.first_look.mde(trail.level, per_look_power(power))
     name = pool.results[0].property
     return Result(
         id=pool.id,
         key=f"{check.key}@{pool.name}",
-        unit=f"{name}@{pool.name}",
+        item=f"{name}@{pool.name}",
         property=name,
         check=check.name,
         claim=check.claim,
@@ -376,9 +376,9 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         high=last.high,
         null_effect=last.null_effect,
         at_most=last.at_most,
-        gap=gap if math.isfinite(gap) else None,
+        mde=mde if math.isfinite(mde) else None,
         # What cases have in common is caught from the gap on: there is no coarser departure to state.
-        departure=gap if math.isfinite(gap) else None,
+        alternative=mde if math.isfinite(mde) else None,
         combined=trail.combined,
         continuous=False,
         text=_text(pool, last),

@@ -31,13 +31,13 @@ class Profile:
     Attributes
     ----------
     name : str
-    anchors : int
+    fixed_cases : int
         How many of `ANCHORS` every property of layers visits.
     regimes : int
         How many of `REGIME_ANCHORS` it visits after these.
     examples : int
         Random layers per property; a hard cap.
-    program_anchors, program_examples : int
+    fixed_programs, program_examples : int
         The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
     program_entries : int
         Weight entries that a look on one program may draw.
@@ -56,14 +56,14 @@ class Profile:
     """
 
     name: str
-    anchors: int
+    fixed_cases: int
     regimes: int
     examples: int
     entries: int
     most_draws: int
     power: float = 0.99
     draws: int | None = None
-    program_anchors: int = 9
+    fixed_programs: int = 9
     program_examples: int = 6
     program_entries: int = 150_000_000
     drawn: int = 4
@@ -71,7 +71,7 @@ class Profile:
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
         """The layers that every property of layers visits, whatever the seed."""
-        return ANCHORS[: self.anchors] + REGIME_ANCHORS[: self.regimes]
+        return ANCHORS[: self.fixed_cases] + REGIME_ANCHORS[: self.regimes]
 
     def affordable(self, case: Case) -> int:
         """Return the draws that one look on `case` may take."""
@@ -84,21 +84,21 @@ PROFILES = {
     for profile in (
         Profile(
             "smoke",
-            anchors=4,
+            fixed_cases=4,
             regimes=0,
             examples=4,
             entries=20_000_000,
             most_draws=6_000,
             power=0.9,
-            program_anchors=2,
+            fixed_programs=2,
             program_examples=2,
             program_entries=20_000_000,
             drawn=4,
         ),
-        Profile("default", anchors=6, regimes=8, examples=13, entries=300_000_000, most_draws=20_000),
+        Profile("default", fixed_cases=6, regimes=8, examples=13, entries=300_000_000, most_draws=20_000),
         Profile(
             "thorough",
-            anchors=6,
+            fixed_cases=6,
             regimes=8,
             examples=40,
             entries=300_000_000,

@@ -8,29 +8,29 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.summaries import to_record
 from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, Plan
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 
 # Departures that an effect must amount to for it to be more than the trace of another one.
 _CLEAR = 1.0
 
 
-def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
+def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
     """Return the record of a check that was examined."""
     first, last, size = trail.outcomes[0], trail.last, planned.sizes[check]
     empty = last.count == 0
-    gap = check.gap(planned.setting, size, planned.level, planned.power)
-    stated = check.departure.effect(planned.setting)
+    mde = check.mde(planned.setting, size, planned.level, planned.power)
+    stated = check.alternative.effect(planned.setting)
     return Result(
-        id=unit.result_id(check),
-        key=unit.result_key(check),
-        unit=unit.id,
-        property=unit.property_name,
+        id=item.result_id(check),
+        key=item.result_key(check),
+        item=item.id,
+        property=item.property_name,
         check=check.name,
         claim=check.claim,
         kind=check.kind,
-        case=unit.case.to_dict(),
+        case=item.case.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
         reason="the draws held too little that the check could use" if empty else "",
         size=size,
@@ -44,30 +44,30 @@ def examined_result(unit: Unit, check: AnyCheck, cost: Cost, planned: Plan, trai
         high=last.high,
         null_effect=last.null_effect,
         at_most=last.at_most,
-        gap=gap,
+        mde=mde,
         # A look may have settled for less than the check states: then it promises what it could see, and no more.
-        departure=stated if check.meets(planned.setting, size, planned.level, planned.power) else gap,
+        alternative=stated if check.meets(planned.setting, size, planned.level, planned.power) else mde,
         combined=trail.combined,
         continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
         text=check.describe(last),
         hint=check.hint_on(planned.setting),
         seconds=seconds,
-        picture=None if last.picture is None else dict(last.picture),
+        plot=None if last.plot is None else dict(last.plot),
         summary=None if empty or first.summary is None else to_record(first.summary),
     )
 
 
-def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Result:
+def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Result:
     """Return the record of a check that was not examined, and why."""
     return Result(
-        id=unit.result_id(check),
-        key=unit.result_key(check),
-        unit=unit.id,
-        property=unit.property_name,
+        id=item.result_id(check),
+        key=item.result_key(check),
+        item=item.id,
+        property=item.property_name,
         check=check.name,
         claim=check.claim,
         kind=check.kind,
-        case=unit.case.to_dict(),
+        case=item.case.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED),
         reason=reason,
         size=0,
@@ -80,8 +80,8 @@ def excused_result(unit: Unit, check: AnyCheck, cost: Cost, reason: str) -> Resu
         low=None,
         high=None,
         null_effect=None,
-        gap=None,
-        departure=None,
+        mde=None,
+        alternative=None,
         combined=1.0,
         continuous=False,
         text="",
@@ -109,6 +109,6 @@ def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
 
 def _strength(result: Result) -> float:
     """Return the effect in units of the departure that the check must catch."""
-    if result.effect is None or result.departure is None or result.null_effect is None:
+    if result.effect is None or result.alternative is None or result.null_effect is None:
         return 0.0
-    return abs(result.effect - result.null_effect) / max(abs(result.departure - result.null_effect), 1e-300)
+    return abs(result.effect - result.null_effect) / max(abs(result.alternative - result.null_effect), 1e-300)

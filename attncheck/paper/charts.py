@@ -45,7 +45,7 @@ class Chart(msgspec.Struct, frozen=True):
 SCHEMA = 2
 
 
-class Charted(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"):
+class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"):
     """All that a figure of charts shows, and what it was made with."""
 
     schema: int
@@ -95,7 +95,7 @@ class Measure:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ChartPlan:
     """A chart, not computed yet; its fields are those of `Chart`."""
 
     title: str
@@ -111,7 +111,7 @@ Read = Callable[[Sequence[Chart]], list[PaperStatement]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Further:
+class FurtherFigure:
     """A figure of what is computed, beyond what was published.
 
     Attributes
@@ -121,7 +121,7 @@ class Further:
     title : str
     setting : str
         Of which layers and programs it is.
-    plans : tuple of Plan
+    plans : tuple of ChartPlan
         Its charts.
     read : callable
         Returns the statements that the charts stand for.
@@ -130,7 +130,7 @@ class Further:
     name: str
     title: str
     setting: str
-    plans: tuple[Plan, ...]
+    plans: tuple[ChartPlan, ...]
     read: Read
 
     @property
@@ -145,7 +145,7 @@ def along(x: Sequence[float], value: Sequence[float], error: Sequence[float] | N
     return {"x": np.array(x, dtype=float), "value": np.array(value, dtype=float), "error": errors}
 
 
-def charted(plan: Plan, found: Mapping[Measure, Arrays]) -> Chart:
+def charted(plan: ChartPlan, found: Mapping[Measure, Arrays]) -> Chart:
     """Return the chart of a plan whose series are all computed."""
     series = [
         Series(each.label, each.law, *(found[each][name].tolist() for name in ("x", "value", "error")))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
-from attncheck.paper.experiments import Exact
+from attncheck.paper.experiments import ExactDistance
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.drivers import gamma_rule
@@ -51,7 +51,7 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
     Parameters
     ----------
     label : str
-    units : sequence of mapping
+    items : sequence of mapping
         What `compute` returned.
 
     Raises
@@ -65,12 +65,12 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
     return Fit(label, -order.value, -order.high, -order.low, found.constant.value, found.leading)
 
 
-def compute(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
     """Return what is computed, with the half-widths of its errors.
 
     Parameters
     ----------
-    wanted : Exact
+    wanted : ExactDistance
     grid : ndarray, shape (m,)
         Where a curve is taken.
     seed : int

@@ -21,7 +21,7 @@ BIN_END, BINS = 4.0, 160
 
 
 @dataclasses.dataclass(frozen=True)
-class Configuration:
+class ExperimentCase:
     """One law that an experiment samples.
 
     Attributes
@@ -42,7 +42,7 @@ class Configuration:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class ExactDistance:
     """What is computed: how far a law at finite width is from the limit.
 
     Attributes
@@ -77,9 +77,9 @@ class Experiment:
     title : str
     draws, trials : int
         Published sizes.
-    configurations : tuple of Configuration
+    configurations : tuple of ExperimentCase
         What is sampled.
-    exact : tuple of Exact
+    exact : tuple of ExactDistance
         What is computed beside it.
     """
 
@@ -87,8 +87,8 @@ class Experiment:
     kind: Kind
     title: str
     draws: int
-    configurations: tuple[Configuration, ...]
-    exact: tuple[Exact, ...]
+    configurations: tuple[ExperimentCase, ...]
+    exact: tuple[ExactDistance, ...]
     trials: int = TRIALS
 
     def draws_at(self, scale: float) -> int:
@@ -105,10 +105,10 @@ def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Exper
         title=title,
         draws=draws,
         configurations=(
-            *(Configuration(f"n = {n}", at[n]) for n in WIDTHS),
-            Configuration("limit", layer, limit=True),
+            *(ExperimentCase(f"n = {n}", at[n]) for n in WIDTHS),
+            ExperimentCase("limit", layer, limit=True),
         ),
-        exact=tuple(Exact("y", at[n], curve=f"n = {n}" if n in WIDTHS else "") for n in EXACT_WIDTHS),
+        exact=tuple(ExactDistance("y", at[n], curve=f"n = {n}" if n in WIDTHS else "") for n in EXACT_WIDTHS),
     )
 
 
@@ -122,14 +122,14 @@ def _scalings_and_heads() -> Experiment:
         title="Scores under two scalings, and outputs of one and of many heads",
         draws=50_000,
         configurations=(
-            Configuration("1/√n", root, of="scores"),
-            Configuration("1/n", over, of="scores"),
-            *(Configuration(f"H = {count}", layer) for count, layer in heads.items()),
+            ExperimentCase("1/√n", root, of="scores"),
+            ExperimentCase("1/n", over, of="scores"),
+            *(ExperimentCase(f"H = {count}", layer) for count, layer in heads.items()),
         ),
         exact=(
-            Exact("1/√n", root, of="scores", curve="1/√n"),
-            Exact("1/n", over, of="scores", curve="1/n"),
-            *(Exact(f"H = {count}", layer, curve=f"H = {count}") for count, layer in heads.items()),
+            ExactDistance("1/√n", root, of="scores", curve="1/√n"),
+            ExactDistance("1/n", over, of="scores", curve="1/n"),
+            *(ExactDistance(f"H = {count}", layer, curve=f"H = {count}") for count, layer in heads.items()),
         ),
     )
 
@@ -144,17 +144,17 @@ def _low_rank() -> Experiment:
         title="Low-rank heads of 64 neurons",
         draws=50_000,
         configurations=(
-            *(Configuration(f"H = {heads}", layer) for heads, layer in series.items()),
-            *(Configuration(f"limit, H = {heads}", layer, limit=True) for heads, layer in series.items()),
+            *(ExperimentCase(f"H = {heads}", layer) for heads, layer in series.items()),
+            *(ExperimentCase(f"limit, H = {heads}", layer, limit=True) for heads, layer in series.items()),
         ),
         exact=(
-            *(Exact(f"H = {heads}", layer, curve=f"H = {heads}") for heads, layer in series.items()),
+            *(ExactDistance(f"H = {heads}", layer, curve=f"H = {heads}") for heads, layer in series.items()),
             *(
-                Exact(f"H = {heads}", layer.replace(width=layer.width * factor))
+                ExactDistance(f"H = {heads}", layer.replace(width=layer.width * factor))
                 for heads, layer in series.items()
                 for factor in further
             ),
-            *(Exact(f"H = {heads}", layer, infinite=True) for heads, layer in series.items()),
+            *(ExactDistance(f"H = {heads}", layer, infinite=True) for heads, layer in series.items()),
         ),
     )
 

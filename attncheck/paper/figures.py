@@ -10,10 +10,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from attncheck._lib.words import number
-from attncheck.paper.charts import Charted
+from attncheck.paper.charts import ChartedFigure
 from attncheck.paper.exact import gaussian
 from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, panel_of, plain_numbers, powers
-from attncheck.paper.results import Figure, Sampled, Shown
+from attncheck.paper.results import Figure, SampledLaw, Shown
 from attncheck.paper.statement import PanelText
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
@@ -25,7 +25,7 @@ _REPEATED = "Published setting, own draws"
 
 def panels_of(figure: Shown) -> list[Panel]:
     """Return the panels in reading order: each published one is followed by what it could not show."""
-    if isinstance(figure, Charted):
+    if isinstance(figure, ChartedFigure):
         return [panel_of(chart) for chart in figure.charts]
     if figure.kind == "histogram":
         return [_score_histograms(figure), _score_difference(figure), _output_histograms(figure), _tails(figure)]
@@ -295,7 +295,7 @@ def _tails(figure: Figure) -> Panel:
 # What panels share --------------------------------------------------------------------------------
 
 
-def _by_heads(figure: Figure) -> list[Sampled]:
+def _by_heads(figure: Figure) -> list[SampledLaw]:
     return [law for law in figure.sampled if law.of == "outputs" and not law.limit]
 
 
@@ -303,11 +303,11 @@ def _width(layer: dict[str, object]) -> float:
     return float(str(layer["width"]))
 
 
-def _shares(figure: Figure, law: Sampled) -> FloatArray:
+def _shares(figure: Figure, law: SampledLaw) -> FloatArray:
     return np.array(law.counts) / (law.draws * np.diff(figure.edges))
 
 
-def _over_trials(laws: Sequence[Sampled]) -> tuple[FloatArray, FloatArray]:
+def _over_trials(laws: Sequence[SampledLaw]) -> tuple[FloatArray, FloatArray]:
     """Return means and standard deviations of the published estimator over the trials."""
     estimates = np.array([law.kl for law in laws])
     return estimates.mean(axis=1), estimates.std(axis=1, ddof=1)

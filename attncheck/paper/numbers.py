@@ -8,8 +8,8 @@ import numpy as np
 
 from attncheck._lib.measured import table
 from attncheck._lib.words import counted
-from attncheck.paper.charts import Charted
-from attncheck.paper.results import Curve, Figure, Point, Sampled, Shown
+from attncheck.paper.charts import ChartedFigure
+from attncheck.paper.results import Curve, Figure, Point, SampledLaw, Shown
 from attncheck.paper.statement import PaperStatement
 
 #: What the columns of a figure's statements are, of published figures and of those beyond them.
@@ -19,12 +19,12 @@ _BEYOND = ("statement", "predicted", "computed")
 
 def columns_of(figure: Shown) -> tuple[str, str, str]:
     """Return what the columns of a figure's statements are."""
-    return _BEYOND if isinstance(figure, Charted) else _PUBLISHED
+    return _BEYOND if isinstance(figure, ChartedFigure) else _PUBLISHED
 
 
 def statements_of(figure: Shown) -> list[PaperStatement]:
     """Return the statements that a figure stands for."""
-    if isinstance(figure, Charted):
+    if isinstance(figure, ChartedFigure):
         return figure.statements
     if figure.kind == "histogram":
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
@@ -45,7 +45,7 @@ def markdown(figures: Iterable[Shown]) -> str:
 
 def named(figure: Shown) -> str:
     """Return a figure's name with what it is about."""
-    if isinstance(figure, Charted):
+    if isinstance(figure, ChartedFigure):
         return f"Beyond the paper: {figure.title}"
     return f"Fig. {figure.name.removeprefix('fig')}: {figure.title}"
 
@@ -53,7 +53,7 @@ def named(figure: Shown) -> str:
 def size_of(figure: Shown) -> str:
     """Return what it is of, how much was sampled, whether that is what was published, and how to repeat it."""
     again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
-    if isinstance(figure, Charted):
+    if isinstance(figure, ChartedFigure):
         errors = "Computed, with four standard errors where draws are integrated over; what has no error is exact."
         return f"{figure.setting} {errors} {again}".lstrip()
     sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
@@ -192,11 +192,11 @@ def _gap(figure: Figure) -> PaperStatement:
 # What rows share ----------------------------------------------------------------------------------
 
 
-def _finite(figure: Figure) -> list[Sampled]:
+def _finite(figure: Figure) -> list[SampledLaw]:
     return [law for law in figure.sampled if not law.limit]
 
 
-def _estimate(law: Sampled) -> str:
+def _estimate(law: SampledLaw) -> str:
     return _over(law.kl)
 
 
@@ -227,6 +227,6 @@ def _largest(curve: Curve) -> str:
     return f"{abs(curve.value[at]):.2g} ± {'unknown' if error is None else format(error, '.1g')}"
 
 
-def _within(law: Sampled, floor: Sampled) -> bool:
+def _within(law: SampledLaw, floor: SampledLaw) -> bool:
     """Say whether the mean of the estimates lies within the range of the floor's."""
     return float(np.mean(law.kl)) <= max(floor.kl)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.version import __version__
 from attncheck.paper import units
-from attncheck.paper.charts import SCHEMA, Charted, Measure, charted
+from attncheck.paper.charts import SCHEMA, ChartedFigure, Measure, charted
 from attncheck.paper.exact import Fit, fit_order
-from attncheck.paper.experiments import EXPERIMENTS, Configuration, Exact, Experiment
+from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, ExperimentCase
 from attncheck.paper.further import FURTHER
 from attncheck.paper.run import NAMES, PaperRun
 from attncheck.paper.statement import PanelText, PaperStatement
@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 _QUARTILES = 1.349
 
 
-class Sampled(msgspec.Struct, frozen=True):
+class SampledLaw(msgspec.Struct, frozen=True):
     """A law that was sampled: statistics of every trial.
 
     ``density`` is the kernel estimate of the first trial, as published, ``spread`` its standard deviation over the
@@ -79,7 +79,7 @@ class Point(msgspec.Struct, frozen=True):
     error: float
 
 
-class Limit(msgspec.Struct, frozen=True):
+class LimitDensity(msgspec.Struct, frozen=True):
     """The density of an infinite-width law."""
 
     label: str
@@ -103,15 +103,15 @@ class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
     trials: int
     grid: list[float]
     edges: list[float]
-    limits: list[Limit]
-    sampled: list[Sampled]
+    limits: list[LimitDensity]
+    sampled: list[SampledLaw]
     curves: list[Curve]
     points: list[Point]
     fits: list[Fit]
     statements: list[PaperStatement] = []
     panels: list[PanelText] = []
 
-    def sampled_as(self, label: str) -> Sampled:
+    def sampled_as(self, label: str) -> SampledLaw:
         """Return a sampled law by its name."""
         return next(each for each in self.sampled if each.label == label)
 
@@ -128,7 +128,7 @@ class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
         """Return the divergence of a series that stays at infinite width, where there is one."""
         return next((each for each in self.points if each.label == label and each.width is None), None)
 
-    def limit_of(self, label: str) -> Limit:
+    def limit_of(self, label: str) -> LimitDensity:
         """Return a limit's density by its name."""
         return next(each for each in self.limits if each.label == label)
 
@@ -138,7 +138,7 @@ class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
 
 
 #: A published figure, or one of what is computed beyond them.
-Shown = Figure | Charted
+Shown = Figure | ChartedFigure
 
 
 def gather(name: str, data: Path, manifest: PaperRun) -> Shown:
@@ -161,11 +161,11 @@ def gather(name: str, data: Path, manifest: PaperRun) -> Shown:
     return _charted(name, found, manifest) if name in FURTHER else _repeated(name, found, manifest)
 
 
-def _charted(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Charted:
+def _charted(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> ChartedFigure:
     further = FURTHER[name]
     series = {unit.subject: arrays for unit, arrays in found.items() if isinstance(unit.subject, Measure)}
     charts = [charted(plan, series) for plan in further.plans]
-    return Charted(
+    return ChartedFigure(
         schema=SCHEMA,
         name=name,
         title=further.title,
@@ -211,25 +211,25 @@ def _merged_bins(draws: int) -> int:
     return max(each for each in range(1, bins + 1) if bins % each == 0 and each <= max(1.0, width))
 
 
-def _limits(experiment: Experiment) -> list[Configuration]:
+def _limits(experiment: Experiment) -> list[ExperimentCase]:
     """Return one configuration for each limit law that the experiment shows."""
     chosen = [each for each in experiment.configurations if each.limit]
     return chosen or [each for each in experiment.configurations if each.of == "outputs"]
 
 
-def _limit(configuration: Configuration) -> Limit:
+def _limit(configuration: ExperimentCase) -> LimitDensity:
     law = limit(configuration.layer)
     density = np.asarray(law.pdf(units.grid())).tolist()
-    return Limit(configuration.label, density, law.variance(), law.excess_kurtosis())
+    return LimitDensity(configuration.label, density, law.variance(), law.excess_kurtosis())
 
 
 def _sampled(
-    configuration: Configuration, experiment: Experiment, found: Mapping[Task, Arrays], scale: float
-) -> Sampled:
+    configuration: ExperimentCase, experiment: Experiment, found: Mapping[Task, Arrays], scale: float
+) -> SampledLaw:
     trials = [found[Task(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
     mean, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
     densities = np.array([trial["density"] for trial in trials])
-    return Sampled(
+    return SampledLaw(
         label=configuration.label,
         layer=configuration.layer.to_dict(),
         of=configuration.of,
@@ -247,13 +247,13 @@ def _sampled(
     )
 
 
-def _curve(wanted: Exact, arrays: Arrays) -> Curve:
+def _curve(wanted: ExactDistance, arrays: Arrays) -> Curve:
     value, errors, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
     told = [error if math.isfinite(error) else None for error in errors]
     return Curve(wanted.curve, wanted.layer.to_dict(), wanted.of, value, told, moments)
 
 
-def _point(wanted: Exact, arrays: Arrays) -> Point:
+def _point(wanted: ExactDistance, arrays: Arrays) -> Point:
     width = None if wanted.infinite else wanted.layer.width
     value, error = float(arrays["value"]), float(arrays["error"])
     return Point(wanted.label, wanted.layer.to_dict(), wanted.of, width, value, error)
@@ -275,7 +275,7 @@ def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
 
 def arrays_of(figure: Shown) -> dict[str, NDArray[Any]]:
     """Return the curves of a figure as named arrays, for NumPy's users; errors that no draws tell are infinite."""
-    if isinstance(figure, Charted):
+    if isinstance(figure, ChartedFigure):
         return {
             f"{chart.title}: {each.label}": np.array([each.x, each.value, each.error])
             for chart in figure.charts

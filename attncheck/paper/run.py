@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
-from attncheck._lib.executors import Crew, Hands, Lost, here
+from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here
 from attncheck._lib.files import write_whole
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
@@ -68,7 +68,7 @@ def settle_all(
     names: Sequence[str],
     out: Path,
     manifest: PaperRun,
-    hands: Hands | None = None,
+    spec: ExecutorSpec | None = None,
     told: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Path:
     """Perform what is not in the folder yet.
@@ -79,7 +79,7 @@ def settle_all(
         From `names_of`.
     out : Path
     manifest : PaperRun
-    hands : Hands, optional
+    spec : ExecutorSpec, optional
         Who does the work; this process by default.
     told : callable
         Called with how many units are done, how many there are, and what was done last.
@@ -99,13 +99,13 @@ def settle_all(
     left = sorted(units.pending(wanted, data, manifest.seed, manifest.scale), key=lambda unit: -unit.cost)
     done = len(wanted) - len(left)
     told(done, len(wanted), "kept from before" if done else "starting")
-    for unit in _performed(left, data, manifest, hands or here()):
+    for unit in _performed(left, data, manifest, spec or here()):
         done += 1
         told(done, len(wanted), f"{unit.experiment}, {unit.subject.label}")
     return data
 
 
-def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, hands: Hands) -> Iterator[Task]:
+def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: ExecutorSpec) -> Iterator[Task]:
     """Perform units, and write their files here; iterate over them as they are done.
 
     Raises
@@ -114,11 +114,11 @@ def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, hands: Hand
         If a unit ended its process twice.
     """
     perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
-    with Crew(hands) as crew:
-        for place, arrays in crew.gather(perform, left):
-            if isinstance(arrays, Lost):
+    with TaskExecutor(spec) as executor:
+        for place, arrays in executor.gather(perform, left):
+            if isinstance(arrays, LostTask):
                 remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
-                raise InputError(f"executor={hands.name}: {left[place].subject.label}: {arrays.reason}; {remedy}")
+                raise InputError(f"executor={spec.name}: {left[place].subject.label}: {arrays.reason}; {remedy}")
             units.keep(left[place], arrays, data, manifest.seed, manifest.scale)
             yield left[place]
 

@@ -29,8 +29,8 @@ from attncheck.paper.experiments import (
     EXPERIMENTS,
     GRID_END,
     GRID_POINTS,
-    Configuration,
-    Exact,
+    ExactDistance,
+    ExperimentCase,
 )
 from attncheck.paper.further import FURTHER
 
@@ -52,7 +52,7 @@ def edges() -> FloatArray:
 
 
 #: What a unit samples, or computes.
-Subject = Configuration | Exact | Measure
+Subject = ExperimentCase | ExactDistance | Measure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Task:
     Attributes
     ----------
     experiment : str
-    subject : Configuration, Exact or Measure
+    subject : ExperimentCase, ExactDistance or Measure
     trial : int
         From 1; 0 where something is computed.
     """
@@ -92,7 +92,7 @@ class Task:
         if isinstance(self.subject, Measure):
             return math.inf
         layer = self.subject.layer
-        if isinstance(self.subject, Exact):
+        if isinstance(self.subject, ExactDistance):
             return 1e12 * layer.width * layer.num_heads
         inputs = 0 if self.subject.limit else layer.seq_len * layer.width
         return EXPERIMENTS[self.experiment].draws * (inputs + 8.0 * layer.num_heads * layer.seq_len)
@@ -123,7 +123,7 @@ def perform(unit: Task, seed: int, scale: float) -> Arrays:
 
     Parameters
     ----------
-    unit : Task
+    item : Task
     seed : int
         Of the whole run.
     scale : float
@@ -132,14 +132,14 @@ def perform(unit: Task, seed: int, scale: float) -> Arrays:
     started = time.process_time()
     if isinstance(unit.subject, Measure):
         arrays = unit.subject(seed, scale)
-    elif isinstance(unit.subject, Exact):
+    elif isinstance(unit.subject, ExactDistance):
         arrays = exact.compute(unit.subject, grid(), seed, scale)
     else:
         arrays = _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))
     return {**arrays, "seconds": np.array(time.process_time() - started)}
 
 
-def _sampled(unit: Task, configuration: Configuration, seed: int, draws: int) -> Arrays:
+def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -> Arrays:
     layer, key = configuration.layer, [unit.experiment, _key_of(configuration), unit.trial]
 
     def drawn(*, limit: bool, role: str) -> FloatArray:

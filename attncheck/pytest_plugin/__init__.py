@@ -19,8 +19,8 @@ import pytest
 
 from attncheck.pytest_plugin import cases, sharing, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
+from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
 from attncheck.pytest_plugin.reporter import Reporter
-from attncheck.pytest_plugin.shipped import Shipped, parcel, ship, shipped
 
 if TYPE_CHECKING:
     from attncheck.frameworks.result import Inspection
@@ -48,9 +48,9 @@ _DEFAULTS = {
 _SETTLED = ("attncheck_seed", "attncheck_resume")
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
-_SHIPPED: pytest.StashKey[Shipped] = pytest.StashKey()
+_SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
 _NOTE: pytest.StashKey[Statement] = pytest.StashKey()
-_CASES: pytest.StashKey[cases.Cases] = pytest.StashKey()
+_CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
 # What the id of an item says of its statement of the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.attncheck_seed != _DEFAULTS["seed"]:
         config.option.attncheck_seed = _typed_seed(config.option.attncheck_seed)
     if config.option.attncheck_resume is not None:
-        from attncheck.runs.earlier import set_aside
+        from attncheck.runs.resumed import set_aside
 
         aside = set_aside(Path(config.option.attncheck_resume), Path(config.option.attncheck_record))
         config.option.attncheck_resume = str(aside)
@@ -146,9 +146,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from attncheck.runs.statements import argument_of
 
         name, strategy = mark.args
-        units = _collectable(lambda: _run_of(config).units(name, strategy))
-        run, given = _run_of(config), [(unit.case.key, unit.id, unit.case.describe(), [unit.case]) for unit in units]
-        rows = sharing.rows(config, run.shard, "units", run.costs(units), given)
+        items = _collectable(lambda: _run_of(config).items(name, strategy))
+        run, given = _run_of(config), [(item.case.key, item.id, item.case.describe(), [item.case]) for item in items]
+        rows = sharing.rows(config, run.shard, "units", run.costs(items), given)
         metafunc.parametrize(argument_of(metafunc.fixturenames), rows)
     elif mark := definition.get_closest_marker(THEORY):
         from attncheck.runs.statements import cases_of
@@ -194,16 +194,16 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     import msgspec
 
     from attncheck.diagnosis.messages import explain
-    from attncheck.looks.unit import Unit
+    from attncheck.looks.item import Item
     from attncheck.records.words import telling
 
     run, stash = _run_of(request.config), request.config.stash
     name = request.node.get_closest_marker(EXAMINES).args[0]
     sent = request.node.stash.setdefault(_SHIPPED, parcel())
-    of_cases = stash.setdefault(_CASES, cases.Cases(run))
+    of_cases = stash.setdefault(_CASES, cases.CaseResults(run))
 
     def examine(case: Case) -> None:
-        results, sent["unusable"], sent["traceback"] = of_cases.examined(Unit(name, case))
+        results, sent["unusable"], sent["traceback"] = of_cases.examined(Item(name, case))
         message = sent["unusable"] or explain(results, run.record, subject=run.subject.name)
         sent["results"] += msgspec.to_builtins(results)
         if message:
@@ -262,18 +262,18 @@ def _take_pools(config: pytest.Config) -> None:
     """Examine the pools, with as many processes as there were workers; a violated one is a failed report."""
     import msgspec
 
-    from attncheck._lib.executors import Crew, processes
+    from attncheck._lib.executors import TaskExecutor, processes
 
     report = config.stash[_REPORT]
-    with Crew(processes(int(getattr(config.option, "numprocesses", None) or 1))) as crew:
-        violated, failed = report.pool(crew)
+    with TaskExecutor(processes(int(getattr(config.option, "numprocesses", None) or 1))) as executor:
+        violated, failed = report.pool(executor)
     for text in failed:
         _report_failure(config, "pools", parcel(unusable=text), text)
     for result in violated:
         _report_failure(config, f"pools[{result.id}]", parcel([msgspec.to_builtins(result)]), report.message(result))
 
 
-def _report_failure(config: pytest.Config, name: str, sent: Shipped, message: str) -> None:
+def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, message: str) -> None:
     """Report what failed after the last item as pytest reports an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
@@ -332,12 +332,12 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     """Fix the plan by what was collected."""
     names = list(node_ids)
-    units, stated = _named(cases.UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
-    if units or stated:
+    items, stated = _named(cases.UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
+    if items or stated:
         run = _run_of(config)
         mine = sharing.own(names, run.shard)
         part = [*_named(cases.UNIT_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
-        config.stash[_RUN] = run.settled(units, stated, part)
+        config.stash[_RUN] = run.settled(items, stated, part)
 
 
 def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:
@@ -348,18 +348,20 @@ def _open(config: pytest.Config) -> None:
     """Open the record of a run that has a plan, once, in the process that reports."""
     if _RUN not in config.stash or _REPORT in config.stash:
         return
-    if not (config.stash[_RUN].unit_ids or config.stash[_RUN].theory_ids):
+    if not (config.stash[_RUN].item_ids or config.stash[_RUN].theory_ids):
         return
     from attncheck._lib.errors import InputError
-    from attncheck._lib.executors import Crew, pool
+    from attncheck._lib.executors import TaskExecutor, pool
     from attncheck._lib.exit_codes import ExitCode
     from attncheck.runs.probe import refusal
     from attncheck.runs.reporting import RunReport
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with Crew(pool(1)) as crew:  # as items are examined elsewhere, so is the probe: a subject may end its process
-            refused = refusal(run, run.subject.name, crew.results)
+        with TaskExecutor(
+            pool(1)
+        ) as executor:  # as items are examined elsewhere, so is the probe: a subject may end its process
+            refused = refusal(run, run.subject.name, executor.results)
     else:
         refused = refusal(run, run.subject, map)
     try:

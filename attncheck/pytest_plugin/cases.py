@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attncheck.looks.unit import Unit
-    from attncheck.runs.pieces import Examined
+    from attncheck.looks.item import Item
     from attncheck.runs.run import Run
+    from attncheck.runs.tasks import Examination
 
 # What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
 UNIT_IN_ID = re.compile(r"\[(\w+@([0-9a-f]{12})) n=\d")
 
 
-class Cases:
+class CaseResults:
     """What units come to in this process, case by case.
 
     Parameters
@@ -25,21 +25,21 @@ class Cases:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._found: dict[str, Examined] = {}
+        self._found: dict[str, Examination] = {}
 
-    def examined(self, unit: Unit) -> Examined:
+    def examined(self, item: Item) -> Examination:
         """Return what a unit comes to; those that are planned on the same case are examined with the first."""
-        if unit.id not in self._found:
-            self._found |= self._of_case(unit)
-        return self._found[unit.id]
+        if item.id not in self._found:
+            self._found |= self._of_case(item)
+        return self._found[item.id]
 
-    def _of_case(self, unit: Unit) -> dict[str, Examined]:
-        from attncheck.runs.pieces import Examined, examine
+    def _of_case(self, item: Item) -> dict[str, Examination]:
+        from attncheck.runs.tasks import Examination, examine
 
-        run, units = self._run, self._run.beside(unit)
-        found = {each.id: Examined(kept) for each in units if (kept := run.kept(each))}
-        for piece in run.pieces([each for each in units if each.id not in found], run.subject):
-            found |= examine(piece)
+        run, items = self._run, self._run.beside(item)
+        found = {each.id: Examination(kept) for each in items if (kept := run.kept(each))}
+        for task in run.tasks([each for each in items if each.id not in found], run.subject):
+            found |= examine(task)
         return found
 
 
@@ -48,7 +48,7 @@ def scheduler(config: Any, log: Any) -> Any:
     # pytest-xdist ships no types, so that its classes are Any.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-    class ByCase(LoadScopeScheduling):  # type: ignore[misc]
+    class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             found = UNIT_IN_ID.search(nodeid)
             return found[2] if found else nodeid
@@ -66,12 +66,12 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def remove_node(self, node: Any) -> str | None:
             """Give out again what a worker leaves, but for the item that ended it."""
-            units = self.assigned_work.pop(node)
-            left = [(scope, item) for scope, unit in units.items() for item, done in unit.items() if not done]
-            for scope, item in left[1:]:
-                self.workqueue.setdefault(scope, {})[item] = False
+            items = self.assigned_work.pop(node)
+            left = [(scope, nodeid) for scope, work in items.items() for nodeid, done in work.items() if not done]
+            for scope, nodeid in left[1:]:
+                self.workqueue.setdefault(scope, {})[nodeid] = False
             for other in self.nodes:
                 self._reschedule(other)
             return left[0][1] if left else None
 
-    return ByCase(config, log)
+    return CaseScheduling(config, log)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin.shipped import shipped
+from attncheck.pytest_plugin.payload import shipped
 
 if TYPE_CHECKING:
     from attncheck.runs.reporting import RunReport
@@ -26,13 +26,13 @@ class Reporter:
         """Take the results of a finished item."""
         import msgspec
 
-        from attncheck.records.schema import Result, Theory
+        from attncheck.records.schema import Result, StatementResult
 
         came = shipped(report)
         self.report.take(msgspec.convert(came["results"], list[Result]))
         self.report.take_failure(came["unusable"])
         if came["theory"] is not None:
-            self.report.take_theory(msgspec.convert(came["theory"], Theory))
+            self.report.take_theory(msgspec.convert(came["theory"], StatementResult))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -16,16 +16,16 @@ import msgspec
 
 from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import Closing, Manifest, Theory, content_hash, read_as
+from attncheck.records.schema import Closing, Manifest, StatementResult, content_hash, read_as
 
 #: The end of a name of a file that is compressed.
 COMPRESSED = ".xz"
 # Numbers are kept to this share of half of their interval.
 _SHARE = 0.01
-_ROUNDED = ("effect", "low", "high", "gap")
+_ROUNDED = ("effect", "low", "high", "mde")
 
 
-class Head(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
+class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """A manifest without its plan: what was planned and examined has a line."""
 
     versions: dict[str, str]
@@ -38,7 +38,7 @@ class Head(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     commit: str = ""
 
 
-class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
+class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
     """What a baseline keeps of a result; of one on a case that other seeds do not visit, the id and the verdict."""
 
     id: str
@@ -49,7 +49,7 @@ class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_def
     low: float | None = None
     high: float | None = None
     null_effect: float | None = None
-    gap: float | None = None
+    mde: float | None = None
     case: dict[str, Any] = {}
 
     @property
@@ -58,7 +58,7 @@ class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_def
         return self.id.partition("@")[0]
 
     @property
-    def unit(self) -> str:
+    def item(self) -> str:
         """Property and case."""
         return f"{self.id.partition('.')[0]}@{self.id.partition('@')[2]}"
 
@@ -68,7 +68,7 @@ class Kept(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_def
         return tuple(self.case.get("of", ()))
 
 
-Line = Head | Kept | Theory | Closing
+Line = BaselineManifest | BaselineResult | StatementResult | Closing
 
 
 def read_baseline(path: Path) -> Iterator[Line]:
@@ -99,7 +99,7 @@ def write_baseline(run: Path, target: Path) -> int:
     InputError
         If the record cannot be read, or the baseline cannot be written.
     """
-    lines = read_as(run, Manifest | Kept | Theory | Closing)
+    lines = read_as(run, Manifest | BaselineResult | StatementResult | Closing)
     manifest: Manifest = next(lines)
     fixed, kept, closing = set(manifest.fixed), [], None
     for line in lines:
@@ -121,19 +121,21 @@ def write_baseline(run: Path, target: Path) -> int:
 
 def _idle(line: Line) -> bool:
     """Return whether a line has nothing to compare: a statement of the theory, or what was not examined."""
-    return isinstance(line, Theory) or (isinstance(line, Kept) and line.verdict == Verdict.NOT_EXAMINED)
+    return isinstance(line, StatementResult) or (
+        isinstance(line, BaselineResult) and line.verdict == Verdict.NOT_EXAMINED
+    )
 
 
-def _slim(line: Kept, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
+def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
     """Return what is kept of a line, after what it is sorted by."""
     if line.of:
         return (list(line.of), line.id), _encoded(_rounded(line))
-    if fixed and line.unit.partition("@")[2] not in fixed:
-        return ([], line.id), _encoded(Kept(line.id, line.verdict))
+    if fixed and line.item.partition("@")[2] not in fixed:
+        return ([], line.id), _encoded(BaselineResult(line.id, line.verdict))
     return ([], line.id), _encoded(_rounded(msgspec.structs.replace(line, case={})))
 
 
-def _rounded(line: Kept) -> Kept:
+def _rounded(line: BaselineResult) -> BaselineResult:
     """Return a result with its effect, interval and gap to a small share of the interval."""
     half = 0.5 * (line.high - line.low) if line.high is not None and line.low is not None else 0.0
     if not half > 0.0:

@@ -6,22 +6,22 @@ import heapq
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Ordered(Protocol):
+class Comparable(Protocol):
     """What can be compared with its like."""
 
     def __lt__(self, other: Any, /) -> bool:
         """Return whether this comes before `other`."""
 
 
-Item = TypeVar("Item", bound=Ordered)
+_T = TypeVar("_T", bound=Comparable)
 
 
-class Largest(Generic[Item]):
+class LargestItems(Generic[_T]):
     """Holds the largest items of those it was shown, whatever their order.
 
     Examples
     --------
-    >>> largest = Largest(2)
+    >>> largest = LargestItems(2)
     >>> for number in (3, 9, 1, 7):
     ...     largest.add(number)
     >>> largest.items
@@ -30,13 +30,13 @@ class Largest(Generic[Item]):
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._heap: list[Item] = []
+        self._heap: list[_T] = []
 
-    def add(self, item: Item) -> None:
+    def add(self, item: _T) -> None:
         """Take an item, and drop the smallest if there are too many."""
         (heapq.heappush if len(self._heap) < self.most else heapq.heappushpop)(self._heap, item)
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[_T]:
         """The largest items, the largest first."""
         return sorted(self._heap, reverse=True)

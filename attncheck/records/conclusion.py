@@ -7,18 +7,18 @@ from collections.abc import Iterable
 
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, Entry, Finding, Ledger
-from attncheck.records.schema import Closing, Reported, Theory, case_key
+from attncheck.records.schema import Closing, ReportedResult, StatementResult, case_key
 from attncheck.records.scope import Scope
 
 
-def entry_of(line: Reported | Theory) -> Entry:
+def entry_of(line: ReportedResult | StatementResult) -> Entry:
     """Return what the ledger needs of a line of a record; results on one case share its draws."""
-    if isinstance(line, Theory):
+    if isinstance(line, StatementResult):
         return Entry(line.id, line.id, line.verdict, (), looks=False)
     return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
 
 
-def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Reported | Theory]) -> Ledger:
+def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[ReportedResult | StatementResult]) -> Ledger:
     """Return the ledger of results that are at hand."""
     ledger = Ledger(planned, seed)
     for line in lines:

@@ -20,9 +20,19 @@ from attncheck.evidence.ledger import Conclusion, Ledger
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
-from attncheck.records.bounded import Largest
+from attncheck.records.bounded import LargestItems
 from attncheck.records.conclusion import concluded, entry_of
-from attncheck.records.schema import Closing, Line, Manifest, Result, Theory, case_key, of_pool, read_as, sensible
+from attncheck.records.schema import (
+    Closing,
+    Line,
+    Manifest,
+    Result,
+    StatementResult,
+    case_key,
+    of_pool,
+    read_as,
+    sensible,
+)
 from attncheck.records.scope import Scope
 from attncheck.records.words import detectable
 
@@ -47,7 +57,7 @@ class _Manifest(Manifest, frozen=True, tag="manifest", tag_field="type"):
 
 
 @dataclasses.dataclass(order=True)
-class _Kept:
+class _ResultFields:
     key: tuple[float, float, float, str]
     result: Result = dataclasses.field(compare=False)
 
@@ -67,7 +77,7 @@ class Tally:
         Draws of a look, by case.
     sizes : list of int
         The smallest and the largest look; empty if none was taken.
-    gaps, departures : list of float
+    mdes, alternatives : list of float
         The smallest and the largest detectable gap, and how far from what is declared these are.
     """
 
@@ -78,11 +88,11 @@ class Tally:
     reasons: Counter[str] = dataclasses.field(default_factory=Counter)
     draws: dict[int, int] = dataclasses.field(default_factory=dict)
     sizes: list[int] = dataclasses.field(default_factory=list)
-    gaps: list[float] = dataclasses.field(default_factory=list)
-    departures: list[float] = dataclasses.field(default_factory=list)
+    mdes: list[float] = dataclasses.field(default_factory=list)
+    alternatives: list[float] = dataclasses.field(default_factory=list)
     hint: str = ""
     smallest: Result | None = None
-    _worst: Largest[_Kept] = dataclasses.field(default_factory=lambda: Largest(KEPT))
+    _worst: LargestItems[_ResultFields] = dataclasses.field(default_factory=lambda: LargestItems(KEPT))
 
     @property
     def examined(self) -> int:
@@ -102,14 +112,14 @@ class Tally:
             return
         self.draws[case] = max(self.draws.get(case, 0), result.size)
         self.sizes = _range(self.sizes, result.size)
-        if result.gap is not None:
-            self.gaps = _range(self.gaps, result.gap)
-        if (departure := detectable(result)) is not None:
-            self.departures = _range(self.departures, departure)
+        if result.mde is not None:
+            self.mdes = _range(self.mdes, result.mde)
+        if (alternative := detectable(result)) is not None:
+            self.alternatives = _range(self.alternatives, alternative)
         self.hint = max(self.hint, result.hint)
         if result.verdict == Verdict.VIOLATED:
             self.smallest = min(self.smallest or result, result, key=extent)
-        self._worst.add(_Kept(suspicion(result), result))
+        self._worst.add(_ResultFields(suspicion(result), result))
 
 
 @dataclasses.dataclass
@@ -150,7 +160,7 @@ class Space:
 
 
 @dataclasses.dataclass
-class Gathered:
+class RunData:
     """What a report knows of a run.
 
     Attributes
@@ -168,7 +178,7 @@ class Gathered:
         Results in the record.
     conclusion : Conclusion
         What they come to: never better than what the run said at its end.
-    theory : list of Theory
+    theory : list of StatementResult
         The statements of the theory, by id.
     pools : list of Result
         The results of cases together, by id.
@@ -182,7 +192,7 @@ class Gathered:
     claim_layers: dict[str, dict[int, str]] = dataclasses.field(default_factory=dict)
     reported: int = 0
     conclusion: Conclusion = dataclasses.field(default_factory=Conclusion)
-    theory: list[Theory] = dataclasses.field(default_factory=list)
+    theory: list[StatementResult] = dataclasses.field(default_factory=list)
     pools: list[Result] = dataclasses.field(default_factory=list)
 
     def count(self, verdict: str) -> int:
@@ -203,7 +213,7 @@ class Gathered:
         return Scope.of({name: t.examined for name, t in tallies}, {name: t.verdicts.total() for name, t in tallies})
 
 
-def gather(path: Path) -> Gathered:
+def gather(path: Path) -> RunData:
     """Read a record once.
 
     Raises
@@ -211,14 +221,14 @@ def gather(path: Path) -> Gathered:
     InputError
         If the record cannot be read, or a line of it makes no sense.
     """
-    lines = read_as(path, _Manifest | Result | Theory | Closing)
+    lines = read_as(path, _Manifest | Result | StatementResult | Closing)
     manifest: _Manifest = next(lines)
     shard = manifest.shard
     planned = [*(each.id for each in manifest.planned), *manifest.statements]
     ledger = Ledger(planned if shard is None else (), manifest.seed)
     # The plan is the largest part of a long record, and the ledger holds what is needed of it.
     manifest.planned.clear()
-    found = Gathered(path, manifest)
+    found = RunData(path, manifest)
     for number, line in enumerate(lines, 2):
         _take(found, ledger, number, line)
     found.conclusion = concluded(ledger, manifest.false_alarm, found.closing, found.scope, shard)
@@ -265,18 +275,18 @@ def _size(case: dict[str, Any]) -> float:
     return float(math.prod(size for size in sizes if isinstance(size, int | float)))
 
 
-def _take(found: Gathered, ledger: Ledger, number: int, line: Line) -> None:
+def _take(found: RunData, ledger: Ledger, number: int, line: Line) -> None:
     """Count a line of a record."""
     if isinstance(line, Closing):
         found.closing = line
-    if not isinstance(line, Result | Theory):
+    if not isinstance(line, Result | StatementResult):
         return
     with sensible(found.path, number):
         entry, pooled = entry_of(line), isinstance(line, Result) and of_pool(line)
     # Which pools there are follows from what was examined, and what a shard owes is known to itself.
     ledger.take(entry, planned=pooled or found.manifest.shard is not None)
-    found.reported += not (pooled or isinstance(line, Theory))
-    if isinstance(line, Theory):
+    found.reported += not (pooled or isinstance(line, StatementResult))
+    if isinstance(line, StatementResult):
         found.theory.append(line)
     elif pooled:
         found.pools.append(line)

@@ -12,7 +12,7 @@ from attncheck._lib.arithmetic import in_use
 from attncheck._lib.commits import commit_here
 from attncheck._lib.imports import source_of
 from attncheck._lib.version import __version__
-from attncheck.records.schema import SCHEMA, Manifest, Planned
+from attncheck.records.schema import SCHEMA, Manifest, PlannedResult
 
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
@@ -24,7 +24,7 @@ def manifest_of(
     false_alarm: float,
     level: float,
     subject: str,
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedResult],
     fixed: Iterable[str],
     statements: Sequence[str] = (),
     shard: tuple[int, int] | None = None,

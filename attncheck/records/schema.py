@@ -21,7 +21,7 @@ import numpy as np
 from attncheck._lib.errors import InputError
 
 #: The schema that is written and read.
-SCHEMA = 4
+SCHEMA = 5
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
 # How a compressed record begins.
@@ -30,11 +30,11 @@ _XZ = b"\xfd7zXZ\0"
 _OPENING = b'{"type":"manifest"'
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedResult(msgspec.Struct, frozen=True):
     """One planned result."""
 
     id: str
-    unit: str
+    item: str
     check: str
 
 
@@ -56,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     false_alarm: float
     level: float
     subject: str
-    planned: list[Planned]
+    planned: list[PlannedResult]
     statements: list[str] = []
     machine: dict[str, str] = {}
     started: str = ""
@@ -74,17 +74,17 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     ``size`` is the draws of one look, of the ``affordable`` ones; ``power`` is the chance of a violated verdict
     that they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and
     ``high`` are of the look that decided; the null expects ``null_effect``, or allows everything up to it where
-    ``at_most``; ``gap`` is the smallest effect that a look of this size
-    detects with the planned power; ``departure`` is what the check states, or the gap where that is larger.
-    ``picture`` shows the look that decided, see
-    `attncheck.evidence.pictures`. ``summary`` is what the first look left to be added up with other cases, see
+    ``at_most``; ``mde`` is the smallest effect that a look of this size
+    detects with the planned power; ``alternative`` is what the check states, or the gap where that is larger.
+    ``plot`` shows the look that decided, see
+    `attncheck.evidence.plot_data`. ``summary`` is what the first look left to be added up with other cases, see
     `attncheck.evidence.summaries`. The result of a pool has ``{"pool": what, "of": keys of cases}`` for a case.
     ``arithmetic`` is what rounded, where it is not what the manifest has.
     """
 
     id: str
     key: str
-    unit: str
+    item: str
     property: str
     check: str
     claim: str
@@ -102,8 +102,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     low: float | None
     high: float | None
     null_effect: float | None
-    gap: float | None
-    departure: float | None
+    mde: float | None
+    alternative: float | None
     combined: float
     continuous: bool
     text: str
@@ -111,13 +111,13 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     seconds: float
     illustration: str = ""
     diagnosis: list[str] = []
-    picture: dict[str, Any] | None = None
+    plot: dict[str, Any] | None = None
     at_most: bool = False
     summary: dict[str, Any] | None = None
     arithmetic: str = ""
 
 
-class Theory(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
+class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
     """One statement of the theory on one case, computed or drawn without the subject: no looks decided on it.
 
     ``verdict`` is "consistent" or "violated"; ``numbers`` are what the statement is about, by name. ``arithmetic`` is
@@ -157,10 +157,10 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     failed: list[str] = []
 
 
-Line = Manifest | Result | Theory | Closing
+Line = Manifest | Result | StatementResult | Closing
 
 
-class Reported(Protocol):
+class ReportedResult(Protocol):
     """A result, or a reader's own struct of one."""
 
     @property
@@ -172,7 +172,7 @@ class Reported(Protocol):
         """What it is known by."""
 
     @property
-    def unit(self) -> str:
+    def item(self) -> str:
         """Property and case."""
 
     @property
@@ -196,17 +196,17 @@ class Reported(Protocol):
         """Whether the first p-value is uniform under the null."""
 
 
-def case_key(result: Reported) -> str:
+def case_key(result: ReportedResult) -> str:
     """Return the key of the case of a result, or the name of its pool."""
-    return result.unit.rpartition("@")[2]
+    return result.item.rpartition("@")[2]
 
 
-def of_layer(result: Reported) -> bool:
+def of_layer(result: ReportedResult) -> bool:
     """Return whether a result is of one attention layer: of no program, nor of several cases."""
     return not {"program", "pool"} & set(result.case)
 
 
-def of_pool(result: Reported) -> bool:
+def of_pool(result: ReportedResult) -> bool:
     """Return whether a result is of several cases together.
 
     Raises
@@ -223,7 +223,7 @@ def of_pool(result: Reported) -> bool:
     return True
 
 
-class _Head(msgspec.Struct):
+class _SchemaHead(msgspec.Struct):
     type: Any = None
     schema: Any = None
     baseline: Any = False
@@ -235,11 +235,11 @@ def result_digest(r: Any) -> bytes:
     No prose is in it, and no name: a message that is written better, or a check that is renamed, leaves it as it was.
     """
     looks = [r.size, r.level, r.power, r.p_values, r.effects, r.combined]
-    numbers = [r.effect, r.low, r.high, r.null_effect, r.gap]
+    numbers = [r.effect, r.low, r.high, r.null_effect, r.mde]
     return _sha256([r.key, r.verdict, *looks, *numbers])
 
 
-def theory_digest(theory: Theory) -> bytes:
+def theory_digest(theory: StatementResult) -> bytes:
     """Return the digest of the key, verdict and numbers of one statement of the theory."""
     return _sha256([theory.key, theory.verdict, theory.numbers])
 
@@ -255,7 +255,7 @@ def combined_digest(digests: bytes | bytearray) -> str:
     return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
 
-def run_digest(results: Iterable[Result | Theory]) -> str:
+def run_digest(results: Iterable[Result | StatementResult]) -> str:
     """Return the digest of what a run reported, whatever its order or the time it took.
 
     Two runs with the same seed, subject and plan have the same digest with any number of workers, after any module,
@@ -265,7 +265,7 @@ def run_digest(results: Iterable[Result | Theory]) -> str:
     functions, quadrature and optimisers) or hypothesis (the configurations that it draws). The manifest's
     ``versions`` names the releases.
     """
-    digests = (theory_digest(each) if isinstance(each, Theory) else result_digest(each) for each in results)
+    digests = (theory_digest(each) if isinstance(each, StatementResult) else result_digest(each) for each in results)
     return combined_digest(b"".join(digests))
 
 
@@ -385,10 +385,10 @@ def read_manifest(path: Path) -> Manifest:
 
 def _check_head(source: _Source, first: bytes) -> None:
     """Refuse a first line that is not a manifest of this schema, or a baseline's where a whole record is wanted."""
-    head = _Head()
+    head = _SchemaHead()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            head = msgspec.json.decode(first, type=_Head)
+            head = msgspec.json.decode(first, type=_SchemaHead)
     elif first.startswith(_OPENING) or _OPENING.startswith(first):
         raise source.error("is cut in its first line")
     if head.type != "manifest":

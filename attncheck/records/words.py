@@ -101,23 +101,23 @@ def detectable(result: Result) -> float | None:
 
     A ratio of 0.8 is as far from 1 as one of 1.25.
     """
-    gap, null = result.gap, result.null_effect
-    if gap is None or null is None or gap <= 0.0 or gap == null or not math.isfinite(gap):
+    mde, null = result.mde, result.null_effect
+    if mde is None or null is None or mde <= 0.0 or mde == null or not math.isfinite(mde):
         return None
-    return math.exp(abs(math.log(gap))) - 1.0 if null == 1.0 else abs(gap - null)
+    return math.exp(abs(math.log(mde))) - 1.0 if null == 1.0 else abs(mde - null)
 
 
-def in_gaps(result: Result, value: float | None) -> float | None:
+def in_mdes(result: Result, value: float | None) -> float | None:
     """Return an effect in units of what would have been seen: 0 declared, 1 the detectable gap."""
-    return _between(value, result.null_effect, result.gap)
+    return _between(value, result.null_effect, result.mde)
 
 
-def in_departures(result: Result, value: float | None) -> float | None:
+def in_alternatives(result: Result, value: float | None) -> float | None:
     """Return an effect in units of the departure that the check must catch: 0 declared, 1 must be caught.
 
     Ratios are measured by their logarithms, so that 1/r lies as far below as r above.
     """
-    return _between(value, result.null_effect, result.departure)
+    return _between(value, result.null_effect, result.alternative)
 
 
 def _between(value: float | None, null: float | None, unit: float | None) -> float | None:

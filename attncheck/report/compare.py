@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import NormalDist
 
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.baseline import Head, Kept, read_baseline
-from attncheck.records.bounded import Largest
-from attncheck.records.gather import Gathered
+from attncheck.records.baseline import BaselineManifest, BaselineResult, read_baseline
+from attncheck.records.bounded import LargestItems
+from attncheck.records.gather import RunData
 from attncheck.records.schema import Closing, Result, read
-from attncheck.records.words import in_departures
+from attncheck.records.words import in_alternatives
 
 #: Chance that any effect of two equal runs is said to have moved.
 LEVEL = 0.01
@@ -28,7 +28,7 @@ _MOST = 300_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Before:
+class BaselineEffect:
     """What is kept of a result of the baseline; the effect is NaN where a baseline keeps none."""
 
     verdict: str
@@ -37,29 +37,29 @@ class Before:
 
 
 @dataclasses.dataclass
-class Earlier:
+class BaselineRun:
     """What is known of a baseline.
 
     Attributes
     ----------
     path : Path
-    manifest : Head
+    manifest : BaselineManifest
     closing : Closing or None
         None if its run did not finish.
     examined, violated : int
         Examined results on single cases; violated ones, pools among them.
-    results : dict of str to Before
+    results : dict of str to BaselineEffect
         Examined results by id.
     complete : bool
         Whether all examined results are there; those of very long records are not.
     """
 
     path: Path
-    manifest: Head
+    manifest: BaselineManifest
     closing: Closing | None = None
     examined: int = 0
     violated: int = 0
-    results: dict[str, Before] = dataclasses.field(default_factory=dict)
+    results: dict[str, BaselineEffect] = dataclasses.field(default_factory=dict)
     complete: bool = True
 
     @property
@@ -67,16 +67,16 @@ class Earlier:
         """What its run ended with."""
         return "incomplete" if self.closing is None else self.closing.verdict
 
-    def take(self, line: Kept) -> None:
+    def take(self, line: BaselineResult) -> None:
         """Take an examined result."""
         self.examined += not line.of
         self.violated += line.verdict == Verdict.VIOLATED
         self.complete &= len(self.results) < _MOST
         if self.complete:
-            self.results[line.id] = Before(line.verdict, *_effect(line))
+            self.results[line.id] = BaselineEffect(line.verdict, *_effect(line))
 
 
-def read_earlier(path: Path) -> Earlier:
+def read_earlier(path: Path) -> BaselineRun:
     """Read a baseline.
 
     Raises
@@ -86,10 +86,10 @@ def read_earlier(path: Path) -> Earlier:
     """
     lines = read_baseline(path)
     head = next(lines)
-    assert isinstance(head, Head)
-    earlier = Earlier(path, head)
+    assert isinstance(head, BaselineManifest)
+    earlier = BaselineRun(path, head)
     for line in lines:
-        if isinstance(line, Kept):
+        if isinstance(line, BaselineResult):
             earlier.take(line)
         elif isinstance(line, Closing):
             earlier.closing = line
@@ -107,14 +107,14 @@ class Shift:
     shift : float
         The difference of the effects in units of its standard error.
     id : str
-    before : Before
+    before : BaselineEffect
     after : Result
     """
 
     flipped: bool
     shift: float
     id: str
-    before: Before = dataclasses.field(compare=False)
+    before: BaselineEffect = dataclasses.field(compare=False)
     after: Result = dataclasses.field(compare=False)
 
     @property
@@ -125,12 +125,12 @@ class Shift:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """What two runs have in common and where they differ.
 
     Attributes
     ----------
-    baseline : Earlier
+    baseline : BaselineRun
     compared, moved, flipped : int
         Results with an effect in both runs, those that moved beyond their joint error, and those whose verdict
         changed.
@@ -146,7 +146,7 @@ class Comparison:
         Whether effects were compared; those of very long records are not.
     """
 
-    baseline: Earlier
+    baseline: BaselineRun
     compared: int = 0
     moved: int = 0
     flipped: int = 0
@@ -158,18 +158,18 @@ class Comparison:
     complete: bool = True
 
 
-def compare(run: Gathered, baseline: Earlier) -> Comparison:
+def compare(run: RunData, baseline: BaselineRun) -> RunComparison:
     """Return the comparison of a run with a baseline, result by result.
 
     An effect moved if it shifted by more than the two intervals allow together, at a level shared by all
     compared results.
     """
     if run.reported > _MOST or not baseline.complete:
-        return Comparison(baseline, complete=False)
+        return RunComparison(baseline, complete=False)
     before = dict(baseline.results)
     shifts, flipped, only_after = array("d"), 0, 0
-    changes = Largest[Shift](LISTED)
-    points = Largest[tuple[int, tuple[float, float]]](DRAWN)
+    changes = LargestItems[Shift](LISTED)
+    points = LargestItems[tuple[int, tuple[float, float]]](DRAWN)
     for after in _examined(run.path):
         earlier = before.pop(after.id, None)
         if earlier is None:
@@ -182,7 +182,7 @@ def compare(run: Gathered, baseline: Earlier) -> Comparison:
         for point in _point(change):
             points.add(point)
     threshold = NormalDist().inv_cdf(1 - LEVEL / (2 * max(1, len(shifts))))
-    return Comparison(
+    return RunComparison(
         baseline,
         compared=len(shifts),
         moved=sum(shift > threshold for shift in shifts),
@@ -199,13 +199,13 @@ def _examined(path: Path) -> Iterator[Result]:
     return (line for line in read(path) if isinstance(line, Result) and line.p_values)
 
 
-def _effect(result: Result | Kept) -> tuple[float, float]:
+def _effect(result: Result | BaselineResult) -> tuple[float, float]:
     """Return the effect and half of its interval."""
     low, high = result.low or 0.0, result.high or 0.0
     return math.nan if result.effect is None else result.effect, 0.5 * (high - low)
 
 
-def _shift(before: Before, after: Result) -> float:
+def _shift(before: BaselineEffect, after: Result) -> float:
     """Return the difference of two effects in units of its standard error; none is none, and so is one not kept."""
     effect, half = _effect(after)
     error = math.hypot(before.half, half) / _QUANTILE
@@ -215,7 +215,7 @@ def _shift(before: Before, after: Result) -> float:
 
 def _point(change: Shift) -> list[tuple[int, tuple[float, float]]]:
     """Return where to draw a change, under a key that does not look at it."""
-    place = [in_departures(change.after, value) for value in (change.before.effect, change.after.effect)]
+    place = [in_alternatives(change.after, value) for value in (change.before.effect, change.after.effect)]
     if place[0] is None or place[1] is None or math.isnan(change.before.effect):
         return []
     lot = int.from_bytes(hashlib.blake2b(change.id.encode(), digest_size=8).digest(), "big")

@@ -17,13 +17,13 @@ from attncheck.checks.sample import EVERY_FIELD
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import per_look_power
-from attncheck.evidence.pictures import cdf_of_uniform
+from attncheck.evidence.plot_data import cdf_of_uniform
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.gather import Tally
 from attncheck.records.schema import Result
 from attncheck.report import svg
-from attncheck.report.pictures import Counts
+from attncheck.report.plots import Counts
 from attncheck.report.results import band_kept
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, SERIES, Drawing, draw, plain, width_axis
 from attncheck.runs.details import MAIN_CHECKS
@@ -69,8 +69,8 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
 def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
     """Return the distribution function of first-look p-values against that of a right simulator."""
     values = np.sort(np.array(p_values))
-    picture = Counts(cdf_of_uniform(values, 0.0)["below"], len(values))
-    low, high = (edge / picture.count for edge in picture.band)
+    plot = Counts(cdf_of_uniform(values, 0.0)["below"], len(values))
+    low, high = (edge / plot.count for edge in plot.band)
 
     def paint(axes: Axes) -> None:
         axes.fill_between([0, *QUANTILES, 1], [0, *low, 1], [0, *high, 1], color=BAND, linewidth=0)
@@ -81,7 +81,7 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
 
     alt = (
         f"Distribution function of the first-look p-values of {counted(len(values), 'unit')} against the diagonal that "
-        f"a right simulator follows. It {band_kept(picture)}. The largest distance is {test.effect:.3g}, "
+        f"a right simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
         f"p = {chance(test.p_value)}."
     )
     return draw(paint, alt, "First-look p-values, one of each unit, against uniform", height=320)

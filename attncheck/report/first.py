@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from attncheck.diagnosis.causes import UNKNOWN, Cause, sharpest, sharpest_first, stage
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.pools import ALL
-from attncheck.records.gather import Gathered, Tally, tallied
+from attncheck.records.gather import RunData, Tally, tallied
 from attncheck.records.schema import Result, case_key
 from attncheck.records.words import detectable, reads
 from attncheck.report import scales
@@ -20,7 +20,7 @@ _COLUMNS = 40
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Finding:
+class SubjectFinding:
     """What is wrong with a subject.
 
     Attributes
@@ -58,7 +58,7 @@ class Finding:
         return [Cause(hint, tuple(tallies)) for hint, tallies in found.items()]
 
 
-def finding(found: Gathered) -> Finding | None:
+def finding(found: RunData) -> SubjectFinding | None:
     """Return what is wrong with the subject of a run; None where no check is violated."""
     failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
     if not failures:
@@ -66,7 +66,7 @@ def finding(found: Gathered) -> Finding | None:
     first = failures[0]
     told = found.closing.causes if found.closing else []
     fitted = tuple(told) if told and told[0] != UNKNOWN else ()
-    return Finding(tuple(failures), sharpest(first), first.smallest or first.worst[0], fitted, bool(told))
+    return SubjectFinding(tuple(failures), sharpest(first), first.smallest or first.worst[0], fitted, bool(told))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ClaimMap:
     left: int
 
 
-def claim_map(found: Gathered) -> ClaimMap | None:
+def claim_map(found: RunData) -> ClaimMap | None:
     """Return which claims hold on which configurations; None where nothing was examined."""
     layers = found.space.layers
     if not layers:
@@ -110,12 +110,12 @@ def _short(tally: Tally) -> str:
     return words.removesuffix(", observed over declared").removesuffix(" from the exact law")
 
 
-def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.Scale | None:
+def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
     """Return what would have been seen of each claim, by its first main check that was examined."""
     common = {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):
-        if tally.departures and tally.claim not in rows:
+        if tally.alternatives and tally.claim not in rows:
             together = detectable(common[tally.name]) if tally.name in common else None
-            rows[tally.claim] = (f"{tally.claim.replace('_', ' ')}: {_short(tally)}", tally.departures, together)
+            rows[tally.claim] = (f"{tally.claim.replace('_', ' ')}: {_short(tally)}", tally.alternatives, together)
     return scales.would_have_seen(list(rows.values()))

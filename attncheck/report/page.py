@@ -18,7 +18,7 @@ from attncheck.records.words import interval, reads
 from attncheck.report.compare import LEVEL, compare, read_earlier
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
-from attncheck.report.view import View, looks, reason_of, visits
+from attncheck.report.view import RunView, looks, reason_of, visits
 
 
 def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Any) -> Path:
@@ -26,7 +26,7 @@ def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, powe
     chosen = load(recipe)
     found = gather(Path(run))
     comparison = None if baseline is None else compare(found, read_earlier(Path(baseline)))
-    view = View(
+    view = RunView(
         found,
         chosen,
         comparison,
@@ -36,7 +36,7 @@ def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, powe
     return write_whole(Path(out), encoded(page(view)))
 
 
-def page(view: View) -> str:
+def page(view: RunView) -> str:
     """Return the page of a view.
 
     Raises

@@ -22,7 +22,7 @@ class Cell(msgspec.Struct, frozen=True):
     check: str = ""
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _PowerFile(msgspec.Struct, frozen=True):
     profile: str
     cells: list[Cell]
 
@@ -64,7 +64,7 @@ def read_power(path: Path) -> PowerTable:
         If the file cannot be read.
     """
     try:
-        table = msgspec.json.decode(path.read_bytes(), type=_Table)
+        table = msgspec.json.decode(path.read_bytes(), type=_PowerFile)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"power={path}: cannot be read ({error}); pass a file that `attncheck power` wrote") from None
     if not table.cells:

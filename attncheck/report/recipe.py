@@ -42,7 +42,7 @@ class Recipe:
         Names of section templates, in reading order: ``sections/NAME.html.j2``.
     titles : dict of str to str
         Headings of sections.
-    pictures : int
+    plots : int
         Pictures of single results in each claim, at most.
     failures : int
         Failed checks that are told in full, at most.

@@ -14,16 +14,16 @@ from attncheck._lib.words import counted, number
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
-from attncheck.report.pictures import (
+from attncheck.report.plots import (
     Counts,
     Covariances,
     Density,
-    Matrix,
+    MatrixPlot,
     PairedCounts,
-    RatePicture,
+    RatePlot,
     Residuals,
     leaves,
-    read_picture,
+    read_plot,
 )
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
 
@@ -37,28 +37,28 @@ _QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
 def of_result(result: Result) -> Drawing | None:
     """Return the picture that a result carries, or None."""
-    match read_picture(result.picture):
-        case Counts() | PairedCounts() as picture:
-            return _counts(picture, result)
-        case Residuals() as picture:
-            return _residuals(picture, result)
-        case Density() as picture:
-            return _density(picture, result)
-        case Matrix() as picture:
-            return _matrix(picture, result)
-        case Covariances() as picture:
-            return _covariances(picture, result)
-        case RatePicture() as picture:
-            return _rate(picture, result)
+    match read_plot(result.plot):
+        case Counts() | PairedCounts() as plot:
+            return _counts(plot, result)
+        case Residuals() as plot:
+            return _residuals(plot, result)
+        case Density() as plot:
+            return _density(plot, result)
+        case MatrixPlot() as plot:
+            return _matrix(plot, result)
+        case Covariances() as plot:
+            return _covariances(plot, result)
+        case RatePlot() as plot:
+            return _rate(plot, result)
     return None
 
 
-def _counts(picture: Counts | PairedCounts, result: Result) -> Drawing:
-    places = special.ndtri(picture.quantiles)
-    low, high = map(picture.in_errors, picture.band)
-    found = picture.in_errors(picture.below)
-    outside = leaves(picture) is not None
-    observed, declared = picture.shares
+def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
+    places = special.ndtri(plot.quantiles)
+    low, high = map(plot.in_errors, plot.band)
+    found = plot.in_errors(plot.below)
+    outside = leaves(plot) is not None
+    observed, declared = plot.shares
     # Quantiles lie as a normal law has them: a right law shows as a bell, whatever it is.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
@@ -71,40 +71,40 @@ def _counts(picture: Counts | PairedCounts, result: Result) -> Drawing:
         color, line = (BAD, "--") if outside else (ACCENT, "-")
         axes.plot(places, found, color=color, linewidth=1.4, linestyle=line, marker="" if len(found) > 9 else ".")
         reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, found))
-        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=picture.axis, ylabel="difference")
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=plot.axis, ylabel="difference")
         shown = [place for place in _QUANTILES if edges[0] <= special.ndtri(place) <= edges[-1]]
         axes.xaxis.set_major_locator(FixedLocator(list(special.ndtri(shown))))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{special.ndtr(place):g}"))
 
-    where, kept = _where(result), band_kept(picture)
+    where, kept = _where(result), band_kept(plot)
     alt = (
-        f"Observed and declared density of {where}, from {counted(picture.count, 'value')}, by the {picture.axis}, "
+        f"Observed and declared density of {where}, from {counted(plot.count, 'value')}, by the {plot.axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {kept}."
     )
     caption = f"{where}: observed (bars) and declared (line); below, their difference in standard errors, which {kept}"
     return draw(paint, alt, caption, below=difference, height=320)
 
 
-def band_kept(picture: Counts | PairedCounts) -> str:
+def band_kept(plot: Counts | PairedCounts) -> str:
     """Return that a picture stays inside its band, or where it lies farthest outside and by how many values."""
-    worst = leaves(picture)
+    worst = leaves(plot)
     if worst is None:
         return "stays inside its 99% band"
-    place, found = float(picture.quantiles[worst]), picture.below[worst]
-    low, high = (int(edge[worst]) for edge in picture.band)
+    place, found = float(plot.quantiles[worst]), plot.below[worst]
+    low, high = (int(edge[worst]) for edge in plot.band)
     side, at = "below", f"{place:.2g}"
     if place > 0.5:
-        low, found, high = picture.count - high, picture.count - found, picture.count - low
+        low, found, high = plot.count - high, plot.count - found, plot.count - low
         side, at = "above", f"1 − {1.0 - place:.2g}"
     return (
         f"leaves its 99% band, farthest at quantile {at}: too {'many' if found > high else 'few'} values lie {side}, "
-        f"{found:,} of {picture.count:,} where the band has {low:,} to {high:,}"
+        f"{found:,} of {plot.count:,} where the band has {low:,} to {high:,}"
     )
 
 
-def _residuals(picture: Residuals, result: Result) -> Drawing:
-    shares = np.array(picture.shares)
-    edges = np.linspace(-picture.widest, picture.widest, len(shares) + 1)
+def _residuals(plot: Residuals, result: Result) -> Drawing:
+    shares = np.array(plot.shares)
+    edges = np.linspace(-plot.widest, plot.widest, len(shares) + 1)
     cdf = np.array([NormalDist().cdf(edge) for edge in edges])
     cdf[0], cdf[-1] = 0.0, 1.0
     middle = 0.5 * (edges[1:] + edges[:-1])
@@ -117,7 +117,7 @@ def _residuals(picture: Residuals, result: Result) -> Drawing:
 
     excess = float(0.5 * np.abs(shares - expected).sum())
     alt = (
-        f"Histogram of {counted(picture.count, 'whitened residual')} of {_where(result)} with the density of a "
+        f"Histogram of {counted(plot.count, 'whitened residual')} of {_where(result)} with the density of a "
         f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
         f"law differ by {excess:.1%} of the residuals."
     )
@@ -125,11 +125,11 @@ def _residuals(picture: Residuals, result: Result) -> Drawing:
     return draw(paint, alt, caption)
 
 
-def _density(picture: Density, result: Result) -> Drawing:
-    observed, law = np.array(picture.shares), np.array(picture.law)
-    edges = np.linspace(-picture.widest, picture.widest, len(law) + 1)
+def _density(plot: Density, result: Result) -> Drawing:
+    observed, law = np.array(plot.shares), np.array(plot.law)
+    edges = np.linspace(-plot.widest, plot.widest, len(law) + 1)
     normal = np.diff([0.0, *special.ndtr(edges[1:-1]), 1.0])
-    errors = np.sqrt(law * (1.0 - law) / max(1, picture.count))
+    errors = np.sqrt(law * (1.0 - law) / max(1, plot.count))
     half = NormalDist().inv_cdf(1 - 0.005 / len(law))
 
     def paint(axes: Axes) -> None:
@@ -147,8 +147,8 @@ def _density(picture: Density, result: Result) -> Drawing:
 
     off = [0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal)]
     alt = (
-        f"Histogram of {counted(picture.count, 'value')} of {_where(result)}, with the law of the limit and the normal "
-        f"law of the same variance, {picture.std:.3g} squared; below, what they differ from the limit by, bin by bin. "
+        f"Histogram of {counted(plot.count, 'value')} of {_where(result)}, with the law of the limit and the normal "
+        f"law of the same variance, {plot.std:.3g} squared; below, what they differ from the limit by, bin by bin. "
         f"Histogram and limit differ by {off[0]:.1%} of the values, the normal law and the limit by {off[1]:.1%}."
     )
     caption = (
@@ -158,33 +158,33 @@ def _density(picture: Density, result: Result) -> Drawing:
     return draw(paint, alt, caption, below=difference, height=320)
 
 
-def _matrix(picture: Matrix, result: Result) -> Drawing:
-    rows, columns = np.tril_indices(picture.size)
-    observed, declared, error = (np.array(x) for x in (picture.observed, picture.declared, picture.error))
+def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
+    rows, columns = np.tril_indices(plot.size)
+    observed, declared, error = (np.array(x) for x in (plot.observed, plot.declared, plot.error))
     half = NormalDist().inv_cdf(1 - 0.005 / len(observed))
     off = np.abs(observed - declared) > half * error
     largest = max(float(np.abs([observed, declared]).max()), 1e-300)
 
     def paint(axes: Axes) -> None:
-        size = 0.8 * 28_000 / picture.size**2 / largest  # the largest disc fills its cell
+        size = 0.8 * 28_000 / plot.size**2 / largest  # the largest disc fills its cell
         axes.scatter(columns, rows, s=size * np.abs(declared), color=BAND, linewidths=0)
         for chosen, color in ((~off, ACCENT), (off, BAD)):
             places, values = (columns[chosen], rows[chosen]), observed[chosen]
             axes.scatter(*places, s=size * np.abs(values), facecolors="none", edgecolors=color, linewidths=1.5)
         axes.plot(columns[off], rows[off], "x", color=BAD, markersize=5)
-        axes.set(xlim=(-0.6, picture.size - 0.4), ylim=(picture.size - 0.4, -0.6), xlabel=picture.of)
-        axes.set(xticks=range(picture.size), yticks=range(picture.size), aspect="equal")
-        axes.set(xticklabels=range(1, picture.size + 1), yticklabels=range(1, picture.size + 1))
+        axes.set(xlim=(-0.6, plot.size - 0.4), ylim=(plot.size - 0.4, -0.6), xlabel=plot.of)
+        axes.set(xticks=range(plot.size), yticks=range(plot.size), aspect="equal")
+        axes.set(xticklabels=range(1, plot.size + 1), yticklabels=range(1, plot.size + 1))
 
     worst = int(np.argmax(np.abs(observed - declared) / np.maximum(error, 1e-300)))
-    where = f"{picture.of} {columns[worst] + 1} and {rows[worst] + 1}"
+    where = f"{plot.of} {columns[worst] + 1} and {rows[worst] + 1}"
     alt = (
-        f"{_where(result)}: {picture.what}, observed and declared, as areas of discs. "
+        f"{_where(result)}: {plot.what}, observed and declared, as areas of discs. "
         f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in units of its error is that of "
         f"{where}: {observed[worst]:.3g}, declared {declared[worst]:.3g}."
     )
     caption = (
-        f"{_where(result)}: {picture.what}, observed (rings) and declared (discs) as areas; "
+        f"{_where(result)}: {plot.what}, observed (rings) and declared (discs) as areas; "
         f"crossed ones lie outside a joint 99% interval"
     )
     return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
@@ -206,8 +206,8 @@ def _densities(
     axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
 
 
-def _covariances(picture: Covariances, result: Result) -> Drawing:
-    predicted, observed, error = (np.array(x) for x in (picture.predicted, picture.observed, picture.error))
+def _covariances(plot: Covariances, result: Result) -> Drawing:
+    predicted, observed, error = (np.array(x) for x in (plot.predicted, plot.observed, plot.error))
     # One interval for all pairs together.
     half = NormalDist().inv_cdf(1 - 0.005 / len(predicted)) * error
     off = np.abs(observed - predicted) > half
@@ -239,22 +239,22 @@ def _covariances(picture: Covariances, result: Result) -> Drawing:
     return draw(paint, alt, caption)
 
 
-def _rate(picture: RatePicture, result: Result) -> Drawing:
-    widths, distances, errors = (np.array(x) for x in (picture.widths, picture.distances, picture.errors))
+def _rate(plot: RatePlot, result: Result) -> Drawing:
+    widths, distances, errors = (np.array(x) for x in (plot.widths, plot.distances, plot.errors))
 
     def paint(axes: Axes) -> None:
         axes.errorbar(widths, distances, _QUANTILE * errors, fmt="o", color=ACCENT, markersize=5)
         centre = np.exp(np.log(widths).mean())
         level = np.exp(np.log(np.maximum(distances, 1e-300)).mean())
         ratio = widths / centre
-        axes.fill_between(widths, level * ratio**picture.low, level * ratio**picture.high, color=BAND, linewidth=0)
-        axes.plot(widths, level * ratio**picture.slope, color=INK, linewidth=1.2)
+        axes.fill_between(widths, level * ratio**plot.low, level * ratio**plot.high, color=BAND, linewidth=0)
+        axes.plot(widths, level * ratio**plot.slope, color=INK, linewidth=1.2)
         width_axis(axes, widths)
         axes.set(yscale="log", ylabel="distance")
         axes.yaxis.set_major_formatter(plain())
         axes.yaxis.set_minor_formatter(plain() if distances.max() < 10 * distances.min() else NullFormatter())
 
-    slope = f"{number(picture.slope)} [{number(picture.low)}, {number(picture.high)}]"
+    slope = f"{number(plot.slope)} [{number(plot.low)}, {number(plot.high)}]"
     alt = (
         f"Distance to the limit against the width, {number(float(widths.min()))} to {number(float(widths.max()))}, on "
         f"logarithmic axes, of {_where(result)}. The fitted slope is {slope}."

@@ -14,7 +14,7 @@ from attncheck.evidence.words import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.gather import Tally
 from attncheck.records.schema import Result
-from attncheck.records.words import in_gaps, interval, reads
+from attncheck.records.words import in_mdes, interval, reads
 
 # Configurations that a scale shows, and marks of one row.
 _SHOWN, _MARKS = 8, 12
@@ -37,7 +37,7 @@ class Mark:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PlotRow:
     """Marks of one kind: what they are of, what they say in numbers, and the band that says nothing, if any."""
 
     label: str
@@ -47,14 +47,14 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class PlotScale:
     """Rows with one scale.
 
     Attributes
     ----------
     caption, label : str
         What the picture is, and the name of its scale.
-    rows : tuple of Row
+    rows : tuple of PlotRow
     ticks : tuple of (float, str)
         Places in percent, and what stands there.
     declared : float or None
@@ -63,7 +63,7 @@ class Scale:
 
     caption: str
     label: str
-    rows: tuple[Row, ...]
+    rows: tuple[PlotRow, ...]
     ticks: tuple[tuple[float, str], ...]
     declared: float | None = None
 
@@ -91,7 +91,7 @@ class _Axis:
         return tuple((self.place(value), words(value)) for value in values if self.low <= value <= self.high)
 
 
-def by_configuration(tally: Tally) -> Scale | None:
+def by_configuration(tally: Tally) -> PlotScale | None:
     """Return the effects of one check on the configurations where it is most suspicious, violated ones first.
 
     The band of each ends at what would have been seen there.
@@ -107,17 +107,17 @@ def by_configuration(tally: Tally) -> Scale | None:
     ]
     axis = _axis([*values, *ends], math.log if ratio else float)
     rows = tuple(
-        Row(layer_name(each.case), interval(each), (axis.mark(_mark(each)),), _placed(axis, band))
+        PlotRow(layer_name(each.case), interval(each), (axis.mark(_mark(each)),), _placed(axis, band))
         for each, band in zip(shown, bands, strict=True)
     )
     left = tally.examined - len(shown)
     more = f"; {counted(left, 'other')} not shown" if left else ""
     null, what = shown[0].null_effect, f"{reads(shown[0])}, {expected(shown[0])}, by configuration"
     caption = f"{what} with 99% intervals{more}. Shaded: too small to be seen"
-    return Scale(caption, "", rows, _round_ticks(axis), None if null is None else axis.place(null))
+    return PlotScale(caption, "", rows, _round_ticks(axis), None if null is None else axis.place(null))
 
 
-def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> Scale:
+def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> PlotScale:
     """Return the effects of checks in units of what would have been seen, a row each.
 
     Units are linear up to one and logarithmic beyond; the scale is as long below as above.
@@ -128,14 +128,14 @@ def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> Scale:
     axis = _Axis(-reach, reach, _bent)
     band = axis.place(-1.0), axis.place(1.0)
     rows = tuple(
-        Row(name, "", tuple(axis.mark(mark) for mark in marks), band)
+        PlotRow(name, "", tuple(axis.mark(mark) for mark in marks), band)
         for (name, _), marks in zip(groups, found, strict=True)
     )
     ticks = axis.ticks([*(-(10.0**p) for p in range(4, -1, -1)), 0.0, *(10.0**p for p in range(5))], _plain)
-    return Scale("", "in units of what would have been seen", rows, _apart(ticks, 6.0), axis.place(0.0))
+    return PlotScale("", "in units of what would have been seen", rows, _apart(ticks, 6.0), axis.place(0.0))
 
 
-def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -> Scale | None:
+def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -> PlotScale | None:
     """Return the smallest departures that would have been seen, on a logarithmic scale.
 
     Parameters
@@ -153,9 +153,11 @@ def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -
         at = (low + high) / 2 if common is None else axis.place(common)
         span = " to ".join(dict.fromkeys(map(percent, (min(single), max(single)))))
         together = "" if common is None else f"● {percent(common)}, "
-        shown.append(Row(words, f"{together}{span}", () if common is None else (Mark(at, at, at, False),), (low, high)))
+        shown.append(
+            PlotRow(words, f"{together}{span}", () if common is None else (Mark(at, at, at, False),), (low, high))
+        )
     ticks = axis.ticks((m * 10.0**p for p in range(-5, 3) for m in (1, 2, 5)), percent)
-    return Scale(
+    return PlotScale(
         "What would have been seen: the smallest departure from what is declared, on single configurations (bars) and "
         "on all together (●)",
         "departure that would have been seen",
@@ -209,13 +211,13 @@ def _finite(result: Result) -> bool:
 
 def _promise(result: Result, ratio: bool) -> tuple[float, float] | None:
     """Return between which effects nothing was promised to be seen."""
-    gap, null = result.gap, result.null_effect
-    if gap is None or null is None or not math.isfinite(gap) or (ratio and gap <= 0.0):
+    mde, null = result.mde, result.null_effect
+    if mde is None or null is None or not math.isfinite(mde) or (ratio and mde <= 0.0):
         return None
-    other = 1.0 / gap if ratio else 2.0 * null - gap
+    other = 1.0 / mde if ratio else 2.0 * null - mde
     if result.low is not None and result.low >= 0.0 and null >= 0.0 and not ratio:
         other = max(other, 0.0)  # distances and frequencies lie on one side
-    return min(gap, other), max(gap, other)
+    return min(mde, other), max(mde, other)
 
 
 def _mark(result: Result) -> Mark:
@@ -228,7 +230,7 @@ def _placed(axis: _Axis, band: tuple[float, float] | None) -> tuple[float, float
 
 def _in_units(result: Result) -> Mark | None:
     """Return an effect in units of what would have been seen."""
-    found = [in_gaps(result, value) for value in (result.effect, result.low, result.high)]
+    found = [in_mdes(result, value) for value in (result.effect, result.low, result.high)]
     known = [value for value in found if value is not None]
     if len(known) < 3:
         return None

@@ -21,18 +21,18 @@ from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
-from attncheck.records.gather import Gathered, Space, Tally, suspicion
+from attncheck.records.gather import RunData, Space, Tally, suspicion
 from attncheck.records.schema import Result
 from attncheck.records.words import replay_command, telling, unexamined
 from attncheck.report import figures
-from attncheck.report.compare import Comparison
-from attncheck.report.first import ClaimMap, Finding, claim_map, finding, would_have_seen
+from attncheck.report.compare import RunComparison
+from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
 from attncheck.report.headline import Headline, headline, unseen_claims
-from attncheck.report.pictures import RatePicture, read_picture
+from attncheck.report.plots import RatePlot, read_plot
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.results import of_result
-from attncheck.report.scales import Scale, by_check, by_configuration
+from attncheck.report.scales import PlotScale, by_check, by_configuration
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 
@@ -115,16 +115,16 @@ class ClaimView:
         return max(leading, key=suspicion, default=None)
 
     @cached_property
-    def scale(self) -> Scale:
+    def scale(self) -> PlotScale:
         """The effects of its examined checks on one scale, a row each."""
         return by_check([(tally.name, tally.worst) for tally in self.examined])
 
     @cached_property
-    def pictures(self) -> list[Drawing | Scale]:
+    def plots(self) -> list[Drawing | PlotScale]:
         """The pictures of its results: those of its main check, and of each kind the most suspicious result's."""
-        pictured = [_pictured(tally) for tally in self.examined]
-        results = sorted((result for result in pictured if result is not None), key=suspicion, reverse=True)
-        first = {type(read_picture(result.picture)): result for result in reversed(results)}
+        plotted = [_plotted(tally) for tally in self.examined]
+        results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
+        first = {type(read_plot(result.plot)): result for result in reversed(results)}
         chosen = [result for result in results if result in first.values()][: self.most]
         limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
         examined = {tally.name: tally for tally in self.examined}
@@ -134,22 +134,22 @@ class ClaimView:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class View:
+class RunView:
     """A run as templates see it.
 
     Attributes
     ----------
-    run : Gathered
+    run : RunData
     recipe : Recipe
-    comparison : Comparison or None
+    comparison : RunComparison or None
     power : PowerTable or None
     paper : attncheck.paper.page.PaperView or None
         The paper's experiments.
     """
 
-    run: Gathered
+    run: RunData
     recipe: Recipe
-    comparison: Comparison | None
+    comparison: RunComparison | None
     power: PowerTable | None
     paper: Any = None
 
@@ -182,19 +182,19 @@ class View:
         return headline(self.run)
 
     @cached_property
-    def finding(self) -> Finding | None:
+    def finding(self) -> SubjectFinding | None:
         """What is wrong, if any check is violated."""
         return finding(self.run)
 
     @cached_property
-    def evidence(self) -> Drawing | Scale | None:
+    def evidence(self) -> Drawing | PlotScale | None:
         """The picture of the sharpest violated result: observed against declared."""
         if self.finding is None:
             return None
         return of_result(self.finding.sharpest) or by_configuration(self.finding.failures[0])
 
     @cached_property
-    def seen(self) -> Scale | None:
+    def seen(self) -> PlotScale | None:
         """What would have been seen."""
         return would_have_seen(self.run.tallies, self.run.pools)
 
@@ -259,7 +259,7 @@ class View:
         """The violated checks that are told in full, by what they point at, the sharpest first."""
         return [] if self.finding is None else self.finding.groups(self.recipe.failures)
 
-    def pictures_of(self, tally: Tally) -> list[Drawing | Scale]:
+    def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:
         """Return the pictures of a violated check: its effects by configuration, and what its sharpest result carries.
 
         What stands on the first screen is not shown again.
@@ -274,7 +274,7 @@ class View:
         return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
 
     @cached_property
-    def together_scale(self) -> Scale:
+    def together_scale(self) -> PlotScale:
         """The effects of the most suspicious pools, a row each."""
         return by_check([(pool.id, [pool]) for pool in self.together[:_POOLS]])
 
@@ -306,7 +306,7 @@ class View:
     def rates(self) -> list[Drawing]:
         """The pictures of rates in the width."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
-        found = (of_result(result) for result in kept if isinstance(read_picture(result.picture), RatePicture))
+        found = (of_result(result) for result in kept if isinstance(read_plot(result.plot), RatePlot))
         return [drawing for drawing in found if drawing is not None]
 
     @property
@@ -324,12 +324,12 @@ class View:
         return replay_command(self.run.path, result.id, self.run.manifest.subject)
 
 
-def _pictured(tally: Tally) -> Result | None:
+def _plotted(tally: Tally) -> Result | None:
     """Return the most suspicious result that has a picture."""
-    return next((result for result in tally.worst if read_picture(result.picture) is not None), None)
+    return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
 
 
-def claims_of(found: Gathered, most: int) -> list[ClaimView]:
+def claims_of(found: RunData, most: int) -> list[ClaimView]:
     """Return the claims of a run, in the order of the computation."""
     names = sorted({tally.claim for tally in found.tallies.values()}, key=causes.stage)
     return [

@@ -18,7 +18,7 @@ from attncheck.report import DEFAULT_RECIPE
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
-from attncheck.scaling.result import Row, Widths
+from attncheck.scaling.result import Widths, WidthsRow
 
 FloatArray = NDArray[np.float64]
 
@@ -42,11 +42,11 @@ def render_widths(found: Widths, name: str, out: Path) -> Path:
         If it cannot be written.
     """
     recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
-    drawn = [(moment, rows, picture(found, moment)) for moment, rows in found.tables]
+    drawn = [(moment, rows, plot(found, moment)) for moment, rows in found.tables]
     return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
 
 
-def picture(found: Widths, moment: str) -> Drawing | None:
+def plot(found: Widths, moment: str) -> Drawing | None:
     """Return sizes over what is predicted of them against the width, each 1 at the narrowest.
 
     What is right stays in the band; lines that leave it are violated and red.
@@ -55,7 +55,7 @@ def picture(found: Widths, moment: str) -> Drawing | None:
     ----------
     found : Widths
     moment : str
-        As of `attncheck.scaling.result.Row.moment`.
+        As of `attncheck.scaling.result.WidthsRow.moment`.
     """
     rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
@@ -89,7 +89,7 @@ _CAPTION = (
 )
 
 
-def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[Row], tolerance: float) -> None:
+def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
     """Draw what is predicted; where orders may be mixed, as far down as any may be."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
@@ -97,16 +97,16 @@ def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[Ro
     axes.plot(widths, np.ones_like(ratios), color=INK, linewidth=0.8, linestyle="--", zorder=1)
 
 
-def _relative(row: Row, widths: FloatArray) -> FloatArray:
+def _relative(row: WidthsRow, widths: FloatArray) -> FloatArray:
     sizes = np.array(row.sizes) * widths ** -(row.high_predicted or 0.0)
     return np.asarray(sizes / sizes[0])
 
 
-def _violated(rows: Sequence[Row]) -> list[Row]:
+def _violated(rows: Sequence[WidthsRow]) -> list[WidthsRow]:
     return [row for row in rows if row.verdict is Verdict.VIOLATED]
 
 
-def _alternative(rows: Sequence[Row], moment: str) -> str:
+def _alternative(rows: Sequence[WidthsRow], moment: str) -> str:
     bad = _violated(rows)
     told = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
     return (

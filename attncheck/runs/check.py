@@ -18,8 +18,8 @@ from attncheck.layers.names import layer_call
 from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
+from attncheck.looks.item import Item
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
 from attncheck.runs.causes import causes_of
@@ -74,11 +74,11 @@ class CheckReport:
         """Iterate over what is wrong, in words and numbers, one text per property and layer, the most telling first."""
         worst: dict[str, Result] = {}
         for result in violated(self.results):
-            worst.setdefault(result.unit, result)
+            worst.setdefault(result.item, result)
         claims = [result.claim for result in worst.values()]
-        for unit, claim in zip(worst, claims, strict=True):
+        for item, claim in zip(worst, claims, strict=True):
             after = claims[0] if claim != claims[0] else ""
-            yield explain([each for each in self.results if each.unit == unit], None, self.call, after)
+            yield explain([each for each in self.results if each.item == item], None, self.call, after)
         for pool in self.pools:
             if pool.verdict == "violated":
                 yield explain([pool], None, self.call)
@@ -188,16 +188,14 @@ def check(
             refuse("layer", each, "is not an AttentionLayer or a Program", remedy)
     exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
-    units = [unit for name in names for unit in _units(run, name, layers, exact_width)]
-    if not units:
+    items = [item for name in names for item in _items(run, name, layers, exact_width)]
+    if not items:
         field, value = ("properties", names) if layers else ("layer", layers)
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
-    run = run.settled([unit.id for unit in units])
-    pieces = run.pieces(units, run.subject)
-    single = [
-        result for piece in (counted_off(pieces, "examining") if progress else pieces) for result in piece.results()
-    ]
-    pools, failed = run.pool(single, cases={unit.case.key: unit.case for unit in units})
+    run = run.settled([item.id for item in items])
+    tasks = run.tasks(items, run.subject)
+    single = [result for task in (counted_off(tasks, "examining") if progress else tasks) for result in task.results()]
+    pools, failed = run.pool(single, cases={item.case.key: item.case for item in items})
     if failed:
         raise InputError(failed[0])
     written = [each for each in layers if isinstance(each, Program)]
@@ -226,10 +224,10 @@ def _one_or_list(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
-def _units(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Unit]:
+def _items(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Item]:
     """Return the units of a property on those of the layers and programs that it is about."""
     of_kind = [each for each in layers if isinstance(each, Program) == (domain_of(name) is PROGRAMS)]
-    return run.units_on(name, [case_of(name, each, width) for each in of_kind])
+    return run.items_on(name, [case_of(name, each, width) for each in of_kind])
 
 
 def _listed(value: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from attncheck._lib.words import chance, counted, gap_text
+from attncheck._lib.words import chance, counted, mde_text
 from attncheck.checks.registry import checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.words import expected
@@ -51,12 +51,12 @@ def skipped(results: Sequence[Result]) -> list[str]:
     """
     told = []
     for name, group in by_property(results):
-        seen = {result.unit for result in group if result.p_values}
+        seen = {result.item for result in group if result.p_values}
         reasons: dict[str, Counter[str]] = {}
         for result in group:
-            if result.unit not in seen:
-                reasons.setdefault(result.unit, Counter())[result.reason] += 1
-        counts = Counter(telling(of_unit) for of_unit in reasons.values()).most_common()
+            if result.item not in seen:
+                reasons.setdefault(result.item, Counter())[result.reason] += 1
+        counts = Counter(telling(of_item) for of_item in reasons.values()).most_common()
         if counts:
             told += [f"  {name} on {of_cases(count, name)}: {reason}" for reason, count in counts]
     return ["Skipped, nothing to examine:", *told] if told else []
@@ -68,7 +68,7 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
     lines = [
         line
         for claim, group in _main(results).items()
-        for line in (f"  {claim:16} {_gap_sentence(group)}", *_common_gap(common.get(group[0].check)))
+        for line in (f"  {claim:16} {_mde_sentence(group)}", *_common_mde(common.get(group[0].check)))
     ]
     if not lines:
         return []
@@ -76,13 +76,13 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
     return [f"The smallest effect that this run had a chance of {power:.0%} to call violated:", *lines]
 
 
-def gaps(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
+def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
     """Return in one line each the detectable gaps of the main checks, of all cases together and of the median one."""
     common, lines = _of_all(pools), []
     for claim, group in _main(results).items():
         pool, middle = common.get(group[0].check), _middle(group)
-        of_all = f"{gap_text(pool.gap)} on all together, " if pool is not None else ""
-        told = f"{of_all}{gap_text(middle.gap)} on the median {of_cases(1, middle.check).partition(' ')[2]}"
+        of_all = f"{mde_text(pool.mde)} on all together, " if pool is not None else ""
+        told = f"{of_all}{mde_text(middle.mde)} on the median {of_cases(1, middle.check).partition(' ')[2]}"
         lines.append(f"Would have seen in {claim}: {told}: {reads(middle)}")
     return lines
 
@@ -91,7 +91,7 @@ def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Return the examined results of the first of the main checks that each claim has."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
-        group = [r for r in results if r.check == check and r.p_values and r.gap is not None]
+        group = [r for r in results if r.check == check and r.p_values and r.mde is not None]
         if group:
             groups.setdefault(group[0].claim, group)
     return groups
@@ -102,22 +102,22 @@ def _of_all(pools: Sequence[Result]) -> dict[str, Result]:
     return {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
 
 
-def _common_gap(pool: Result | None) -> list[str]:
+def _common_mde(pool: Result | None) -> list[str]:
     """Return the gap of all cases together, where they were pooled."""
-    if pool is None or pool.gap is None:
+    if pool is None or pool.mde is None:
         return []
-    return [f"  {'':16} {gap_text(pool.gap)} on all together, {expected(pool)}: {reads(pool)}"]
+    return [f"  {'':16} {mde_text(pool.mde)} on all together, {expected(pool)}: {reads(pool)}"]
 
 
 def _middle(group: Sequence[Result]) -> Result:
     """Return the result with the median gap."""
-    return sorted(group, key=lambda result: result.gap or 0.0)[(len(group) - 1) // 2]
+    return sorted(group, key=lambda result: result.mde or 0.0)[(len(group) - 1) // 2]
 
 
-def _gap_sentence(group: Sequence[Result]) -> str:
-    middle, worst = _middle(group), max(group, key=lambda result: result.gap or 0.0)
-    gaps = list(dict.fromkeys([gap_text(middle.gap), gap_text(worst.gap)]))
-    told = " at the median, ".join(gaps) + (" at the worst of" if len(gaps) > 1 else " on")
+def _mde_sentence(group: Sequence[Result]) -> str:
+    middle, worst = _middle(group), max(group, key=lambda result: result.mde or 0.0)
+    mdes = list(dict.fromkeys([mde_text(middle.mde), mde_text(worst.mde)]))
+    told = " at the median, ".join(mdes) + (" at the worst of" if len(mdes) > 1 else " on")
     return f"{told} {of_cases(len(group), middle.check)}, {expected(middle)}: {reads(middle)}"
 
 
@@ -174,5 +174,5 @@ def uniformity(conclusion: Conclusion) -> list[str]:
     test = conclusion.uniformity
     if test is None:
         return []
-    told = f"First-look p-values of {counted(test.count, 'unit')} against uniform: distance {test.effect:.3f}, "
+    told = f"First-look p-values of {counted(test.count, 'item')} against uniform: distance {test.effect:.3f}, "
     return [f"{told}p = {chance(test.p_value)}"]

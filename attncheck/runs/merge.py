@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.executors import Crew
+from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.imports import source_of
 from attncheck._lib.streams import digest
 from attncheck._lib.words import counted, listed
@@ -22,12 +22,12 @@ from attncheck.evidence.ledger import Finding
 from attncheck.layers.case import Case, read_case
 from attncheck.looks.profiles import profile_named
 from attncheck.records.manifest import installed_versions
-from attncheck.records.schema import Closing, Manifest, Result, Theory, case_key, of_pool, read
+from attncheck.records.schema import Closing, Manifest, Result, StatementResult, case_key, of_pool, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
-_Line = TypeVar("_Line", Result, Theory)
+_Line = TypeVar("_Line", Result, StatementResult)
 
 #: Why a merged run is incomplete where its pools are suspicious.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
@@ -43,7 +43,7 @@ _TOLD = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RecordPart:
     """A record with its single results.
 
     Attributes
@@ -52,7 +52,7 @@ class Part:
     manifest : Manifest
     results : tuple of Result
         Without those of pools.
-    theory : tuple of Theory
+    theory : tuple of StatementResult
     closing : Closing or None
         None if the run did not end.
     """
@@ -60,7 +60,7 @@ class Part:
     path: Path
     manifest: Manifest
     results: tuple[Result, ...]
-    theory: tuple[Theory, ...]
+    theory: tuple[StatementResult, ...]
     closing: Closing | None
 
     @property
@@ -69,7 +69,7 @@ class Part:
         return "" if self.manifest.shard is None else "{}/{}".format(*self.manifest.shard)
 
     @classmethod
-    def read(cls, path: Path) -> Part:
+    def read(cls, path: Path) -> RecordPart:
         """Read a record.
 
         Raises
@@ -80,12 +80,12 @@ class Part:
         manifest, *lines = read(path)
         assert isinstance(manifest, Manifest)
         results = tuple(line for line in lines if isinstance(line, Result) and not of_pool(line))
-        theory = tuple(line for line in lines if isinstance(line, Theory))
+        theory = tuple(line for line in lines if isinstance(line, StatementResult))
         closing = next((line for line in lines if isinstance(line, Closing)), None)
         return cls(path, manifest, results, theory, closing)
 
 
-def lacking(parts: Sequence[Part]) -> list[str]:
+def lacking(parts: Sequence[RecordPart]) -> list[str]:
     """Return why records do not make one run: a shard is missing, doubled, of another run, or did not end."""
     whole = [f"{part.path} is the record of no shard; leave it out" for part in parts if not part.name]
     shards = [part for part in parts if part.name]
@@ -93,7 +93,7 @@ def lacking(parts: Sequence[Part]) -> list[str]:
     return others or [*_doubled(shards), *_missing(shards), *_broken(shards)]
 
 
-def _foreign(parts: Sequence[Part]) -> Iterable[str]:
+def _foreign(parts: Sequence[RecordPart]) -> Iterable[str]:
     """Iterate over records of another run than most are of, each with the first thing that differs."""
     told: set[Path] = set()
     for field in ("shards", *_SAME):
@@ -118,14 +118,14 @@ def _value(manifest: Manifest, field: str) -> Any:
     return sorted(value) if field == "statements" else value
 
 
-def _doubled(parts: Sequence[Part]) -> Iterable[str]:
+def _doubled(parts: Sequence[RecordPart]) -> Iterable[str]:
     for name, count in Counter(part.name for part in parts).items():
         if count > 1:
             paths = listed(str(part.path) for part in parts if part.name == name)
             yield f"shard {name} comes {count} times, in {paths}; pass one of them"
 
 
-def _missing(parts: Sequence[Part]) -> Iterable[str]:
+def _missing(parts: Sequence[RecordPart]) -> Iterable[str]:
     there, of = {part.name for part in parts}, max((_value(part.manifest, "shards") for part in parts), default=0)
     gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
     if gone:
@@ -135,7 +135,7 @@ def _missing(parts: Sequence[Part]) -> Iterable[str]:
         yield f"shard {told} {are}: {_command(parts[0].manifest)} --shard {gone[0]}"
 
 
-def _broken(parts: Sequence[Part]) -> Iterable[str]:
+def _broken(parts: Sequence[RecordPart]) -> Iterable[str]:
     for part in parts:
         if part.closing is None:
             again = f"{_command(part.manifest)} --shard {part.name} --resume {part.path} --record {part.path}"
@@ -152,13 +152,13 @@ def _command(manifest: Manifest) -> str:
         "draws": (manifest.draws, profile_named(manifest.profile).draws),
     }
     options = [f"--{name} {shlex.quote(str(value))}" for name, (value, usual) in given.items() if value != usual]
-    names = dict.fromkeys(each.unit.partition("@")[0] for each in manifest.planned)
+    names = dict.fromkeys(each.item.partition("@")[0] for each in manifest.planned)
     every = set(names) in (set(EVERY_PROPERTY), set(PROPERTIES), set(PROGRAM_PROPERTIES))
     only = [] if every else [f"--only {name}" for name in names]
     return " ".join(["attncheck run", *options, *only, *(["--theory"] if manifest.statements else [])])
 
 
-def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) -> RunReport:
+def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = None) -> RunReport:
     """Write the record of the run that shards are parts of, and return what it comes to.
 
     Further looks at suspicious pools are not taken, as no simulator is at hand: the run is incomplete where they are
@@ -166,7 +166,7 @@ def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) ->
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts : sequence of RecordPart
         Of which `lacking` finds nothing to say.
     out : Path
         Where the record goes.
@@ -200,17 +200,17 @@ def merged(parts: Sequence[Part], out: Path, min_examined: int | None = None) ->
 
 
 def with_looks_taken(
-    part: Part, subject: Subject, crew: Crew | None = None, min_examined: int | None = None
+    part: RecordPart, subject: Subject, executor: TaskExecutor | None = None, min_examined: int | None = None
 ) -> tuple[RunReport, list[str]]:
     """Take the further looks that a run owes, write its record anew, and return it with what the violated pools say.
 
     Parameters
     ----------
-    part : Part
+    part : RecordPart
         Of a whole run: all single results are there.
     subject : Subject
         The simulator of the run.
-    crew : Crew, optional
+    executor : TaskExecutor, optional
         Who takes the looks; this process by default.
     min_examined : int, optional
         Examined results below which the run is inconclusive.
@@ -236,7 +236,7 @@ def with_looks_taken(
     known: dict[str, Case] = {key: read_case(case, trust=(module,)) for key, case in cases.items()}
     report = RunReport(run, manifest)
     _hand_over(part, report)
-    violated, failed = report.pool(crew, known)
+    violated, failed = report.pool(executor, known)
     report.take(violated)
     for text in failed:
         report.take_failure(text)
@@ -256,16 +256,16 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
     if others:
         refuse("record", str(record), f"is made with {listed(others)}, and here it is another", "install these")
-    units = [planned.unit for planned in manifest.planned]
+    items = [planned.item for planned in manifest.planned]
     profile, budget = profile_named(manifest.profile), Budget(manifest.false_alarm)
-    run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(units, manifest.statements)
+    run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(items, manifest.statements)
     ids = {planned.id for planned in run.planned}
     if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
         refuse("record", str(record), "has a plan that this version does not make", "make it again")
     return run
 
 
-def _hand_over(part: Part, report: RunReport) -> None:
+def _hand_over(part: RecordPart, report: RunReport) -> None:
     """Let a report take what a record has."""
     rounded = part.manifest.machine.get("arithmetic", "")
     report.take([_rounded(each, rounded) for each in part.results])
@@ -290,7 +290,7 @@ def _machines(machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: " | ".join(dict.fromkeys(machine.get(name, "") for machine in machines)) for name in fields}
 
 
-def _causes(parts: Sequence[Part]) -> list[str]:
+def _causes(parts: Sequence[RecordPart]) -> list[str]:
     """Return what most of the violated shards found to be most likely wrong."""
     found = [part.closing.causes for part in parts if part.closing and part.closing.causes]
     first = Counter(causes[0] for causes in found)

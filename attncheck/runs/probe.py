@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
-from attncheck._lib.executors import Lost
+from attncheck._lib.executors import LostTask
 from attncheck._lib.streams import stream
 from attncheck.layers.case import Case
-from attncheck.runs.pieces import Examined
 from attncheck.runs.run import Run
+from attncheck.runs.tasks import Examination
 from attncheck.subject import Subject
 
 _Probe = tuple[Subject | str, int, Case]
 #: Applies a function to probes, as `map` does.
-Each = Callable[[Callable[[_Probe], Examined], list[_Probe]], Iterable[Examined | Lost]]
+Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examination | LostTask]]
 
 
-def refusal(run: Run, subject: Subject | str, each: Each) -> Examined | None:
+def refusal(run: Run, subject: Subject | str, each: Each) -> Examination | None:
     """Return why the subject can be examined nowhere: it raises, ignores its generator or returns what has no law.
 
     Parameters
@@ -32,18 +32,18 @@ def refusal(run: Run, subject: Subject | str, each: Each) -> Examined | None:
 
     Returns
     -------
-    Examined or None
+    Examination or None
         The first failure, where the subject fails on up to three planned cases; None where it works on one of them,
         or declares that it supports none.
     """
-    if run.earlier.units:
+    if run.earlier.items:
         return None
     first = None
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])
-        if isinstance(found, Lost):
+        if isinstance(found, LostTask):
             problem = f"a probe call on {case.describe()} ended its process; mend the simulator"
-            found = Examined([], f"subject={run.subject.name}: {problem}")
+            found = Examination([], f"subject={run.subject.name}: {problem}")
         if not found.unusable:
             return None
         first = first or found
@@ -65,7 +65,7 @@ def _declines(subject: Subject, case: Case) -> bool:
         return False
 
 
-def probe(task: _Probe) -> Examined:
+def probe(task: _Probe) -> Examination:
     """Call a subject as every test item does before it plans its draws."""
     named, seed, case = task
     try:
@@ -74,5 +74,5 @@ def probe(task: _Probe) -> Examined:
             if not subject.reason_unsupported(case):
                 subject.probe(case, stream(seed, "probe", case.key))
     except InputError as error:
-        return Examined([], str(error), foreign_traceback(error))
-    return Examined([])
+        return Examination([], str(error), foreign_traceback(error))
+    return Examination([])

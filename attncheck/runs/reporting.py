@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.executors import Crew, Lost
+from attncheck._lib.executors import LostTask, TaskExecutor
 from attncheck._lib.words import printable
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion, Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
-from attncheck.records.schema import Closing, Manifest, Result, Theory, run_digest
+from attncheck.records.schema import Closing, Manifest, Result, StatementResult, run_digest
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of
-from attncheck.runs.pieces import Examined
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
+from attncheck.runs.tasks import Examination
 
-_Line = TypeVar("_Line", Result, Theory)
+_Line = TypeVar("_Line", Result, StatementResult)
 
 # Errors of a subject that a record keeps, and how much of each.
 _FAILURES, _LONGEST = 20, 400
@@ -40,18 +40,18 @@ class RunReport:
     run : Run
     manifest : Manifest, optional
         The first line, where the results were made before.
-    refused : Examined, optional
+    refused : Examination, optional
         Why the subject can be examined nowhere: nothing else will come.
     """
 
-    def __init__(self, run: Run, manifest: Manifest | None = None, refused: Examined | None = None) -> None:
+    def __init__(self, run: Run, manifest: Manifest | None = None, refused: Examination | None = None) -> None:
         self.run = run
         self.refused = refused
         self.failure = ""
         self.causes: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
-        self.theory: list[Theory] = []
+        self.theory: list[StatementResult] = []
         self.conclusion: Conclusion | None = None
         self._started = time.perf_counter()
         if run.record is None:
@@ -68,7 +68,7 @@ class RunReport:
             self.results.append(result)
             self._write(result)
 
-    def take_theory(self, statement: Theory) -> None:
+    def take_theory(self, statement: StatementResult) -> None:
         """Take one statement of the theory."""
         statement = self._told(statement)
         self.theory.append(statement)
@@ -89,29 +89,31 @@ class RunReport:
         """What was wrong where results are missing, each once."""
         return sorted(self._failed)
 
-    def pool(self, crew: Crew | None = None, cases: Mapping[str, Case] | None = None) -> tuple[list[Result], list[str]]:
+    def pool(
+        self, executor: TaskExecutor | None = None, cases: Mapping[str, Case] | None = None
+    ) -> tuple[list[Result], list[str]]:
         """Examine the pools and take their results, but for violated ones: return these.
 
         What was wrong with further looks comes second: the pools concerned have no results.
 
         Parameters
         ----------
-        crew : Crew, optional
+        executor : TaskExecutor, optional
             Who takes further looks; this process by default.
         cases : mapping of str to Case, optional
             Cases by key, where they are at hand.
         """
-        spread = None if crew is None or not crew.hands.travels else functools.partial(self._spread, crew)
+        spread = None if executor is None or not executor.spec.travels else functools.partial(self._spread, executor)
         pools, failed = self.run.pool(self.results, spread, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
         self.take([result for result in pools if result not in bad])
         return bad, failed
 
-    def _spread(self, crew: Crew, function: Callable[[Any], Any], looks: Iterable[Any]) -> list[Any]:
+    def _spread(self, executor: TaskExecutor, function: Callable[[Any], Any], looks: Iterable[Any]) -> list[Any]:
         """Apply a function to further looks, as `map` does: a look that ended its process says so."""
         who = f"subject={self.run.subject.name}: a further look at pools"
-        left = crew.results(function, list(looks))
-        return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, Lost) else one for one in left]
+        left = executor.results(function, list(looks))
+        return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, LostTask) else one for one in left]
 
     def message(self, result: Result) -> str:
         """Return what a person needs to know of a violated result."""
@@ -155,7 +157,7 @@ class RunReport:
         text = summarize(*given, causes=self.causes, failed=self.failed)
         return f"{text}\n{self.failure}" if self.failure else text
 
-    def _write(self, line: Result | Theory | Closing) -> None:
+    def _write(self, line: Result | StatementResult | Closing) -> None:
         if self.failure:
             return
         try:

@@ -19,19 +19,19 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.domains import LAYERS, PROGRAMS, domain_of
 from attncheck.looks.examples import draw_examples
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
-from attncheck.looks.stand_ins import stand_in
-from attncheck.looks.unit import Unit
+from attncheck.looks.substitutes import substitute
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
-from attncheck.records.schema import Manifest, Planned, Result, Theory, case_key, of_pool
+from attncheck.records.schema import Manifest, PlannedResult, Result, StatementResult, case_key, of_pool
 from attncheck.records.scope import Scope
-from attncheck.runs.earlier import Earlier, earlier_of
-from attncheck.runs.pieces import Piece
+from attncheck.runs.resumed import ResumedRun, earlier_of
 from attncheck.runs.shards import Shard
+from attncheck.runs.tasks import CaseTask
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
@@ -49,7 +49,7 @@ class Run:
         Where the record goes.
     draws : int or None
         With the thorough profile: about what the first looks of the whole run take.
-    unit_ids : tuple of str
+    item_ids : tuple of str
         The planned units; empty until `settled`.
     theory : bool
         Whether statements of attncheck's own theory are examined beside the subject.
@@ -61,7 +61,7 @@ class Run:
         Examined results below which the run is inconclusive; see `attncheck.records.scope` for the default.
     only : tuple of str
         The properties that are examined; all if empty.
-    earlier : Earlier
+    earlier : ResumedRun
         What an interrupted run has left.
     shard : Shard or None
         The part of a run that this is; None for the whole.
@@ -75,13 +75,13 @@ class Run:
     budget: Budget
     record: Path | None = None
     draws: int | None = None
-    unit_ids: tuple[str, ...] = ()
+    item_ids: tuple[str, ...] = ()
     theory: bool = False
     theory_ids: tuple[str, ...] = ()
     explains: bool = True
     min_examined: int | None = None
     only: tuple[str, ...] = ()
-    earlier: Earlier = dataclasses.field(default_factory=Earlier, compare=False)
+    earlier: ResumedRun = dataclasses.field(default_factory=ResumedRun, compare=False)
     shard: Shard | None = None
     part: frozenset[str] = frozenset()
 
@@ -145,22 +145,22 @@ class Run:
         }
         return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
-    def settled(self, unit_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
+    def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
         """Return the run with its planned units, which fix the level of a look, and statements of the theory.
 
         All of them are planned in a shard too; `part` has those that are its own.
         """
-        units, theory = tuple(dict.fromkeys(unit_ids)), tuple(dict.fromkeys(theory_ids))
-        return dataclasses.replace(self, unit_ids=units, theory_ids=theory, part=frozenset(part))
+        items, theory = tuple(dict.fromkeys(item_ids)), tuple(dict.fromkeys(theory_ids))
+        return dataclasses.replace(self, item_ids=items, theory_ids=theory, part=frozenset(part))
 
-    def owes(self, unit: str) -> bool:
+    def owes(self, item: str) -> bool:
         """Return whether a planned unit or statement is this run's, and no other shard's."""
-        return self.shard is None or unit in self.part
+        return self.shard is None or item in self.part
 
     @property
-    def owed(self) -> list[Planned]:
+    def owed(self) -> list[PlannedResult]:
         """The planned results on single cases that are this run's, and no other shard's."""
-        return [planned for planned in self.planned if self.owes(planned.unit)]
+        return [planned for planned in self.planned if self.owes(planned.item)]
 
     @property
     def level(self) -> float:
@@ -168,26 +168,26 @@ class Run:
         return self.budget.level(max(1, len(self.planned) + self.most_pools))
 
     @property
-    def planned(self) -> list[Planned]:
+    def planned(self) -> list[PlannedResult]:
         """Every result on single cases of the subject, those of other shards too."""
         found = []
-        for unit in self.unit_ids:
-            name, _, layer = unit.partition("@")
-            found += [Planned(f"{check.name}@{layer}", unit, check.name) for check in checks_of(name)]
+        for item in self.item_ids:
+            name, _, layer = item.partition("@")
+            found += [PlannedResult(f"{check.name}@{layer}", item, check.name) for check in checks_of(name)]
         return found
 
     @property
     def fixed_cases(self) -> list[Case]:
         """The planned cases that are visited whatever the seed."""
-        layers = self.subject.layers or [*self.profile.layers, *self._stand_ins(self.profile.layers)]
+        layers = self.subject.layers or [*self.profile.layers, *self._substitutes(self.profile.layers)]
         programs = [case for name in PROGRAMS.properties for case in PROGRAMS.fixed(name, self.profile)]
-        planned = {unit.partition("@")[2] for unit in self.unit_ids}
+        planned = {item.partition("@")[2] for item in self.item_ids}
         return [case for case in (*layers, *programs) if case.key in planned]
 
     @property
     def most_pools(self) -> int:
         """How many pools there can be: of every property that is examined on several cases."""
-        counts = Counter(unit.partition("@")[0] for unit in self.unit_ids)
+        counts = Counter(item.partition("@")[0] for item in self.item_ids)
         return most_pools(name for name, count in counts.items() if count > 1)
 
     def header(self) -> str:
@@ -197,7 +197,7 @@ class Run:
             f"false-alarm budget {self.budget.false_alarm:g}{f', shard {self.shard}' if self.shard else ''}"
         )
 
-    def units(self, name: str, strategy: Any) -> list[Unit]:
+    def items(self, name: str, strategy: Any) -> list[Item]:
         """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
 
         A subject of layers alone has no units of programs, and one of programs none of layers. A subject that says
@@ -208,25 +208,25 @@ class Run:
         if (self.only and name not in self.only) or not self.subject.simulates(domain.kind):
             return []
         if domain is LAYERS and self.subject.layers:
-            return self.units_on(name, self.subject.layers)
+            return self.items_on(name, self.subject.layers)
         drawn = draw_examples(strategy, domain.examples(profile), self.seed, property_key(name))
         cases = [*domain.fixed(name, profile), *drawn]
-        return self.units_on(name, [*cases, *self._stand_ins(cases)])
+        return self.items_on(name, [*cases, *self._substitutes(cases)])
 
-    def _stand_ins(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
+    def _substitutes(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
         """Yield what is examined beside the layers that the subject does not support."""
         layers = [case for case in cases if isinstance(case, AttentionLayer)]
         with contextlib.suppress(InputError):  # a declaration that fails is told of with the first result
             for layer in layers:
                 if self.subject.reason_unsupported(layer):
-                    instead = stand_in(layer, lambda each: not self.subject.reason_unsupported(each))
+                    instead = substitute(layer, lambda each: not self.subject.reason_unsupported(each))
                     yield from () if instead is None else (instead,)
 
     def drawn(self, strategy: Any, key: str) -> list[Any]:
         """Return the run's layers or stacks from a strategy for a test of its own, keyed by what they are for."""
         return draw_examples(strategy, self.profile.drawn, self.seed, key)
 
-    def units_on(self, name: str, cases: Iterable[Case]) -> list[Unit]:
+    def items_on(self, name: str, cases: Iterable[Case]) -> list[Item]:
         """Return the units of a property on given cases, each once."""
         checks_of(name)
         distinct = list(dict.fromkeys(cases))
@@ -234,7 +234,7 @@ class Run:
             if sum(case.key == other.key for other in distinct) > 1:
                 remedy = "give the functions names in a module, or examine one program at a time"
                 refuse("layer", case.describe(), "differs from another program in a function without a name", remedy)
-        return [Unit(name, case) for case in distinct]
+        return [Item(name, case) for case in distinct]
 
     def affordable(self, case: Case) -> int:
         """Return the draws that one look on `case` may take.
@@ -242,27 +242,27 @@ class Run:
         A budget of draws is shared out evenly over the cases, whatever a draw costs: what a limit on cost
         leaves with the lowest power, the wide layers, gains the most.
         """
-        cases = {unit.partition("@")[2] for unit in self.unit_ids}
+        cases = {item.partition("@")[2] for item in self.item_ids}
         share = 0 if self.draws is None else self.draws // max(1, len(cases))
         return max(share, self.profile.affordable(case))
 
-    def costs(self, units: Sequence[Unit]) -> dict[str, float]:
+    def costs(self, items: Sequence[Item]) -> dict[str, float]:
         """Return about what units cost, by the keys of their cases, before the whole plan is known.
 
         The entries of all matrices that a look draws, and once for each check those that it measures: all checks on
         what every property visits.
         """
-        share = 0 if self.draws is None else self.draws // max(1, len(units) * len(EVERY_PROPERTY))
-        return {unit.case.key: self._cost_of(unit, max(share, self.profile.affordable(unit.case))) for unit in units}
+        share = 0 if self.draws is None else self.draws // max(1, len(items) * len(EVERY_PROPERTY))
+        return {item.case.key: self._cost_of(item, max(share, self.profile.affordable(item.case))) for item in items}
 
-    def _cost_of(self, unit: Unit, draws: int) -> float:
-        domain = domain_of(unit.property_name)
-        common = unit.case in (self.subject.layers or domain.fixed(unit.property_name, self.profile))
-        names = domain.properties if common else (unit.property_name,)
+    def _cost_of(self, item: Item, draws: int) -> float:
+        domain = domain_of(item.property_name)
+        common = item.case in (self.subject.layers or domain.fixed(item.property_name, self.profile))
+        names = domain.properties if common else (item.property_name,)
         checks = sum(len(checks_of(name)) for name in names)
-        return float(draws * (unit.case.weight_entries + checks * unit.case.stored_entries))
+        return float(draws * (item.case.weight_entries + checks * item.case.stored_entries))
 
-    def examine(self, units: Iterable[Unit]) -> list[Result]:
+    def examine(self, items: Iterable[Item]) -> list[Result]:
         """Return the results of units, case by case, from this process.
 
         Raises
@@ -270,18 +270,18 @@ class Run:
         InputError
             If the subject cannot be called or returns something that cannot be used.
         """
-        return [result for piece in self.pieces(units, self.subject) for result in piece.results()]
+        return [result for task in self.tasks(items, self.subject) for result in task.results()]
 
-    def pieces(self, units: Iterable[Unit], subject: Subject | str) -> list[Piece]:
+    def tasks(self, items: Iterable[Item], subject: Subject | str) -> list[CaseTask]:
         """Return units by their cases, with all that their results depend on.
 
         A subject that is named is imported where it is used.
         """
-        cases: dict[str, list[Unit]] = {}
-        for unit in units:
-            cases.setdefault(unit.case.key, []).append(unit)
+        cases: dict[str, list[Item]] = {}
+        for item in items:
+            cases.setdefault(item.case.key, []).append(item)
         return [
-            Piece(subject, self.seed, tuple(of_case), self.look_cost(of_case[0].case), self.explains)
+            CaseTask(subject, self.seed, tuple(of_case), self.look_cost(of_case[0].case), self.explains)
             for of_case in cases.values()
         ]
 
@@ -289,16 +289,16 @@ class Run:
         """Return what the looks at a case may take."""
         return Cost(self.affordable(case), self.level, self.profile.power)
 
-    def kept(self, unit: Unit) -> list[Result]:
+    def kept(self, item: Item) -> list[Result]:
         """Return the results of a unit that an interrupted run has left, if it has."""
-        results, cost = self.earlier.units.get(unit.id, []), self.look_cost(unit.case)
+        results, cost = self.earlier.items.get(item.id, []), self.look_cost(item.case)
         same = results and (results[0].level, results[0].affordable) == (cost.level, cost.affordable)
         return results if same else []
 
-    def beside(self, unit: Unit) -> list[Unit]:
+    def beside(self, item: Item) -> list[Item]:
         """Return a unit and those on the same case that are planned here too."""
-        names = (id.partition("@")[0] for id in self.unit_ids if id.endswith(f"@{unit.case.key}") and self.owes(id))
-        return [Unit(name, unit.case) for name in dict.fromkeys([unit.property_name, *names])]
+        names = (id.partition("@")[0] for id in self.item_ids if id.endswith(f"@{item.case.key}") and self.owes(id))
+        return [Item(name, item.case) for name in dict.fromkeys([item.property_name, *names])]
 
     def pool(
         self, results: Sequence[Result], each: Map | None = None, cases: Mapping[str, Case] | None = None
@@ -323,7 +323,7 @@ class Run:
         with own_arithmetic():
             return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)
 
-    def conclude(self, results: Sequence[Result], theory: Sequence[Theory] = ()) -> Conclusion:
+    def conclude(self, results: Sequence[Result], theory: Sequence[StatementResult] = ()) -> Conclusion:
         """Return what results, and statements of attncheck's own theory, come to, against the plan."""
         planned = [each.id for each in self.owed] + [each for each in self.theory_ids if self.owes(each)]
         planned += self._owed_pools(results)

@@ -14,7 +14,7 @@ from attncheck.evidence.comparisons import mean_p_value, order_between, order_p_
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine
 from attncheck.evidence.verdicts import Trail, Verdict
-from attncheck.records.schema import Theory
+from attncheck.records.schema import StatementResult
 from attncheck.runs.run import Run
 
 #: Level of one look at a statement, and statements that a run has at most. A statement that holds is violated with a
@@ -193,7 +193,7 @@ class Statement:
         left = [f"{name} (p = {p:.2g})" for name, p in self._of_neighbours.items() if p >= level / planned]
         self.inconclusive = f"not told apart: {', '.join(left)}" if left else ""
 
-    def told(self, failure: str | None, seconds: float) -> Theory:
+    def told(self, failure: str | None, seconds: float) -> StatementResult:
         """Return the line of the record.
 
         Parameters
@@ -208,7 +208,7 @@ class Statement:
             verdict, reason = Verdict.VIOLATED, next(iter(failure.splitlines()), "an assertion failed")
         elif self.inconclusive:
             verdict, reason = Verdict.INCONCLUSIVE, self.inconclusive
-        return Theory(
+        return StatementResult(
             id=self.id,
             key=self.id,
             verdict=str(verdict),

@@ -19,7 +19,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
 from attncheck.records.gather import Tally
-from attncheck.records.schema import Result, Theory, of_layer, of_pool, run_digest
+from attncheck.records.schema import Result, StatementResult, of_layer, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.words import replay_command, unexamined
 from attncheck.runs import details
@@ -42,7 +42,7 @@ def summarize(
     results: Sequence[Result],
     conclusion: Conclusion,
     color: bool = False,
-    theory: Sequence[Theory] = (),
+    theory: Sequence[StatementResult] = (),
     verbose: bool = False,
     call: str = "",
     causes: Sequence[str] = (),
@@ -57,7 +57,7 @@ def summarize(
     conclusion : Conclusion
     color : bool
         Whether the terminal understands escape codes.
-    theory : sequence of Theory
+    theory : sequence of StatementResult
         Statements of attncheck's own theory that the run examined besides.
     verbose : bool
         Whether all is told that was skipped, visited and could have been seen.
@@ -82,8 +82,8 @@ def summarize(
         parts += [*details.visited_layers(single), *details.visited_programs(single), *details.uniformity(conclusion)]
     else:
         parts += not_examined(single)
-    if conclusion.verdict == "consistent" and run.unit_ids:
-        parts += [*([] if verbose else details.gaps(single, pools)[:_GAPS]), NOT_PROVED]
+    if conclusion.verdict == "consistent" and run.item_ids:
+        parts += [*([] if verbose else details.mdes(single, pools)[:_GAPS]), NOT_PROVED]
     parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
@@ -148,16 +148,18 @@ def not_examined(results: Sequence[Result]) -> list[str]:
     return unexamined(Counter(result.reason for result in results if not result.p_values))
 
 
-def first_lines(run: Run, results: Sequence[Result], conclusion: Conclusion, theory: Sequence[Theory]) -> list[str]:
+def first_lines(
+    run: Run, results: Sequence[Result], conclusion: Conclusion, theory: Sequence[StatementResult]
+) -> list[str]:
     """Return the verdict on the subject and what attncheck's own statements come to, the weightier first."""
     of_subject, own = conclusion.of_subject, of_theory(run, theory)
-    if not run.unit_ids:
+    if not run.item_ids:
         return [*own, *(f"  {reason}" for reason in of_subject.reasons)]
     subject = verdict_sentence(run, results, of_subject)
     return [*own, subject] if conclusion.verdict == "refuted" else [subject, *own]
 
 
-def of_theory(run: Run, theory: Sequence[Theory]) -> list[str]:
+def of_theory(run: Run, theory: Sequence[StatementResult]) -> list[str]:
     """Return a line on the statements of attncheck's own theory, if any, and one for each that did not hold."""
     planned = sum(map(run.owes, run.theory_ids))
     if not planned:

@@ -15,12 +15,12 @@ from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine_blocks
-from attncheck.evidence.pictures import rate
+from attncheck.evidence.plot_data import rate
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.scaling.exponents import TERMS, Exponents, exponents, seeds_needed
 from attncheck.scaling.orders import NEXT, Shares, shares
-from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, Place, Prediction, check_all_fit
-from attncheck.scaling.result import Row, Widths
+from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, ExponentPrediction, TapSeries, check_all_fit
+from attncheck.scaling.result import Widths, WidthsRow
 from attncheck.scaling.taps import Model, Models, Tap
 
 FloatArray = NDArray[np.float64]
@@ -35,10 +35,10 @@ _ZERO = -math.inf
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One number of a model: the size of a tap when it is made, or its change after so many steps."""
 
-    place: Place
+    place: TapSeries
     steps: int
 
     @property
@@ -123,7 +123,7 @@ class _Sample:
         if not common:
             refuse("build", [*narrow][:3], "names no tap that another width has", "name modules alike at all widths")
         places = [_place(name, narrow[name], wider[name]) for name in common]
-        self.measured = [Measured(place, step) for step in range(steps + 1) for place in places]
+        self.measured = [Measurement(place, step) for step in range(steps + 1) for place in places]
 
     def logs(self, look: int, factor: int) -> FloatArray:
         """Return logarithms of all that is measured, (widths, seeds, measured); -∞ where a size is zero."""
@@ -160,12 +160,16 @@ class _Looks:
     Parameters
     ----------
     sample : _Sample
-    predicted : mapping of Measured to Prediction or None
+    predicted : mapping of Measurement to ExponentPrediction or None
     level, tolerance : float
     """
 
     def __init__(
-        self, sample: _Sample, predicted: Mapping[Measured, Prediction | None], level: float, tolerance: float
+        self,
+        sample: _Sample,
+        predicted: Mapping[Measurement, ExponentPrediction | None],
+        level: float,
+        tolerance: float,
     ) -> None:
         self._sample, self._predicted, self._level, self._tolerance = sample, predicted, level, tolerance
         self._index = {each.name: k for k, each in enumerate(sample.measured)}
@@ -177,14 +181,16 @@ class _Looks:
         """Draw for a look; return the outcomes of those asked for."""
         logs = self._sample.logs(look, factor)
         seen: NDArray[np.bool_] = np.asarray(np.isfinite(logs).all(axis=(0, 1)))
-        found = _Found(np.where(seen, logs, 0.0), self._sample.widths, self._level, self._high - self._tolerance)
+        found = _LookEstimates(
+            np.where(seen, logs, 0.0), self._sample.widths, self._level, self._high - self._tolerance
+        )
         p_values = self._p_values(found)
         for name in self._index if look == 1 else names:
             k = self._index[name]
             self._last[name] = _Estimate(found, k) if seen[k] else _Estimate.of_zeros(logs[..., k])
         return {name: self._outcome(name, float(p_values[self._index[name]])) for name in names}
 
-    def _p_values(self, found: _Found) -> FloatArray:
+    def _p_values(self, found: _LookEstimates) -> FloatArray:
         """Return p-values of all predictions, (measured,)."""
         least = found.exponents.p_values(self._low, np.full_like(self._low, np.inf))
         above = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high)
@@ -200,14 +206,14 @@ class _Looks:
             return Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
         nearest = float(np.clip(estimate.value, self._low[k], self._high[k]))
         count = len(self._sample.widths) * self._sample.seeds
-        picture = estimate.picture(self._sample.widths)
-        return Outcome(p_value, estimate.value, estimate.low, estimate.high, nearest, count, picture)
+        plot = estimate.plot(self._sample.widths)
+        return Outcome(p_value, estimate.value, estimate.low, estimate.high, nearest, count, plot)
 
-    def row(self, each: Measured, trail: Trail | None) -> Row:
+    def row(self, each: Measurement, trail: Trail | None) -> WidthsRow:
         """Return what is found of one number."""
         estimate, prediction = self._last[each.name], self._predicted[each]
         verdict = self._verdict(each, trail)
-        return Row(
+        return WidthsRow(
             name=each.place.name,
             what=each.place.what,
             kind=each.place.kind,
@@ -227,7 +233,7 @@ class _Looks:
             notes=_notes(each, estimate),
         )
 
-    def _verdict(self, each: Measured, trail: Trail | None) -> Verdict:
+    def _verdict(self, each: Measurement, trail: Trail | None) -> Verdict:
         estimate, prediction = self._last[each.name], self._predicted[each]
         if trail is None or prediction is None or estimate.zeros:
             return Verdict.NOT_EXAMINED
@@ -237,7 +243,7 @@ class _Looks:
         bounded = estimate.high <= self._high[k] or (prediction.mixed and estimate.share_high <= SHARE)
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
-    def _more_seeds(self, each: Measured) -> int | None:
+    def _more_seeds(self, each: Measurement) -> int | None:
         """Return for how many more seeds the interval of the exponent, or of the share, is short enough."""
         estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
@@ -249,7 +255,7 @@ class _Looks:
         return max(min(known) - seeds, 1) if known else None
 
 
-class _Found:
+class _LookEstimates:
     """Exponents and shares of all that is measured, in one look."""
 
     def __init__(self, logs: FloatArray, widths: Sequence[int], level: float, largest: FloatArray) -> None:
@@ -266,7 +272,7 @@ class _Found:
 class _Estimate:
     """What one look says of one number."""
 
-    def __init__(self, found: _Found, k: int) -> None:
+    def __init__(self, found: _LookEstimates, k: int) -> None:
         self.zeros = 0.0
         self.value = float(found.exponents.values[k])
         half = float(found.half_widths[k])
@@ -286,23 +292,23 @@ class _Estimate:
         made.sizes = tuple(float(size) for size in np.exp(logs).mean(axis=1))
         return made
 
-    def picture(self, widths: Sequence[int]) -> dict[str, object]:
+    def plot(self, widths: Sequence[int]) -> dict[str, object]:
         """Return the picture of a power law."""
         sizes = np.array(self.sizes)
         return rate(np.array(widths, dtype=float), sizes, sizes * self._errors, self.value, self.low, self.high)
 
 
-def _place(name: str, narrow: Tap, wider: Tap) -> Place:
-    return Place(name, narrow.what, narrow.kind, narrow.values.size != wider.values.size, narrow.again)
+def _place(name: str, narrow: Tap, wider: Tap) -> TapSeries:
+    return TapSeries(name, narrow.what, narrow.kind, narrow.values.size != wider.values.size, narrow.again)
 
 
-def _band(prediction: Prediction | None, tolerance: float) -> tuple[float, float]:
+def _band(prediction: ExponentPrediction | None, tolerance: float) -> tuple[float, float]:
     if prediction is None:
         return -math.inf, math.inf
     return prediction.low - tolerance, prediction.high + tolerance
 
 
-def _notes(each: Measured, estimate: _Estimate) -> tuple[str, ...]:
+def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     said = []
     if estimate.zeros == 1.0:
         said.append("no change beyond rounding" if each.steps else "zero by design")
@@ -319,5 +325,5 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _some(measured: Sequence[Measured]) -> str:
+def _some(measured: Sequence[Measurement]) -> str:
     return ", ".join(dict.fromkeys(each.place.name for each in measured[:6]))

@@ -12,9 +12,9 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Node, Program, Score
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.stack import AttentionStack
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 from attncheck.scaling.exponents import slope_weights
-from attncheck.scaling.predictions import INIT, Expectation, Place, Prediction
+from attncheck.scaling.predictions import INIT, Expectation, ExponentPrediction, TapSeries
 from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Tap
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
@@ -105,10 +105,10 @@ def computed(description: Description, widths: Sequence[int]) -> Expectation:
     --------
     >>> layer = AttentionLayer(width=64, seq_len=2, score_scaling="1/n")
     >>> expected = computed(layer, (64, 128, 256))
-    >>> print(*(expected(Place(name, "", kind, True), "init") for name, kind in _KINDS.items()))
+    >>> print(*(expected(TapSeries(name, "", kind, True), "init") for name, kind in _KINDS.items()))
     0 -0.5 0
     >>> from attncheck.programs import recurrent_attention
-    >>> print(computed(recurrent_attention(), (64, 128, 256))(Place("p1,1", "", SCORES, False), "init"))
+    >>> print(computed(recurrent_attention(), (64, 128, 256))(TapSeries("p1,1", "", SCORES, False), "init"))
     0
     """
     if isinstance(description, AttentionLayer):
@@ -120,9 +120,9 @@ def computed(description: Description, widths: Sequence[int]) -> Expectation:
     else:
         held = _of_program(description)
 
-    def expected(place: Place, moment: str) -> Prediction | None:
+    def expected(place: TapSeries, moment: str) -> ExponentPrediction | None:
         order = held.get(place.name)
-        return Prediction(order, order) if moment == INIT and order is not None else None
+        return ExponentPrediction(order, order) if moment == INIT and order is not None else None
 
     return expected
 

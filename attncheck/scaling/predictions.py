@@ -25,7 +25,7 @@ _REMEDY = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class TapSeries:
     """A tap as all widths have it.
 
     Attributes
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
+class ExponentPrediction:
     """The exponents that a size may have.
 
     Attributes
@@ -71,22 +71,22 @@ class Prediction:
 
 
 #: Says what is predicted of a tap, None where nothing is.
-Expectation = Callable[[Place, str], Prediction | None]
+Expectation = Callable[[TapSeries, str], ExponentPrediction | None]
 
-_CONSTANT = Prediction(0.0, 0.0)
-_FALLS = Prediction(-NEXT, -NEXT)
+_CONSTANT = ExponentPrediction(0.0, 0.0)
+_FALLS = ExponentPrediction(-NEXT, -NEXT)
 # Weights of attention even out as scores fall, and what they make of values falls a little.
-_EVENS_OUT = Prediction(-NEXT, 0.0)
-_NEARLY = Prediction(-0.5 * NEXT, 0.0)
-_MIXED = Prediction(-NEXT, 0.0, mixed=True)
+_EVENS_OUT = ExponentPrediction(-NEXT, 0.0)
+_NEARLY = ExponentPrediction(-0.5 * NEXT, 0.0)
+_MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
-def standard(place: Place, moment: str) -> Prediction | None:
+def standard(place: TapSeries, moment: str) -> ExponentPrediction | None:
     """Standard parametrisation: variances of 1/fan-in, scores over √d. After a step no order is sure."""
     return _CONSTANT if moment == INIT else None
 
 
-def mup(place: Place, moment: str) -> Prediction | None:
+def mup(place: TapSeries, moment: str) -> ExponentPrediction | None:
     """Maximal update: scores over d, a readout of variance 1/n², and changes that neither vanish nor grow."""
     if moment == CHANGE:
         return _NEARLY if place.kind == EMBEDDING else _MIXED
@@ -121,11 +121,11 @@ def expectation(expect: Any) -> Expectation:
 
     Examples
     --------
-    >>> scores = Place("blocks.0.attn.scores", "softmax", SCORES, grows=False)
+    >>> scores = TapSeries("blocks.0.attn.scores", "softmax", SCORES, grows=False)
     >>> print(expectation("mup")(scores, "init"))
     -0.5
     >>> table = expectation({"*.scores": "at most 0", "*": {"init": 0, "change": (-0.5, 0)}})
-    >>> head = Place("head", "Linear", OUTPUT, grows=False)
+    >>> head = TapSeries("head", "Linear", OUTPUT, grows=False)
     >>> print(table(scores, "init"), table(scores, "change"), table(head, "change"), sep=", ")
     at most 0, None, -0.5 to 0
     """
@@ -133,22 +133,22 @@ def expectation(expect: Any) -> Expectation:
         return PREDICTIONS[expect]
     if not isinstance(expect, Mapping) or not expect or not all(isinstance(key, str) for key in expect):
         refuse("expect", expect, "is no prediction", _REMEDY)
-    return _Table({pattern: _entry(pattern, value) for pattern, value in expect.items()})
+    return _ExpectationTable({pattern: _entry(pattern, value) for pattern, value in expect.items()})
 
 
 @dataclasses.dataclass(frozen=True)
-class _Table:
+class _ExpectationTable:
     """What is expected by name, pattern or kind: the first line that fits counts."""
 
     entries: Mapping[str, Expectation]
 
-    def __call__(self, place: Place, moment: str) -> Prediction | None:
+    def __call__(self, place: TapSeries, moment: str) -> ExponentPrediction | None:
         fitting = (entry for pattern, entry in self.entries.items() if _fits(pattern, place))
         found = next(fitting, None)
         return None if found is None else found(place, moment)
 
 
-def check_all_fit(expected: Expectation, places: Iterable[Place]) -> None:
+def check_all_fit(expected: Expectation, places: Iterable[TapSeries]) -> None:
     """Refuse a table with a line that is of no tap: a name that is mistyped predicts nothing.
 
     Raises
@@ -156,7 +156,7 @@ def check_all_fit(expected: Expectation, places: Iterable[Place]) -> None:
     InputError
         With the first such line, and taps that there are.
     """
-    if not isinstance(expected, _Table):
+    if not isinstance(expected, _ExpectationTable):
         return
     known = list(dict.fromkeys(places))
     for pattern in expected.entries:
@@ -167,7 +167,7 @@ def check_all_fit(expected: Expectation, places: Iterable[Place]) -> None:
             refuse("expect", pattern, "is the name of no tap", f"name one that there is, such as {', '.join(close)}")
 
 
-def _fits(pattern: str, place: Place) -> bool:
+def _fits(pattern: str, place: TapSeries) -> bool:
     return pattern == place.kind if pattern in KINDS else fnmatchcase(place.name, pattern)
 
 
@@ -182,7 +182,7 @@ def _entry(pattern: str, value: Any) -> Expectation:
     return lambda place, moment: held.get(moment)
 
 
-def _prediction(pattern: str, value: Any) -> Prediction | None:
+def _prediction(pattern: str, value: Any) -> ExponentPrediction | None:
     field = f"expect[{pattern!r}]"
     if value is None:
         return None
@@ -191,11 +191,11 @@ def _prediction(pattern: str, value: Any) -> Prediction | None:
             number = check_number(field, float(value.removeprefix(_AT_MOST)), _REMEDY)
         except ValueError:
             refuse(field, value, "is no exponent", _REMEDY)
-        return Prediction(-math.inf if value.startswith(_AT_MOST) else number, number)
+        return ExponentPrediction(-math.inf if value.startswith(_AT_MOST) else number, number)
     pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
         refuse(field, value, "is no pair", _REMEDY)
     low, high = (check_number(field, each, _REMEDY) for each in pair)
     if low > high:
         refuse(field, value, "is in the wrong order", _REMEDY)
-    return Prediction(low, high, mixed=low < high)
+    return ExponentPrediction(low, high, mixed=low < high)

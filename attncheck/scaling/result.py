@@ -21,7 +21,7 @@ _NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class WidthsRow:
     """What is found of one number.
 
     Attributes
@@ -103,7 +103,7 @@ class Widths:
         The chance that anything is violated where all predictions are right.
     tolerance : float
         How far an exponent may be from what is predicted.
-    rows : tuple of Row
+    rows : tuple of WidthsRow
         In the order in which a model makes them.
     """
 
@@ -112,7 +112,7 @@ class Widths:
     level: float
     false_alarm: float
     tolerance: float
-    rows: tuple[Row, ...]
+    rows: tuple[WidthsRow, ...]
 
     @property
     def verdict(self) -> Verdict:
@@ -124,11 +124,11 @@ class Widths:
         return Verdict.INCONCLUSIVE
 
     @property
-    def violated(self) -> tuple[Row, ...]:
+    def violated(self) -> tuple[WidthsRow, ...]:
         """What is violated, the first that a model makes first: what comes later may follow from it."""
         return tuple(row for row in self.rows if row.verdict is Verdict.VIOLATED)
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> WidthsRow:
         """Return what is found of a tap at initialisation.
 
         Raises
@@ -216,7 +216,7 @@ class Widths:
                 yield f"{_RED}{line}{_PLAIN}" if red and row[-1].startswith(Verdict.VIOLATED) else line
 
 
-def _finding(row: Row) -> str:
+def _finding(row: WidthsRow) -> str:
     """Return one violation in a sentence."""
     what = f" ({row.what})" if row.what else ""
     share = "" if row.share is None else f", {row.share:.0%} of its square of a larger order"

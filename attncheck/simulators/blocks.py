@@ -18,7 +18,7 @@ BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
-class Work(Generic[_Batch]):
+class DrawPlan(Generic[_Batch]):
     """How to draw a description under a reading, and the float64 entries of one draw and of all together."""
 
     draw: Callable[[int, np.random.Generator], _Batch]
@@ -37,7 +37,7 @@ def root_of(seed: Any) -> np.random.SeedSequence:
     return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
 
 
-def blocks(work: Work[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
+def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
     """Draw block after block, from the one with the number `first` on; full ones are the same for any size."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
@@ -46,7 +46,7 @@ def blocks(work: Work[_Batch], size: int, root: np.random.SeedSequence, first: i
         yield work.draw(min(block, size - start), rng)
 
 
-def chunks(work: Work[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
+def chunks(work: DrawPlan[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
     """Hand out blocks in chunks; a block never depends on the chunk size."""
     chunk: _Batch | None = None
     filled, left = 0, size

@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Head:
+class HeadDraw:
     """One head of a draw.
 
     Attributes
@@ -42,7 +42,7 @@ class Head:
 
 def simulate_heads(
     layer: AttentionLayer, seed: int | np.random.SeedSequence = 0, coordinates: int = 1
-) -> Iterator[Head]:
+) -> Iterator[HeadDraw]:
     """Draw a layer once, exactly in law, and iterate over its heads; their outputs add up to those of the layer.
 
     Memory is that of the inputs and of a few matrices of scores, whatever the number of heads: a layer of 96 heads of
@@ -58,7 +58,7 @@ def simulate_heads(
 
     Yields
     ------
-    Head
+    HeadDraw
 
     Raises
     ------
@@ -79,7 +79,7 @@ def simulate_heads(
     return _heads(layer, np.random.default_rng(root_of(seed)), coordinates)
 
 
-def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) -> Iterator[Head]:
+def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) -> Iterator[HeadDraw]:
     inputs = draw_inputs(layer, 1, rng)[0]
     scale = layer.width**-0.5
     root = inputs * scale if layer.width <= layer.seq_len else gram_root(inputs @ inputs.T / layer.width)
@@ -96,7 +96,7 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
             scores = turned(layer, queries) @ turned(layer, keys).T
             weights = attention_weights(layer, scores)
             projected = values @ rng.standard_normal((values.shape[1], coordinates))
-            yield Head(scores, weights, layer.output_std * layer.head_factor * (weights @ projected))
+            yield HeadDraw(scores, weights, layer.output_std * layer.head_factor * (weights @ projected))
 
 
 def _factor(layer: AttentionLayer, rank: int, rng: np.random.Generator) -> FloatArray:

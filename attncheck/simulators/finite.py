@@ -14,7 +14,7 @@ from attncheck.layers.program import ProgramAt
 from attncheck.layers.program.extent import entries_of, results_of
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators import stacks
-from attncheck.simulators.blocks import Work
+from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.collapsed import draw_collapsed, input_entries
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import Multiplier
@@ -32,7 +32,7 @@ _Described = TypeVar("_Described")
 _Drawn = TypeVar("_Drawn", bound=Batch)
 
 #: How to draw so many neurons of a description.
-WorkOf = Callable[[_Described, int], Work[_Drawn]]
+WorkOf = Callable[[_Described, int], DrawPlan[_Drawn]]
 
 _MULTIPLIERS: Mapping[str, Callable[[int, np.random.Generator], Multiplier]] = {
     "direct": DirectMultiplier,
@@ -46,18 +46,18 @@ def head_entries(layer: AttentionLayer, coordinates: int) -> int:
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 
 
-def collapsed_layer(layer: AttentionLayer, coordinates: int) -> Work[Draws]:
+def collapsed_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
     """Return the work of drawing a layer through Gram matrices."""
     _check(coordinates, layer.width)
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
         return draw_collapsed(layer, count, coordinates, rng)
 
-    return Work(draw, input_entries(layer) + head_entries(layer, coordinates))
+    return DrawPlan(draw, input_entries(layer) + head_entries(layer, coordinates))
 
 
 def _literal_layer(name: str) -> WorkOf[AttentionLayer, Draws]:
-    def reading(layer: AttentionLayer, coordinates: int) -> Work[Draws]:
+    def method(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
         _check(coordinates, layer.width)
 
         def draw(count: int, rng: np.random.Generator) -> Draws:
@@ -66,35 +66,35 @@ def _literal_layer(name: str) -> WorkOf[AttentionLayer, Draws]:
         entries = vector_entries(layer, coordinates)
         if name == "direct":
             entries = vector_entries(layer, 2 * layer.width) + matrix_entries(layer)
-        return Work(draw, entries, program_entries(layer))
+        return DrawPlan(draw, entries, program_entries(layer))
 
-    return reading
+    return method
 
 
-def _collapsed_stack(stack: AttentionStack, coordinates: int) -> Work[StackDraws]:
+def _collapsed_stack(stack: AttentionStack, coordinates: int) -> DrawPlan[StackDraws]:
     _check(coordinates, stack.width)
 
     def draw(count: int, rng: np.random.Generator) -> StackDraws:
         return stacks.draw_collapsed_stack(stack, count, coordinates, rng)
 
-    return Work(draw, stacks.collapsed_entries(stack, coordinates))
+    return DrawPlan(draw, stacks.collapsed_entries(stack, coordinates))
 
 
 def _literal_stack(name: str) -> WorkOf[AttentionStack, StackDraws]:
-    def reading(stack: AttentionStack, coordinates: int) -> Work[StackDraws]:
+    def method(stack: AttentionStack, coordinates: int) -> DrawPlan[StackDraws]:
         _check(coordinates, stack.width)
 
         def draw(count: int, rng: np.random.Generator) -> StackDraws:
             return stacks.draw_stack_program(stack, count, coordinates, rng, _MULTIPLIERS[name])
 
         bounds = stacks.literal_entries(stack)
-        return Work(draw, bounds.lines + (bounds.matrices if name == "direct" else bounds.bases))
+        return DrawPlan(draw, bounds.lines + (bounds.matrices if name == "direct" else bounds.bases))
 
-    return reading
+    return method
 
 
 def _literal_program(name: str) -> WorkOf[ProgramAt, ProgramDraws]:
-    def reading(case: ProgramAt, coordinates: int) -> Work[ProgramDraws]:
+    def method(case: ProgramAt, coordinates: int) -> DrawPlan[ProgramDraws]:
         shortest = min((node.length(case.width) for node in results_of(case.program)), default=case.width)
         _check(coordinates, case.width, shortest)
 
@@ -102,9 +102,9 @@ def _literal_program(name: str) -> WorkOf[ProgramAt, ProgramDraws]:
             return draw_lines(case.program, case.width, count, coordinates, rng, _MULTIPLIERS[name])
 
         bounds = entries_of(case.program, case.width)
-        return Work(draw, bounds.lines + (bounds.matrices if name == "direct" else bounds.bases))
+        return DrawPlan(draw, bounds.lines + (bounds.matrices if name == "direct" else bounds.bases))
 
-    return reading
+    return method
 
 
 def _check(coordinates: int, width: int, shortest: int | None = None) -> None:

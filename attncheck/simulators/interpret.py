@@ -32,7 +32,7 @@ class Multiplier(Protocol):
 _Index = tuple[int | slice | NDArray[np.intp], ...]
 
 
-class Layout:
+class ProgramLayout:
     """What running a program has to know of its lines, whatever is drawn: where their values lie, and what is cut.
 
     Parameters
@@ -90,13 +90,13 @@ def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
 
 
 # Kept, as every block of draws asks for the same, and every property for that of the same layers.
-_layout = functools.lru_cache(maxsize=32)(Layout)
+_layout = functools.lru_cache(maxsize=32)(ProgramLayout)
 
 
 class Values:
     """The values of the lines computed so far, each a slice of the array of its step."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ProgramLayout) -> None:
         self._layout = layout
         self._arrays: list[FloatArray] = []
         self._stacked: dict[tuple[tuple[Node, ...], int | None], FloatArray] = {}

@@ -23,7 +23,7 @@ from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.draws import Batch
-from attncheck.simulators.blocks import Work
+from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.collapsed import draw_heads, draw_inputs, input_entries
 from attncheck.simulators.linalg import bartlett, gram_root
 
@@ -257,7 +257,7 @@ def literal_kernel(
     return TangentDraws(np.einsum("narj,naij->nri", A, projected, optimize=True), scores, parts)
 
 
-def tangent_work(layer: AttentionLayer, reading: str, coordinates: int) -> Work[TangentDraws]:
+def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
     """Return the work of drawing the kernel at finite width.
 
     Raises
@@ -266,12 +266,12 @@ def tangent_work(layer: AttentionLayer, reading: str, coordinates: int) -> Work[
         With rotary positions, of which no formula is known here.
     """
     refuse_rotary(layer)
-    draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[reading]
+    draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
     s, heads, k = layer.seq_len, layer.num_heads, coordinates
     entries = kernel_entries(layer, k) + input_entries(layer)
-    if reading == "direct":
+    if method == "direct":
         entries += heads * layer.width * layer.head_width * (8 * k * s + 8) + 4 * heads * s * layer.head_width
-    return Work(lambda count, rng: draw(layer, count, coordinates, rng), entries)
+    return DrawPlan(lambda count, rng: draw(layer, count, coordinates, rng), entries)
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
-from attncheck.readings import Reading, simulate
+from attncheck.methods import Method, simulate
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
@@ -48,6 +48,6 @@ def collapsed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dic
     return _read(layer, size, rng, "collapsed")
 
 
-def _read(layer: AttentionLayer, size: int, rng: np.random.Generator, reading: Reading) -> dict[str, FloatArray]:
+def _read(layer: AttentionLayer, size: int, rng: np.random.Generator, method: Method) -> dict[str, FloatArray]:
     seed = np.random.SeedSequence([int(word) for word in rng.integers(2**32, size=4)])
-    return simulate(layer, size, seed, reading, coordinates=min(layer.width, 2)).as_dict()
+    return simulate(layer, size, seed, method, coordinates=min(layer.width, 2)).as_dict()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
-from attncheck.checks.check import AnySetting
+from attncheck.checks.check import BaseSetting
 from attncheck.checks.programs.sample import PROGRAM_FIELDS
 from attncheck.checks.sample import EVERY_FIELD
 from attncheck.layers.case import Case
@@ -28,7 +28,7 @@ _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 _WOBBLE = 0.05
 
 
-class AnySample(Protocol):
+class BaseSample(Protocol):
     """What samples of layers and of programs have in common."""
 
     @property
@@ -52,8 +52,8 @@ class AnySample(Protocol):
 
 
 _Case = TypeVar("_Case", bound=Case)
-_Sample = TypeVar("_Sample", bound=AnySample)
-_Setting = TypeVar("_Setting", bound=AnySetting)
+_Sample = TypeVar("_Sample", bound=BaseSample)
+_Setting = TypeVar("_Setting", bound=BaseSetting)
 
 
 @dataclasses.dataclass(frozen=True)

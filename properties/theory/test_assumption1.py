@@ -22,7 +22,7 @@ from attncheck.evidence.comparisons import normal_p_value, sign_p_value
 from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
-from attncheck.layers.program.coverage import Statement as Covered
+from attncheck.layers.program.coverage import CoverageKind
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
 from attncheck.simulators.direct import DirectMultiplier
@@ -108,7 +108,7 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
 
     for score in scores:
         line = program.coverage().of(score.name)
-        assert line.statement == Covered.TIED
+        assert line.statement == CoverageKind.TIED
         assert line.reason == "A is on both sides; give the score two matrices"
     assert program.coverage().of(apart.name).statement.has_limit
     with pytest.raises(InputError, match=r"violates Assumption 1 \(b\), A is on both sides"):
@@ -159,7 +159,7 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
 
     for node in (p, y):
         line = program.coverage().of(node.name)
-        assert line.statement == Covered.EXTRA_USE
+        assert line.statement == CoverageKind.EXTRA_USE
         remedy = "give that one a matrix of its own"
         assert line.reason == f"B also makes {v.name}, which is in no score; {remedy}"
     with pytest.raises(InputError, match=r"violates Assumption 1 \(a\), B also makes"):
@@ -204,7 +204,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     again = program.matmul(query, source)
     score = program.score(again, program.matmul(key, x2))
     line = program.coverage().of(score.name)
-    assert line.statement == Covered.CIRCULAR
+    assert line.statement == CoverageKind.CIRCULAR
     remedy = f"give {again.name} inputs without"
     made = f"{source.name} depends on {image.name}, which {query.name}, a matrix of scores, makes"
     assert line.reason == f"{made}; {remedy}"

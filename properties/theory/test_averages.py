@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from attncheck._lib.streams import seed_sequence
 from attncheck.layers.attention import AttentionLayer
+from attncheck.methods import simulate_chunks
 from attncheck.pytest_plugin import theory
-from attncheck.readings import simulate_chunks
 from attncheck.runs.statements import Statement
 from attncheck.theory.limits.law import LimitLaw
 

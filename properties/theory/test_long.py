@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.comparisons import order_between
 from attncheck.layers.attention import AttentionLayer
+from attncheck.methods import Method, simulate
 from attncheck.pytest_plugin import theory
-from attncheck.readings import Reading, simulate
 from attncheck.runs.statements import Statement
 from attncheck.theory.limits.long import condensed, distance_from_uniform, inverse_participation
 
@@ -27,18 +27,18 @@ _WIDTHS, _NEXT = (64, 128), 0.02
 _LAYER = AttentionLayer(width=64, seq_len=16, num_heads=2)
 
 
-def _distances(layer: AttentionLayer, size: int, seed: np.random.SeedSequence, reading: Reading) -> FloatArray:
+def _distances(layer: AttentionLayer, size: int, seed: np.random.SeedSequence, method: Method) -> FloatArray:
     """Return ‖A - 11ᵀ/s‖²_F of each draw, the mean over its heads."""
-    weights = np.exp(simulate(layer, size, seed, reading).scores)
+    weights = np.exp(simulate(layer, size, seed, method).scores)
     shares = np.einsum("nhij,nhij->nhi", weights, weights) / weights.sum(axis=-1) ** 2
     return np.asarray(shares.sum(axis=-1).mean(axis=-1) - 1.0)
 
 
 def _mean(
-    layer: AttentionLayer, run_seed: int, name: str, size: int = _DRAWS, reading: Reading = "collapsed"
+    layer: AttentionLayer, run_seed: int, name: str, size: int = _DRAWS, method: Method = "collapsed"
 ) -> tuple[float, float]:
     """Return the mean of these, and its standard error."""
-    found = _distances(layer, size, seed_sequence(run_seed, "long", name, layer.key), reading)
+    found = _distances(layer, size, seed_sequence(run_seed, "long", name, layer.key), method)
     return float(found.mean()), float(found.std() / math.sqrt(size))
 
 

@@ -20,8 +20,8 @@ from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import Norm
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
+from attncheck.methods import simulate
 from attncheck.pytest_plugin import theory
-from attncheck.readings import simulate
 from attncheck.runs.statements import Statement
 from attncheck.strategies import layers
 from attncheck.theory.limit import limit
@@ -74,8 +74,8 @@ def test_the_collapsed_reading_has_the_law_of_literal_matrices(
     layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
     literal, ours = (
-        simulate(layer, _FEW, seed_sequence(run_seed, "norms", layer.key, reading), reading, min(2, layer.width))
-        for reading in ("direct", "collapsed")
+        simulate(layer, _FEW, seed_sequence(run_seed, "norms", layer.key, method), method, min(2, layer.width))
+        for method in ("direct", "collapsed")
     )
     for number, (one, other) in enumerate(zip(_numbers(literal), _numbers(ours), strict=True)):
         note.p_value(f"number {number}", float(stats.ks_2samp(one, other, method="asymp").pvalue))

@@ -78,7 +78,7 @@ def _tied_distance(width: int, seed: int) -> tuple[float, float]:
 
 def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
     from attncheck.checks.marginals import conditional_covariance
-    from attncheck.readings import simulate_chunks
+    from attncheck.methods import simulate_chunks
 
     chunks = simulate_chunks(layer, _TIED_DRAWS, 4_000, seed=seed)
     return np.concatenate([conditional_covariance(layer, draws)[:, 0, 0] for draws in chunks])
@@ -125,7 +125,7 @@ def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_ar
 
 def _draws(layer: ac.AttentionLayer, size: int, seed: int, weights: str) -> FloatArray:
     if weights == "gaussian":
-        return ac.simulate(layer, size, seed=seed, reading="collapsed", coordinates=1).outputs[:, :, 0]
+        return ac.simulate(layer, size, seed=seed, method="collapsed", coordinates=1).outputs[:, :, 0]
     return draw_with_weights(layer, size, 1, np.random.default_rng(seed), weights).outputs[:, :, 0]
 
 

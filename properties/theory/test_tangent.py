@@ -16,8 +16,8 @@ from scipy import stats
 from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.distances import one_sample_tail
 from attncheck.layers.attention import AttentionLayer
+from attncheck.methods import tangent_kernel
 from attncheck.pytest_plugin import theory
-from attncheck.readings import tangent_kernel
 from attncheck.runs.statements import Statement
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.strategies import layers

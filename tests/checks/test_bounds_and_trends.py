@@ -14,12 +14,12 @@ from attncheck.checks.extremes import CHECKS as EXTREMES
 from attncheck.checks.sample import Sample
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.tampered import TAMPERED
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import ALL, pools_of
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
@@ -35,7 +35,7 @@ def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only:
     """Return what the looks of a property, or of one check of it, make of a subject."""
     settled = PROFILES[profile]
     cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
-    return run_unit(Unit(name, layer, only=only), Subject.of(subject), 0, cost)
+    return run_item(Item(name, layer, only=only), Subject.of(subject), 0, cost)
 
 
 def alone(check: str, subject: object, layer: AttentionLayer, profile: str = "default") -> Result:

@@ -11,23 +11,25 @@ from attncheck.looks.profiles import ANCHORS
 
 SETTING = Setting(ANCHORS[0], frozenset({*FIELDS, "masked scores"}), 2)
 LEVEL, POWER, ANY = 1e-3, 0.9, 10**9
-COARSE = [check for check in CHECKS if check.departure.coarsest is not None and not check.reason_not_examined(SETTING)]
+COARSE = [
+    check for check in CHECKS if check.alternative.coarsest is not None and not check.reason_not_examined(SETTING)
+]
 # Counts are left out: their power rises and falls with the draws, so that several numbers of draws are enough.
 SMOOTH = [check for check in COARSE if check.family(SETTING).continuous]
 
 
 @pytest.mark.parametrize("check", SMOOTH, ids=lambda check: check.name)
 def test_a_look_takes_what_the_coarsest_departure_asks_for_at_least(check: Check) -> None:
-    assert check.departure.coarsest is not None
-    unit, family = check.draws_per_unit, check.family(SETTING)
+    assert check.alternative.coarsest is not None
+    item, family = check.draws_per_unit, check.family(SETTING)
     fine = check.look_size(SETTING, LEVEL, POWER, ANY)
-    coarse = family.size(check.departure.coarsest(SETTING), LEVEL, POWER, ANY)
+    coarse = family.size(check.alternative.coarsest(SETTING), LEVEL, POWER, ANY)
     assert fine is not None
     assert coarse is not None
     assert fine == check.size(SETTING, LEVEL, POWER, ANY)
-    assert coarse * unit < fine
+    assert coarse * item < fine
     # With fewer a look takes all that it may, in whole units, while that shows the coarsest departure.
     assert check.look_size(SETTING, LEVEL, POWER, fine) == fine
-    assert check.look_size(SETTING, LEVEL, POWER, fine - 1) == (fine - 1) // unit * unit
-    assert check.look_size(SETTING, LEVEL, POWER, coarse * unit) == coarse * unit
-    assert check.look_size(SETTING, LEVEL, POWER, coarse * unit - 1) is None
+    assert check.look_size(SETTING, LEVEL, POWER, fine - 1) == (fine - 1) // item * item
+    assert check.look_size(SETTING, LEVEL, POWER, coarse * item) == coarse * item
+    assert check.look_size(SETTING, LEVEL, POWER, coarse * item - 1) is None

@@ -19,12 +19,12 @@ from attncheck.checks.rotation import neighbours, pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.normal import Association
-from attncheck.evidence.summaries import Score
-from attncheck.looks.examine import run_unit
+from attncheck.evidence.summaries import NormalScore
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
@@ -135,8 +135,8 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
 def test_fault_is_seen(subject: Draw, layer: AttentionLayer, check: str) -> None:
     """The check alone is examined: on what it plans for itself, and not on what others of its property ask for."""
     cost = Cost(MOST_DRAWS, level_of(PROFILES["default"]), PROFILES["default"].power)
-    unit = Unit(check.partition(".")[0], layer, only=check)
-    assert [result.check for result in violated(run_unit(unit, Subject.of(subject), 0, cost))] == [check]
+    item = Item(check.partition(".")[0], layer, only=check)
+    assert [result.check for result in violated(run_item(item, Subject.of(subject), 0, cost))] == [check]
 
 
 def test_right_one_is_not() -> None:
@@ -269,7 +269,7 @@ def test_scores_of_neighbours_are_standard_normal_whatever_share_of_draws_is_0(s
         outputs = rng.standard_normal((4_000, 1, 1)) * (rng.random((4_000, 1, 1)) >= share)
         columns = _neighbours(Sample(LAYER, outputs=outputs), None)  # type: ignore[arg-type]  # compares with nothing
         summary = Association().test(*columns).summary
-        assert isinstance(summary, Score)
+        assert isinstance(summary, NormalScore)
         z.append(summary.z)
     assert abs(np.mean(z)) < 0.35
     assert 0.75 < np.std(z) < 1.25

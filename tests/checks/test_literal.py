@@ -20,10 +20,10 @@ from attncheck.checks.scores import CHECKS as SCORES
 from attncheck.evidence.blocks import BLOCK, Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
 
@@ -64,7 +64,7 @@ class Drawn:
 
 def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
     """Return the violated checks of a property, and see that some were examined."""
-    results = run_unit(Unit(name, layer), Subject.of(drawn), 0, COST)
+    results = run_item(Item(name, layer), Subject.of(drawn), 0, COST)
     assert any(result.p_values for result in results)
     return [result.check for result in violated(results)]
 

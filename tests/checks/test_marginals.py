@@ -19,17 +19,17 @@ from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores
-from attncheck.readings import drawn_blocks, simulate
+from attncheck.methods import drawn_blocks, simulate
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 
 
-@pytest.mark.parametrize("reading", ["collapsed", "limit"])
-def test_marginals_of_a_layer_share_their_draws(reading: Literal["collapsed", "limit"]) -> None:
-    together = np.concatenate(conditional_variances(LAYER, usual(LAYER), 300, reading), axis=1)
+@pytest.mark.parametrize("method", ["collapsed", "limit"])
+def test_marginals_of_a_layer_share_their_draws(method: Literal["collapsed", "limit"]) -> None:
+    together = np.concatenate(conditional_variances(LAYER, usual(LAYER), 300, method), axis=1)
     assert together.shape == (3, 300)
     for row, marginal in zip(together, usual(LAYER), strict=True):
-        (alone,) = np.concatenate(conditional_variances(LAYER, (marginal,), 300, reading), axis=1)
+        (alone,) = np.concatenate(conditional_variances(LAYER, (marginal,), 300, method), axis=1)
         np.testing.assert_array_equal(row, alone)
         assert (row > 0).all()
     assert not np.allclose(together[0], together[1])
@@ -45,17 +45,17 @@ def test_marginals_of_a_layer_share_their_draws(reading: Literal["collapsed", "l
     ],
     ids=lambda layer: layer.describe(),
 )
-@pytest.mark.parametrize("reading", ["collapsed", "limit"])
+@pytest.mark.parametrize("method", ["collapsed", "limit"])
 def test_draws_without_outputs_have_the_digits_of_those_with_them(
-    layer: AttentionLayer, reading: Literal["collapsed", "limit"]
+    layer: AttentionLayer, method: Literal["collapsed", "limit"]
 ) -> None:
-    whole = simulate(layer, 2_000, 3, reading).as_dict()  # several blocks
-    parts = [part.as_dict() for part in drawn_blocks(layer, 2_000, 3, reading, outputs=False)]
+    whole = simulate(layer, 2_000, 3, method).as_dict()  # several blocks
+    parts = [part.as_dict() for part in drawn_blocks(layer, 2_000, 3, method, outputs=False)]
     assert parts[0].keys() == whole.keys()
     for name in whole.keys() - {"outputs", "inputs"}:
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole[name], err_msg=name)
     assert all(part["outputs"].size == part["inputs"].size == 0 for part in parts)
-    later = list(drawn_blocks(layer, 2_000, 3, reading, grams=frozenset({"key_gram"}), first=len(parts) - 1))
+    later = list(drawn_blocks(layer, 2_000, 3, method, grams=frozenset({"key_gram"}), first=len(parts) - 1))
     assert len(later) == 1
     assert later[0].value_gram is None
     for name, array in later[0].as_dict().items():
@@ -71,21 +71,20 @@ def test_laws_keep_the_whole_blocks_of_fewer_draws() -> None:
     np.testing.assert_array_equal(np.concatenate(grown, axis=1), np.concatenate(whole, axis=1))
 
 
-@pytest.mark.parametrize("reading", ["collapsed", "limit"])
-def test_laws_take_the_draws_that_the_worst_of_them_asks_for(reading: Literal["collapsed", "limit"]) -> None:
+@pytest.mark.parametrize("method", ["collapsed", "limit"])
+def test_laws_take_the_draws_that_the_worst_of_them_asks_for(method: Literal["collapsed", "limit"]) -> None:
     layers = (LAYER, LAYER.replace(attention_map="linear", width=2), LAYER.replace(width=4, seq_len=12, num_heads=8))
     grown = 0
     for layer in layers:
-        together = usual(layer)[:2] if reading == "limit" else usual(layer)
-        laws = [marginal_law(layer, marginal, reading) for marginal in together]
+        together = usual(layer)[:2] if method == "limit" else usual(layer)
+        laws = [marginal_law(layer, marginal, method) for marginal in together]
         (size,) = {law.size for law in laws}
-        assert max(law.error for law in laws) < LAW_ERROR or size == affordable_draws(layer, 128_000, reading)
+        assert max(law.error for law in laws) < LAW_ERROR or size == affordable_draws(layer, 128_000, method)
         fewer = max(
-            _law(row).error
-            for row in np.concatenate(conditional_variances(layer, together, size // 2, reading), axis=1)
+            _law(row).error for row in np.concatenate(conditional_variances(layer, together, size // 2, method), axis=1)
         )
-        assert size == first_draws(layer, reading) or fewer >= LAW_ERROR
-        grown += size > first_draws(layer, reading)
+        assert size == first_draws(layer, method) or fewer >= LAW_ERROR
+        grown += size > first_draws(layer, method)
     assert grown
 
 

@@ -31,7 +31,7 @@ LAYERS = (
 
 def single(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
     """Draw the literal reading in single precision."""
-    drawn = ac.simulate(layer, size, int(rng.integers(2**63)), reading="direct", coordinates=min(2, layer.width))
+    drawn = ac.simulate(layer, size, int(rng.integers(2**63)), method="direct", coordinates=min(2, layer.width))
     return {name: array.astype(np.float32) for name, array in drawn.as_dict().items()}
 
 

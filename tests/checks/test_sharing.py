@@ -15,10 +15,10 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.sharing import CHECKS, MOST_PAIRS, axes_of, head_pairs
 from attncheck.evidence.families import Uniform
 from attncheck.faults import FAULTS
-from attncheck.faults.literal import Literal, Projections, independent, project_out
+from attncheck.faults.literal import LiteralSimulator, Projections, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 
 DRAWS = 4_000
 # Some 200 comparisons are made in this file.
@@ -106,7 +106,7 @@ def uneven_queries(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Gen
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_scales_that_differ_from_head_to_head_tie_nothing(check: Check) -> None:
     layer = AttentionLayer(width=8, seq_len=4, num_heads=4)
-    simulator = Literal(
+    simulator = LiteralSimulator(
         project=uneven_queries,
         finish=lambda layer, mixed, count, rng: project_out(layer, uneven(layer, mixed), count, rng),
     )

@@ -30,7 +30,7 @@ from attncheck.checks.whitening import (
 )
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.attention_map import visible
-from attncheck.readings import Reading, simulate
+from attncheck.methods import Method, simulate
 from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]
@@ -52,9 +52,9 @@ LAYERS: list[AttentionLayer] = [
 RESIDUALS = ("whitened_scores", "key_factors", "value_factors", "output_residual")
 
 
-def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, reading: Reading = "collapsed") -> Sample:
-    seed = seed_sequence(0, "tests", "whitening", layer.key, reading)
-    draws = simulate(layer, size, seed, reading, coordinates=min(2, layer.width)).as_dict()
+def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, method: Method = "collapsed") -> Sample:
+    seed = seed_sequence(0, "tests", "whitening", layer.key, method)
+    draws = simulate(layer, size, seed, method, coordinates=min(2, layer.width)).as_dict()
     arrays: dict[str, Any] = {name: array.astype(np.float32) if single else array for name, array in draws.items()}
     return Sample.from_mapping(layer, arrays, size)
 
@@ -78,9 +78,9 @@ def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLaye
     assert_standard_normal(getattr(sample_of(layer), name))
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix-free"])
-def test_residuals_of_the_other_readings_are_standard_normal(reading: Reading) -> None:
-    sample = sample_of(AttentionLayer(width=2, seq_len=3, num_heads=2), reading=reading)
+@pytest.mark.parametrize("method", ["direct", "matrix-free"])
+def test_residuals_of_the_other_readings_are_standard_normal(method: Method) -> None:
+    sample = sample_of(AttentionLayer(width=2, seq_len=3, num_heads=2), method=method)
     for name in RESIDUALS:
         assert_standard_normal(getattr(sample, name))
 

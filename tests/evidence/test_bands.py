@@ -103,10 +103,10 @@ def test_two_samples_are_alike_from_either_side() -> None:
 def test_samples_with_ties_keep_their_band(law: Callable[[int], FloatArray]) -> None:
     kept = 0
     for _ in range(300):
-        picture = TwoSample(ratio=2).test(law(100), law(200)).picture
-        assert picture is not None
-        below = np.array([picture["below"]])
-        kept += int(_kept(below, two_sample_band(100, 200, tuple(picture["pooled"]))))
+        plot = TwoSample(ratio=2).test(law(100), law(200)).plot
+        assert plot is not None
+        below = np.array([plot["below"]])
+        kept += int(_kept(below, two_sample_band(100, 200, tuple(plot["pooled"]))))
     assert kept >= 290  # 297 at least expected; P(< 290) is below 1e-3
 
 
@@ -121,8 +121,8 @@ def test_a_few_values_far_out_leave_the_band_though_not_the_distance() -> None:
     values = np.concatenate([np.full(6, 1e-5), (np.arange(1994) + 0.5) / 1994])
     outcome = Uniform().test(values)
     assert outcome.p_value > 1e-3
-    assert outcome.picture is not None
-    below = np.array(outcome.picture["below"])
+    assert outcome.plot is not None
+    below = np.array(outcome.plot["below"])
     _, high = uniform_band(2000)
     assert np.any(below[:8] > high[:8])
     assert np.all(below[20:-20] <= high[20:-20])

@@ -11,9 +11,9 @@ from scipy import stats
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.extremes import TIE, Extremes
-from attncheck.evidence.groups import Alike, Within
+from attncheck.evidence.groups import EqualVariances, WithinGroups
 from attncheck.evidence.normal import Association
-from attncheck.evidence.summaries import Events, Score
+from attncheck.evidence.summaries import Events, NormalScore
 from attncheck.evidence.trend import Trend
 
 LEVELS = (0.05, 0.01, 0.001)
@@ -73,7 +73,7 @@ def test_bounds_are_seen_as_planned(share: float) -> None:
         sides = np.stack([side, rng.random(size)], axis=1)
         seen += Extremes().test(sides, np.array([size])).p_value < 5e-4
     assert stats.binom.cdf(seen, 300, 0.99) > FALSE_ALARM
-    assert Extremes().gap(size, 5e-4, 0.99) <= share
+    assert Extremes().mde(size, 5e-4, 0.99) <= share
 
 
 # Of trends.
@@ -130,7 +130,7 @@ def test_trends_are_seen_as_planned() -> None:
 
 @pytest.mark.parametrize(("groups", "dof"), [(2, 5.0), (4, 300.0), (16, 2.0)])
 def test_scales_of_groups_keep_their_level(groups: int, dof: float) -> None:
-    family, freedom = Alike(groups, dof), np.full((1, groups), dof)
+    family, freedom = EqualVariances(groups, dof), np.full((1, groups), dof)
     squares = stream(0, "tests", "alike", groups).chisquare(dof, (REPLICATIONS, 1, groups))
     p_values = [family.test(each, freedom).p_value for each in squares]
     assert too_many(p_values) == []
@@ -141,14 +141,14 @@ def test_scales_of_groups_keep_their_level(groups: int, dof: float) -> None:
 
 def test_a_scale_that_all_groups_share_is_none_of_theirs() -> None:
     squares, freedom = np.array([[90.0, 110.0, 95.0]]), np.full((1, 3), 100.0)
-    ours, theirs = Alike(3, 100).test(squares, freedom), Alike(3, 100).test(7.0 * squares, freedom)
+    ours, theirs = EqualVariances(3, 100).test(squares, freedom), EqualVariances(3, 100).test(7.0 * squares, freedom)
     assert theirs.p_value == pytest.approx(ours.p_value, rel=1e-9)
     assert theirs.effect == pytest.approx(ours.effect, rel=1e-12)
 
 
 @pytest.mark.parametrize("ratio", [1.21, 1 / 1.21])
 def test_a_group_of_its_own_scale_is_seen_as_planned(ratio: float) -> None:
-    family = Alike(4, 16)
+    family = EqualVariances(4, 16)
     size = family.size(ratio, 1e-3, 0.95)
     assert size is not None
     freedom = np.full((1, 4), 16.0 * size)
@@ -163,35 +163,35 @@ def test_a_group_of_its_own_scale_is_seen_as_planned(ratio: float) -> None:
 
 @pytest.mark.parametrize("squares", [[0.0, 5.0, 5.0], [0.0, 0.0, 5.0]])
 def test_a_group_that_is_0_is_another_one(squares: list[float]) -> None:
-    outcome = Alike(3, 5).test(np.array([squares]), np.full((1, 3), 500.0))
+    outcome = EqualVariances(3, 5).test(np.array([squares]), np.full((1, 3), 500.0))
     assert outcome.p_value < 1e-100
     assert 0.0 < outcome.low <= outcome.effect <= outcome.high
 
 
 def test_groups_that_hold_nothing_say_nothing() -> None:
-    assert Alike(2, 5).test(np.zeros((1, 2)), np.full((1, 2), 5.0)).count == 0
-    assert Alike(2, 5).test(np.array([[0.0, 5.0]]), np.array([[0.0, 5.0]])).count == 0
+    assert EqualVariances(2, 5).test(np.zeros((1, 2)), np.full((1, 2), 5.0)).count == 0
+    assert EqualVariances(2, 5).test(np.array([[0.0, 5.0]]), np.array([[0.0, 5.0]])).count == 0
 
 
 def test_association_within_groups_is_that_of_centred_weights() -> None:
     rng = stream(0, "tests", "within")
     noise, weight, group = rng.standard_normal(300), rng.standard_normal(300), rng.integers(3, size=300)
     centred = weight - np.array([weight[group == each].mean() for each in range(3)])[group]
-    found = Within().test(noise + group, weight - 5.0 * group, group)
+    found = WithinGroups().test(noise + group, weight - 5.0 * group, group)
     assert found.effect == pytest.approx(Association().test(noise, centred).effect, abs=1e-12)
-    assert Within(7).size(0.1, 1e-3, 0.9) == Association(7).size(0.1, 1e-3, 0.9)
+    assert WithinGroups(7).size(0.1, 1e-3, 0.9) == Association(7).size(0.1, 1e-3, 0.9)
 
 
 @pytest.mark.parametrize(
     ("call", "field"),
     [
-        (lambda: Alike(1, 5), "groups"),
-        (lambda: Alike(2, 0), "dof"),
-        (lambda: Alike(2, 5).test(np.ones((1, 2)), np.ones((1, 3))), "dof"),
-        (lambda: Alike(2, 5).power(0.0, 10, 1e-3), "departure"),
-        (lambda: Trend().power(1.5, 100, 1e-3), "departure"),
+        (lambda: EqualVariances(1, 5), "groups"),
+        (lambda: EqualVariances(2, 0), "dof"),
+        (lambda: EqualVariances(2, 5).test(np.ones((1, 2)), np.ones((1, 3))), "dof"),
+        (lambda: EqualVariances(2, 5).power(0.0, 10, 1e-3), "alternative"),
+        (lambda: Trend().power(1.5, 100, 1e-3), "alternative"),
         (lambda: Trend().test([np.nan] * 40, [40]), "values"),
-        (lambda: Extremes().power(2.0, 10, 1e-3), "departure"),
+        (lambda: Extremes().power(2.0, 10, 1e-3), "alternative"),
         (lambda: Extremes().power(0.1, 0, 1e-3), "size"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_trend_is_seen_with_the_planned_power() -> None:
     assert 0.7 < power < 0.95
     assert abs(seen - power) < 0.08  # five standard errors
     assert np.mean([outcome.low < correlation < outcome.high for outcome in outcomes]) > 0.97
-    assert all(isinstance(outcome.summary, Score) and outcome.summary.z > 0.0 for outcome in outcomes)
+    assert all(isinstance(outcome.summary, NormalScore) and outcome.summary.z > 0.0 for outcome in outcomes)
 
 
 def test_rounding_makes_as_many_ties_as_there_are_sides_of_calls_and_of_all() -> None:

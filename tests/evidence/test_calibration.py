@@ -15,7 +15,7 @@ import pytest
 
 from attncheck._lib.streams import stream
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.largest import Largest
+from attncheck.evidence.largest import LargestAssociation
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Draw = Callable[[np.random.Generator, float, int], Outcome]
@@ -29,7 +29,7 @@ class Case:
     family: Family
     draw: Draw
     size: int  # draws, under the null
-    departures: tuple[tuple[float, int], ...]  # (true effect, draws)
+    alternatives: tuple[tuple[float, int], ...]  # (true effect, draws)
     exact: bool = True  # whether p-values are uniform; else they are only valid
     bound: bool = False  # whether power is a lower bound
 
@@ -67,7 +67,7 @@ def largest(rng: np.random.Generator, correlation: float, size: int) -> Outcome:
     weight = np.repeat(rng.standard_t(8, size=(4 * size, 1)) / math.sqrt(8 / 6), 30, axis=1)
     noise = rng.standard_normal((4 * size, 30))
     noise[:, 7] = math.sqrt(1.0 - correlation**2) * noise[:, 7] + correlation * weight[:, 7]
-    return Largest(per_draw=4, columns=30).test(noise, weight)
+    return LargestAssociation(per_draw=4, columns=30).test(noise, weight)
 
 
 def uniform(allowance: float) -> Draw:
@@ -102,7 +102,7 @@ CASES = {
     "scale": Case(Scale(dof=8), scale, 10, ((1.4, 60), (1 / 1.4, 60), (1.1, 800))),
     "association": Case(Association(per_draw=4), association, 25, ((0.1, 400), (-0.1, 300), (0.03, 4000))),
     "association, dependent weight": Case(Association(per_draw=4), dependent_weight, 25, ()),
-    "largest of 30": Case(Largest(4, 30), largest, 25, ((0.2, 125), (-0.2, 160)), exact=False, bound=True),
+    "largest of 30": Case(LargestAssociation(4, 30), largest, 25, ((0.2, 125), (-0.2, 160)), exact=False, bound=True),
     "uniform": Case(Uniform(), uniform(0.0), 200, ((0.1, 900), (0.1, 700), (0.4, 60)), bound=True),
     "uniform, allowance": Case(Uniform(0.02), uniform(0.02), 500, ((0.08, 2000), (0.12, 800)), exact=False, bound=True),
     "smooth 1": Case(Smooth(1), smooth(1), 500, ((0.1, 2000), (-0.1, 1500))),
@@ -113,7 +113,7 @@ CASES = {
     "count, upper": Case(RARE, count(RARE), 700, ((0.01, 700), (0.006, 2000)), exact=False),
     "count, two-sided": Case(BOTH, count(BOTH), 200, ((0.4, 400), (0.2, 300), (0.35, 2000)), exact=False),
 }
-POWER_CASES = [(name, departure, size) for name, case in CASES.items() for departure, size in case.departures]
+POWER_CASES = [(name, alternative, size) for name, case in CASES.items() for alternative, size in case.alternatives]
 
 
 # Intervals are those of the outcomes by which power is counted.
@@ -137,19 +137,19 @@ def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) ->
         assert Uniform().test(p_values).p_value > 1e-7
 
 
-@pytest.mark.parametrize(("name", "departure", "size"), POWER_CASES)
-def test_power_is_what_simulation_finds(name: str, departure: float, size: int, bounds: Bounds) -> None:
+@pytest.mark.parametrize(("name", "alternative", "size"), POWER_CASES)
+def test_power_is_what_simulation_finds(name: str, alternative: float, size: int, bounds: Bounds) -> None:
     case, level, replications = CASES[name], 0.005, DEPARTED
-    found = outcomes(name, departure, size, replications, "power")
+    found = outcomes(name, alternative, size, replications, "power")
     detected = sum(outcome.p_value < level for outcome in found)
-    predicted = case.family.power(departure, size, level)
+    predicted = case.family.power(alternative, size, level)
     fewest, most = bounds(replications, predicted)
     assert detected >= fewest
     assert case.bound or detected <= most
 
 
-@pytest.mark.parametrize(("name", "departure", "size"), POWER_CASES)
-def test_intervals_hold_the_true_effect(name: str, departure: float, size: int, bounds: Bounds) -> None:
-    found = outcomes(name, departure, size, DEPARTED, "power")
-    held = sum(outcome.low <= departure <= outcome.high for outcome in found)
+@pytest.mark.parametrize(("name", "alternative", "size"), POWER_CASES)
+def test_intervals_hold_the_true_effect(name: str, alternative: float, size: int, bounds: Bounds) -> None:
+    found = outcomes(name, alternative, size, DEPARTED, "power")
+    held = sum(outcome.low <= alternative <= outcome.high for outcome in found)
     assert held >= bounds(DEPARTED, 0.99)[0]

@@ -19,13 +19,13 @@ from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.groups import Alike, Within
-from attncheck.evidence.largest import Largest
+from attncheck.evidence.groups import EqualVariances, WithinGroups
+from attncheck.evidence.largest import LargestAssociation
 from attncheck.evidence.orders import Order
 from attncheck.evidence.ranks import cells_of
-from attncheck.evidence.summaries import Score
+from attncheck.evidence.summaries import NormalScore
 from attncheck.evidence.trend import Trend
-from attncheck.looks.held import join
+from attncheck.looks.check_data import join
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Data = tuple[Any, ...]
@@ -116,11 +116,11 @@ def sides(rng: np.random.Generator, size: int, wrong: float) -> Data:
 # What is made of sums, whole numbers or a few effects of blocks; what counts in cells; what ranks among first draws.
 SUMS = {
     "scale": Case(Scale(4), squares),
-    "alike": Case(Alike(3, 4), alike),
+    "alike": Case(EqualVariances(3, 4), alike),
     "count": Case(Count(0.3, tail="two-sided"), events),
     "association": Case(Association(), pairs),
-    "within": Case(Within(2), grouped),
-    "largest": Case(Largest(columns=3), columns),
+    "within": Case(WithinGroups(2), grouped),
+    "largest": Case(LargestAssociation(columns=3), columns),
     "smooth": Case(Smooth(2), uniforms),
     "order": Case(Order(-0.5), logs),
     "repeats": Case(Repeats(), marks),
@@ -178,7 +178,7 @@ def test_sums_stand_for_all_draws(name: str, seed: int, sizes: list[int], wrong:
         assert getattr(found, field) == pytest.approx(getattr(whole, field), rel=1e-9, abs=1e-12)
     assert found.p_value == pytest.approx(whole.p_value, rel=1e-6)
     assert type(found.summary) is type(whole.summary)
-    if isinstance(found.summary, Score) and isinstance(whole.summary, Score):
+    if isinstance(found.summary, NormalScore) and isinstance(whole.summary, NormalScore):
         assert found.summary.z == pytest.approx(whole.summary.z, rel=1e-6, abs=1e-9)
         assert found.summary.information == pytest.approx(whole.summary.information)
     else:
@@ -207,11 +207,11 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert found.at_most == whole.at_most
     assert found.p_value >= whole.p_value
     assert whole.effect - largest_cell(case.family, blocks) - 1e-12 <= found.effect <= whole.effect
-    assert isinstance(found.summary, Score)
-    assert isinstance(whole.summary, Score)
+    assert isinstance(found.summary, NormalScore)
+    assert isinstance(whole.summary, NormalScore)
     assert found.summary.z == pytest.approx(whole.summary.z, rel=0.03, abs=0.3)
     assert found.summary.information == pytest.approx(whole.summary.information, rel=0.15)
-    assert found.picture is None  # cells are too coarse for tails
+    assert found.plot is None  # cells are too coarse for tails
 
 
 @given(st.sampled_from(sorted(RANKS)), seeds, several, wrongs)
@@ -235,7 +235,7 @@ def skewed(rng: np.random.Generator, size: int, wrong: float) -> Data:
 
 
 def p_of_score(outcome: Outcome) -> float:
-    assert isinstance(outcome.summary, Score)
+    assert isinstance(outcome.summary, NormalScore)
     return 2.0 * float(special.ndtr(-abs(outcome.summary.z)))
 
 
@@ -283,7 +283,7 @@ def apart(rng: np.random.Generator, size: int, wrong: float) -> Data:
 
 
 @pytest.mark.parametrize(
-    ("case", "departure", "blocks", "draws"),
+    ("case", "alternative", "blocks", "draws"),
     [
         (Case(Uniform(), lambda rng, size, wrong: (np.maximum(rng.random(size), wrong),)), 0.05, 4, None),
         (Case(TwoSample(4), moved), 0.08, 4, None),
@@ -293,15 +293,15 @@ def apart(rng: np.random.Generator, size: int, wrong: float) -> Data:
     ids=["uniform", "two", "trend", "calls"],
 )
 def test_departures_are_seen_as_surely_as_planned(
-    bounds: Bounds, case: Case, departure: float, blocks: int, draws: int | None
+    bounds: Bounds, case: Case, alternative: float, blocks: int, draws: int | None
 ) -> None:
     level, power = 0.001, 0.9
-    size = draws or case.family.size(departure, level, power)
+    size = draws or case.family.size(alternative, level, power)
     assert size is not None
-    planned = case.family.power(departure, size, level)
+    planned = case.family.power(alternative, size, level)
     each = -(-size // (blocks * CALL)) * CALL
     rng = stream(0, "tests", "condensed power")
-    found = [of_blocks(case.family, [case.draw(rng, each, departure) for _ in range(blocks)]) for _ in range(RUNS)]
+    found = [of_blocks(case.family, [case.draw(rng, each, alternative) for _ in range(blocks)]) for _ in range(RUNS)]
     assert sum(outcome.p_value < level for outcome in found) >= bounds(RUNS, planned)[0]
 
 

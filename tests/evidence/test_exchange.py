@@ -117,11 +117,11 @@ def test_calls_that_share_nothing_are_told_apart_for_sure() -> None:
     [
         (lambda: Calls(1), "calls"),
         (lambda: Calls(2).test([1.0, math.nan, 2.0], [2, 1]), "values"),
-        (lambda: Calls(2).power(-0.1, 10, 1e-3), "departure"),
-        (lambda: Calls(2).power(1.5, 10, 1e-3), "departure"),
+        (lambda: Calls(2).power(-0.1, 10, 1e-3), "alternative"),
+        (lambda: Calls(2).power(1.5, 10, 1e-3), "alternative"),
         (lambda: Calls(2).power(0.1, 0, 1e-3), "size"),
         (lambda: Calls(2).power(0.1, 10, 0.0), "level"),
-        (lambda: Repeats().power(1.5, 10, 1e-3), "departure"),
+        (lambda: Repeats().power(1.5, 10, 1e-3), "alternative"),
         (lambda: Repeats().power(0.1, 0, 1e-3), "size"),
     ],
 )

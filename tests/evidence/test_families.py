@@ -16,8 +16,8 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.family import Condensed, smallest_real, smallest_whole
-from attncheck.evidence.largest import Largest
+from attncheck.evidence.family import CondensedData, smallest_real, smallest_whole
+from attncheck.evidence.largest import LargestAssociation
 
 LEVEL, POWER = 5e-4, 0.99
 PLANS: list[tuple[Family, float]] = [
@@ -26,7 +26,7 @@ PLANS: list[tuple[Family, float]] = [
     (Scale(dof=1000), 4.0),
     (Association(), 0.3),
     (Association(per_draw=100), 0.01),
-    (Largest(per_draw=4, columns=120), 0.1),
+    (LargestAssociation(per_draw=4, columns=120), 0.1),
     (Uniform(), 0.05),
     (Uniform(allowance=0.02, per_draw=3), 0.05),
     (Smooth(order=1), 0.02),
@@ -44,35 +44,35 @@ DISCRETE: list[tuple[Family, float]] = [
 ONE_AND_ALL = ((1, slice(2, 3)), (5, slice(None)))
 
 
-@pytest.mark.parametrize(("family", "departure"), PLANS)
-def test_size_is_the_smallest_that_detects_and_gap_agrees(family: Family, departure: float) -> None:
-    size = family.size(departure, LEVEL, POWER)
+@pytest.mark.parametrize(("family", "alternative"), PLANS)
+def test_size_is_the_smallest_that_detects_and_gap_agrees(family: Family, alternative: float) -> None:
+    size = family.size(alternative, LEVEL, POWER)
     assert size is not None
-    assert family.power(departure, size, LEVEL) >= POWER
-    distance = max(departure, -departure)
-    assert family.gap(size, LEVEL, POWER) <= distance * (1 + 1e-7)
+    assert family.power(alternative, size, LEVEL) >= POWER
+    distance = max(alternative, -alternative)
+    assert family.mde(size, LEVEL, POWER) <= distance * (1 + 1e-7)
     if size > 1:
-        assert family.gap(size - 1, LEVEL, POWER) > distance
+        assert family.mde(size - 1, LEVEL, POWER) > distance
 
 
-@pytest.mark.parametrize(("family", "departure"), DISCRETE)
-def test_size_detects_and_gap_agrees_where_power_is_a_sawtooth(family: Family, departure: float) -> None:
-    size = family.size(departure, LEVEL, POWER)
+@pytest.mark.parametrize(("family", "alternative"), DISCRETE)
+def test_size_detects_and_gap_agrees_where_power_is_a_sawtooth(family: Family, alternative: float) -> None:
+    size = family.size(alternative, LEVEL, POWER)
     assert size is not None
-    assert family.power(departure, size, LEVEL) >= POWER
-    gap = family.gap(size, LEVEL, POWER)
-    assert gap <= departure * (1 + 1e-7)
-    assert family.power(gap, size, LEVEL) >= POWER
-    assert family.power(gap * 0.999, size, LEVEL) < POWER
+    assert family.power(alternative, size, LEVEL) >= POWER
+    mde = family.mde(size, LEVEL, POWER)
+    assert mde <= alternative * (1 + 1e-7)
+    assert family.power(mde, size, LEVEL) >= POWER
+    assert family.power(mde * 0.999, size, LEVEL) < POWER
 
 
-@pytest.mark.parametrize(("family", "departure"), PLANS + DISCRETE)
-def test_power_grows_with_size_and_with_the_departure(family: Family, departure: float) -> None:
-    size = family.size(departure, LEVEL, 0.5)
+@pytest.mark.parametrize(("family", "alternative"), PLANS + DISCRETE)
+def test_power_grows_with_size_and_with_the_departure(family: Family, alternative: float) -> None:
+    size = family.size(alternative, LEVEL, 0.5)
     assert size is not None
-    farther = departure * 1.05
-    assert family.power(departure, size, LEVEL) < family.power(farther, size, LEVEL) + 1e-12
-    assert family.power(departure, size, LEVEL) <= family.power(departure, 2 * size, LEVEL)
+    farther = alternative * 1.05
+    assert family.power(alternative, size, LEVEL) < family.power(farther, size, LEVEL) + 1e-12
+    assert family.power(alternative, size, LEVEL) <= family.power(alternative, 2 * size, LEVEL)
     assert family.power(family.null_effect, size, LEVEL) <= LEVEL * (1 + 1e-9)
 
 
@@ -88,9 +88,9 @@ def test_a_departure_that_no_affordable_sample_shows_has_no_size_and_no_gap() ->
     assert Association().size(1e-3, LEVEL, POWER, cap=1000) is None
     assert Association().size(0.0, LEVEL, POWER) is None
     assert Uniform(allowance=0.05).size(0.04, LEVEL, POWER) is None
-    assert Association().gap(5, LEVEL, POWER) == math.inf
-    assert Smooth(order=1).gap(499, LEVEL, POWER) == math.inf
-    assert TwoSample().gap(10, LEVEL, POWER) == math.inf
+    assert Association().mde(5, LEVEL, POWER) == math.inf
+    assert Smooth(order=1).mde(499, LEVEL, POWER) == math.inf
+    assert TwoSample().mde(10, LEVEL, POWER) == math.inf
 
 
 def test_gap_and_size_show_both_mirror_images() -> None:
@@ -100,18 +100,18 @@ def test_gap_and_size_show_both_mirror_images() -> None:
         def test(self, *args: Any, **kwargs: Any) -> Outcome:
             raise NotImplementedError
 
-        def condensed(self, *data: Any) -> Condensed:
+        def condensed(self, *data: Any) -> CondensedData:
             raise NotImplementedError
 
-        def power(self, departure: float, size: int, level: float) -> float:
-            return min(1.0, 10 * level * size * (departure if departure > 0.0 else -0.5 * departure))
+        def power(self, alternative: float, size: int, level: float) -> float:
+            return min(1.0, 10 * level * size * (alternative if alternative > 0.0 else -0.5 * alternative))
 
-        def _mirrored(self, departure: float) -> tuple[float, ...]:
-            return departure, -departure
+        def _mirrored(self, alternative: float) -> tuple[float, ...]:
+            return alternative, -alternative
 
     family = Lopsided()
-    assert family.gap(100, level=0.01, power=0.8) == pytest.approx(0.16)  # and 0.08 on one side alone
-    assert family.gap(10, level=0.01, power=0.8) == math.inf
+    assert family.mde(100, level=0.01, power=0.8) == pytest.approx(0.16)  # and 0.08 on one side alone
+    assert family.mde(10, level=0.01, power=0.8) == math.inf
     assert family.size(0.15, level=0.01, power=0.8) == family.size(-0.15, level=0.01, power=0.8) == 107
     assert family.size(0.15, level=0.01, power=0.8, cap=106) is None
 
@@ -194,15 +194,17 @@ def test_the_largest_of_one_is_itself_and_of_many_counts_them() -> None:
     weight[50:, 2], weight[:, 3] = 0.0, 0.0
     noise[:, 2] += weight[:, 2]
     tied = Association().test(noise[:, 2], weight[:, 2])
-    alone, outcome = (Largest(columns=k).test(noise[:, columns], weight[:, columns]) for k, columns in ONE_AND_ALL)
+    alone, outcome = (
+        LargestAssociation(columns=k).test(noise[:, columns], weight[:, columns]) for k, columns in ONE_AND_ALL
+    )
     assert (alone.p_value, alone.effect, alone.count) == (tied.p_value, tied.effect, 50)
     assert alone.low == pytest.approx(tied.low)
     assert (outcome.effect, outcome.count, outcome.p_value) == (tied.effect, 50, 5 * tied.p_value)
     wider = stats.norm.isf(0.001) / stats.norm.isf(0.005)
     assert outcome.high - outcome.effect == pytest.approx(wider * (tied.high - tied.effect))
-    nothing = Largest(columns=2).test(np.ones((3, 2)), np.zeros((3, 2)))
+    nothing = LargestAssociation(columns=2).test(np.ones((3, 2)), np.zeros((3, 2)))
     assert (nothing.p_value, nothing.count) == (1.0, 0)
-    assert (Largest().continuous, Largest(columns=2).continuous) == (True, False)
+    assert (LargestAssociation().continuous, LargestAssociation(columns=2).continuous) == (True, False)
 
 
 @pytest.mark.parametrize("noise", [[0.1, -0.2, 0.3], [3.0, -4.0, 50.0], [0.9, -0.8, 1.1]])
@@ -389,7 +391,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Scale(dof=1).test([1.0, 1.0], [1.0, 1.0, 1.0]), "dof"),
     (lambda: Scale(dof=0.1).test([1.0]), "dof"),
     (lambda: Scale(dof=1).test([1.0], [math.nan]), "dof"),
-    (lambda: Scale(dof=1).power(0.0, 10, LEVEL), "departure"),
+    (lambda: Scale(dof=1).power(0.0, 10, LEVEL), "alternative"),
     (lambda: Scale(dof=1).power(1.1, 0, LEVEL), "size"),
     (lambda: Scale(dof=1).power(1.1, 10, 0.0), "level"),
     (lambda: Association(per_draw=0), "per_draw"),
@@ -401,13 +403,13 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Association().test(["a"], [1.0]), "noise"),
     (lambda: Association().test([1e308, 1e308], [1.0, 1.0]), "noise"),
     (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),  # whose sum is 0
-    (lambda: Largest(columns=0), "columns"),
-    (lambda: Largest().test([1.0], [1.0]), "noise"),
-    (lambda: Largest().test([[1.0, 2.0]], [[1.0], [2.0]]), "noise"),
-    (lambda: Largest().test([[math.nan]], [[1.0]]), "noise"),
-    (lambda: Largest(columns=3).power(0.5, 10, 1.0), "level"),
-    (lambda: Association().power(1.5, 10, LEVEL), "departure"),
-    (lambda: Association().power(-1.5, 10, LEVEL), "departure"),
+    (lambda: LargestAssociation(columns=0), "columns"),
+    (lambda: LargestAssociation().test([1.0], [1.0]), "noise"),
+    (lambda: LargestAssociation().test([[1.0, 2.0]], [[1.0], [2.0]]), "noise"),
+    (lambda: LargestAssociation().test([[math.nan]], [[1.0]]), "noise"),
+    (lambda: LargestAssociation(columns=3).power(0.5, 10, 1.0), "level"),
+    (lambda: Association().power(1.5, 10, LEVEL), "alternative"),
+    (lambda: Association().power(-1.5, 10, LEVEL), "alternative"),
     (lambda: Association().power(0.5, 0, LEVEL), "size"),
     (lambda: Association().power(0.5, 10, 0.0), "level"),
     (lambda: Association().power(0.5, 10, 1.0), "level"),
@@ -415,22 +417,22 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Association().size(0.5, 0.1, 0.05), "power"),
     (lambda: Association().size(0.5, 0.05, 0.05), "power"),
     (lambda: Association().size(0.5, LEVEL, POWER, cap=0), "cap"),
-    (lambda: Association().gap(0, LEVEL, POWER), "size"),
+    (lambda: Association().mde(0, LEVEL, POWER), "size"),
     (lambda: Uniform(allowance=-0.1), "allowance"),
     (lambda: Uniform(allowance=1.5), "allowance"),
     (lambda: Uniform(per_draw=0), "per_draw"),
     (lambda: Uniform().test([0.5, 1.1]), "values"),
     (lambda: Uniform().test([0.5, -1e-6]), "values"),
     (lambda: Uniform().test([math.nan]), "values"),
-    (lambda: Uniform().power(1.1, 10, LEVEL), "departure"),
-    (lambda: Uniform().power(-0.1, 10, LEVEL), "departure"),
+    (lambda: Uniform().power(1.1, 10, LEVEL), "alternative"),
+    (lambda: Uniform().power(-0.1, 10, LEVEL), "alternative"),
     (lambda: Uniform().power(0.1, 0, LEVEL), "size"),
     (lambda: Smooth(order=5), "order"),
     (lambda: Smooth(order=0), "order"),
     (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
     (lambda: Smooth(order=1).test(np.full(500, math.nan)), "values"),
-    (lambda: Smooth(order=1).power(2.0, 1000, LEVEL), "departure"),
-    (lambda: Smooth(order=1).power(-2.0, 1000, LEVEL), "departure"),
+    (lambda: Smooth(order=1).power(2.0, 1000, LEVEL), "alternative"),
+    (lambda: Smooth(order=1).power(-2.0, 1000, LEVEL), "alternative"),
     (lambda: Smooth(order=1).power(0.1, 0, LEVEL), "size"),
     (lambda: Smooth(order=1, per_draw=0), "per_draw"),
     (lambda: TwoSample(ratio=0.0), "ratio"),
@@ -440,15 +442,15 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
     (lambda: TwoSample().test(np.zeros(40), np.full(40, math.nan)), "reference"),
     (lambda: TwoSample(per_draw=0), "per_draw"),
-    (lambda: TwoSample().power(1.1, 40, LEVEL), "departure"),
-    (lambda: TwoSample().power(-0.1, 40, LEVEL), "departure"),
+    (lambda: TwoSample().power(1.1, 40, LEVEL), "alternative"),
+    (lambda: TwoSample().power(-0.1, 40, LEVEL), "alternative"),
     (lambda: TwoSample().power(0.5, 0, LEVEL), "size"),
     (lambda: TwoSample().power(0.5, 40, 1.0), "level"),
     (lambda: Count(1.5), "probability"),
     (lambda: Count(-0.1), "probability"),
     (lambda: Count(0.5, per_draw=0), "per_draw"),
-    (lambda: Count(0.5).power(1.5, 10, LEVEL), "departure"),
-    (lambda: Count(0.5).power(-0.1, 10, LEVEL), "departure"),
+    (lambda: Count(0.5).power(1.5, 10, LEVEL), "alternative"),
+    (lambda: Count(0.5).power(-0.1, 10, LEVEL), "alternative"),
     (lambda: Count(0.5).power(0.6, 0, LEVEL), "size"),
     (lambda: Count(0.5).power(0.6, 10, 0.0), "level"),
     (lambda: Count(0.5, tail="lower"), "tail"),

@@ -16,11 +16,11 @@ from attncheck._lib.errors import InputError
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.groups import Alike
-from attncheck.evidence.largest import Largest
+from attncheck.evidence.groups import EqualVariances
+from attncheck.evidence.largest import LargestAssociation
 from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import CLIP, Pool
-from attncheck.evidence.summaries import Events, Score, Summary, from_record, normal_score, to_record
+from attncheck.evidence.summaries import Events, NormalScore, Summary, from_record, normal_score, to_record
 from attncheck.evidence.trend import Trend
 
 Draw = Callable[[np.random.Generator], Summary | None]
@@ -58,10 +58,10 @@ FAMILIES: dict[str, Draw] = {
     "two-sided": lambda rng: Count(0.3, tail="two-sided").test(int(rng.binomial(50, 0.3)), 50).summary,
     "repeats": lambda rng: Repeats().test(np.arange(50, dtype=np.uint64)).summary,
     "calls": lambda rng: Alone(3).test(rng.standard_cauchy(90), np.array([30, 30, 30])).summary,
-    "largest": lambda rng: Largest(columns=3).test(*rng.standard_normal((2, 40, 3))).summary,
+    "largest": lambda rng: LargestAssociation(columns=3).test(*rng.standard_normal((2, 40, 3))).summary,
     "extremes": lambda rng: Extremes().test(rng.random((40, 2)), np.array([20, 20])).summary,
     "trend": lambda rng: Trend().test(rng.standard_cauchy(40), np.array([20, 20])).summary,
-    "alike": lambda rng: Alike(3, 2).test(rng.chisquare(2, (5, 3)), np.full((5, 3), 2.0)).summary,
+    "alike": lambda rng: EqualVariances(3, 2).test(rng.chisquare(2, (5, 3)), np.full((5, 3), 2.0)).summary,
     "order": _order,
 }
 #: Whose p-values are uniform under the null; those of the others are conservative.
@@ -87,7 +87,7 @@ def test_neither_order_nor_grouping_shows_in_a_digit(name: str, seed: int, place
             merged = merged.merge(part)
         assert merged == whole
         assert merged.outcome() == whole.outcome()
-        assert merged.gap(1e-3, 0.9) == whole.gap(1e-3, 0.9)
+        assert merged.mde(1e-3, 0.9) == whole.mde(1e-3, 0.9)
     if len(parts) == 3:
         first, second, third = parts
         assert first.merge(second.merge(third)) == first.merge(second).merge(third) == whole
@@ -111,7 +111,7 @@ def test_level_is_kept(name: str) -> None:
 def test_scores_are_standard_normal(name: str) -> None:
     rng = np.random.default_rng(list(name.encode()))
     found = [FAMILIES[name](rng) for _ in range(2000)]
-    z = np.array([each.z for each in found if isinstance(each, Score)])
+    z = np.array([each.z for each in found if isinstance(each, NormalScore)])
     # The standard error of the mean is 0.022, that of the standard deviation 0.016: five of each.
     assert abs(z.mean()) < 0.11
     assert abs(z.std() - 1.0) < 0.08
@@ -126,10 +126,10 @@ def test_a_pool_sees_what_its_gap_says() -> None:
         samples = {str(size): Scale(4).test(ratio * rng.chisquare(4, size)).summary for size in sizes}
         return Pool({key: each for key, each in samples.items() if each is not None})
 
-    gap = pool(1.0).gap(level, 0.9)
-    single = Scale(4).gap(400, level, 0.9)
-    assert 1.0 < gap < single
-    for ratio in (gap, 1.0 / gap):
+    mde = pool(1.0).mde(level, 0.9)
+    single = Scale(4).mde(400, level, 0.9)
+    assert 1.0 < mde < single
+    for ratio in (mde, 1.0 / mde):
         found = np.mean([pool(ratio).outcome().p_value < level for _ in range(1000)])
         assert 0.86 < found < 0.94
 
@@ -174,26 +174,28 @@ def test_counts_are_summed_on_the_side_that_their_family_tests() -> None:
 
 
 def test_the_gap_of_a_statistic_that_is_never_negative_has_one_side() -> None:
-    signed, upwards = (Pool({"a": Score(0.0, 4.0, unit), "b": Score(0.0, 5.0, unit)}) for unit in ("shift", "excess"))
+    signed, upwards = (
+        Pool({"a": NormalScore(0.0, 4.0, unit), "b": NormalScore(0.0, 5.0, unit)}) for unit in ("shift", "excess")
+    )
     level, power = 1e-3, 0.9
     for pool, tail in ((signed, 0.5 * level), (upwards, level)):
-        assert pool.gap(level, power) == pytest.approx((stats.norm.isf(tail) + stats.norm.ppf(power)) / 3.0)
+        assert pool.mde(level, power) == pytest.approx((stats.norm.isf(tail) + stats.norm.ppf(power)) / 3.0)
 
 
 def test_the_effect_of_a_statistic_that_is_never_negative_is_none_where_there_is_no_excess() -> None:
     """Two right samples differ in whether a p-value is 1, and no effect may: a gate would call that a drift."""
-    nothing = Score(normal_score(0.0, 1.0), 1.0, "excess")
-    effects = [Pool({"a": Score(z, 1.0, "excess"), "b": nothing}).outcome().effect for z in (-1.0, 1.0, 4.4)]
+    nothing = NormalScore(normal_score(0.0, 1.0), 1.0, "excess")
+    effects = [Pool({"a": NormalScore(z, 1.0, "excess"), "b": nothing}).outcome().effect for z in (-1.0, 1.0, 4.4)]
     assert effects == [0.0, 0.0, 0.0]
-    together = Pool({"a": Score(1.0, 1.0, "excess"), "b": Score(3.0, 1.0, "excess")}).outcome()
+    together = Pool({"a": NormalScore(1.0, 1.0, "excess"), "b": NormalScore(3.0, 1.0, "excess")}).outcome()
     assert together.effect == pytest.approx(2.0)
     assert together.p_value == pytest.approx(stats.norm.sf(4.0 / math.sqrt(2.0)))
 
 
 def test_one_case_counts_up_to_a_bound_only() -> None:
     # A p-value of no such accuracy, in a pool of twenty that say nothing.
-    quiet = {str(k): Score(0.0, 100.0) for k in range(20)}
-    loud = Pool({**quiet, "x": Score(38.0, 100.0)}).outcome()
+    quiet = {str(k): NormalScore(0.0, 100.0) for k in range(20)}
+    loud = Pool({**quiet, "x": NormalScore(38.0, 100.0)}).outcome()
     assert loud.p_value == pytest.approx(2.0 * stats.norm.sf(CLIP / math.sqrt(21.0)))
 
 
@@ -219,8 +221,8 @@ def test_a_record_holds_a_summary(name: str) -> None:
     ("summaries", "field"),
     [
         ({}, "summaries"),
-        ({"a": Score(0.0, 1.0), "b": Events(0, 1, 0.5)}, "summaries"),
-        ({"a": Score(0.0, 1.0), "b": Score(0.0, 1.0, "ratio")}, "summaries"),
+        ({"a": NormalScore(0.0, 1.0), "b": Events(0, 1, 0.5)}, "summaries"),
+        ({"a": NormalScore(0.0, 1.0), "b": NormalScore(0.0, 1.0, "ratio")}, "summaries"),
         ({"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)}, "summaries"),
     ],
 )
@@ -231,16 +233,16 @@ def test_what_is_not_alike_is_refused(summaries: dict[str, Summary], field: str)
 
 def test_two_stories_of_one_case_are_refused() -> None:
     with pytest.raises(InputError, match="in both pools with different numbers"):
-        Pool({"a": Score(0.0, 1.0)}).merge(Pool({"a": Score(1.0, 1.0)}))
+        Pool({"a": NormalScore(0.0, 1.0)}).merge(Pool({"a": NormalScore(1.0, 1.0)}))
 
 
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: Score(math.nan, 1.0), "z"),
-        (lambda: Score(0.0, -1.0), "information"),
-        (lambda: Score(0.0, 1.0, "ratios"), "unit"),
-        (lambda: Score(0.0, 1.0, bias=-1.0), "bias"),
+        (lambda: NormalScore(math.nan, 1.0), "z"),
+        (lambda: NormalScore(0.0, -1.0), "information"),
+        (lambda: NormalScore(0.0, 1.0, "ratios"), "unit"),
+        (lambda: NormalScore(0.0, 1.0, bias=-1.0), "bias"),
         (lambda: Events(2, 1, 0.5), "events"),
         (lambda: Events(0, 0, 0.5), "trials"),
         (lambda: Events(0, 1, 1.5), "probability"),
@@ -254,6 +256,6 @@ def test_bad_numbers_are_refused(make: Callable[[], Summary], field: str) -> Non
 
 
 def test_samples_without_information_say_nothing() -> None:
-    empty = Pool({"a": Score(0.0, 0.0), "b": Score(0.0, 0.0)})
+    empty = Pool({"a": NormalScore(0.0, 0.0), "b": NormalScore(0.0, 0.0)})
     assert empty.outcome().p_value == 1.0
-    assert empty.gap(1e-3, 0.9) == math.inf
+    assert empty.mde(1e-3, 0.9) == math.inf

@@ -11,7 +11,16 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck.frameworks.binding import FloatArray
-from attncheck.frameworks.laws import LEVEL, NUMBERS, Scale, correlated, laws_of, off_centre, orthogonal, scale_of
+from attncheck.frameworks.laws import (
+    LEVEL,
+    NUMBERS,
+    ScaleEstimate,
+    correlated,
+    laws_of,
+    off_centre,
+    orthogonal,
+    scale_of,
+)
 
 from .plain import Array, Plain
 
@@ -83,7 +92,7 @@ def test_the_budget_is_one_in_a_million() -> None:
 
 
 def test_zeros_have_a_scale() -> None:
-    assert scale_of(np.zeros(9)) == Scale(0.0, 0.0, 0.0)
+    assert scale_of(np.zeros(9)) == ScaleEstimate(0.0, 0.0, 0.0)
     assert laws_of(np.zeros(9), scale_of(np.zeros(9)), SINGLE) == ("constant",)
     assert not orthogonal(np.zeros((9, 9)))
     assert correlated(np.zeros(9), np.zeros(9)) == 0.0

@@ -15,7 +15,7 @@ import pytest
 import attncheck as ac
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.frameworks.binding import Binding, Instrument, NotSeen, bind, untouched
+from attncheck.frameworks.binding import Binding, Instrument, NoAttentionCall, bind, untouched
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
 
@@ -301,9 +301,9 @@ def test_what_is_no_binding_is_refused() -> None:
 def test_an_instrument_lets_attention_say_that_it_is_not_there() -> None:
     class Absent(Plain):
         def run(self, state: Any, x: Array, core: Any) -> Array:
-            raise NotSeen
+            raise NoAttentionCall
 
-    with pytest.raises(NotSeen):
+    with pytest.raises(NoAttentionCall):
         Instrument(Absent()).run({}, np.zeros((1, 1, 64)), untouched)
 
 

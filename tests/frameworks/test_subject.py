@@ -281,7 +281,7 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
     subject = Subject.of("torch:built:build")
     assert [layer.seq_len for layer in subject.layers] == [2, 4, 8]
     run = Run.of(subject="torch:built:build", seed=0, profile="smoke", false_alarm=1e-6, record=None)
-    assert {unit.case for unit in run.units("scores", None)} == set(subject.layers)
+    assert {item.case for item in run.items("scores", None)} == set(subject.layers)
     with pytest.raises(ac.InputError, match=r"does not say its width; write def build\(width=64\)"):
         Subject.of("torch:built:unsaid")
     with pytest.raises(ac.InputError, match="write torch:module:callable"):

@@ -13,7 +13,7 @@ import pytest
 
 import attncheck as ac
 from attncheck.frameworks.binding import Instrument, bind, untouched
-from attncheck.frameworks.effective import Reader
+from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.probe import Probe
 
 from . import reading
@@ -270,7 +270,7 @@ WAYS: dict[str, Make] = {
 def test_attention_is_seen(make: Make, mode: str) -> None:
     instrument = Instrument(bind(make, 64))
     state = instrument.init(0)
-    reader = Reader(instrument, state, 64, mode)
+    reader = ModuleReader(instrument, state, 64, mode)
     matrices = reader.read(state)
     assert reader.layout.heads == 4
     probe = Probe(reader, state, matrices)

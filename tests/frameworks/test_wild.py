@@ -68,7 +68,7 @@ def wild() -> ModuleType:
     return module
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, report: Report, compared: str = "") -> None:
+def substitute(monkeypatch: pytest.MonkeyPatch, report: Report, compared: str = "") -> None:
     offered = SimpleNamespace(inspect=lambda *_, **__: report, compare=lambda *_, **__: compared)
     monkeypatch.setattr(inspection, "ac", offered)
 
@@ -85,14 +85,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, report: Report, compared: str = ""
 def test_a_bug_is_found_where_it_is_told(
     monkeypatch: pytest.MonkeyPatch, report: Report, compared: str, where: str
 ) -> None:
-    stand_in(monkeypatch, report, compared)
+    substitute(monkeypatch, report, compared)
     row = inspection.on_bug(BUG, draws=2)
     assert row.where == where
     assert ("0.707" in row.told) == bool(where)
 
 
 def test_what_was_said_in_place_of_the_bug_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, Report("W_Q: 1.00", notes=(Note("the mask is odd", True), Note("all is well", False))))
+    substitute(monkeypatch, Report("W_Q: 1.00", notes=(Note("the mask is odd", True), Note("all is well", False))))
     assert inspection.on_bug(BUG, draws=2).told == "the mask is odd"
 
 
@@ -114,7 +114,7 @@ def test_a_right_layer_is_green_without_blame(wild: ModuleType, monkeypatch: pyt
         Report(notes=("nobody knows whether this blames",)),
         Report(refusal="query_std: 0.9"),
     ):
-        stand_in(monkeypatch, report)
+        substitute(monkeypatch, report)
         rows.append(inspection.on_right(RIGHT, draws=2, seed=len(rows)))
     assert [wild.is_green(row) for row in rows] == [True, False, False, False]
     assert "query_std: 0.9" in rows[-1].refused
@@ -124,7 +124,7 @@ def test_a_right_layer_is_green_without_blame(wild: ModuleType, monkeypatch: pyt
 
 
 def test_the_zoo_shows_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, Report())
+    substitute(monkeypatch, Report())
     cells = dict(zip(inspection.ZOO_HEADER[1:], inspection.on_zoo(RIGHT, draws=2).cells, strict=False))
     assert cells["W_Q"] == "0.707 [0.700, 0.710]"
     assert cells["W_K"] == cells["entropy"] == cells["excess kurtosis"] == "–"
@@ -134,14 +134,14 @@ def test_the_zoo_shows_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_are_kept_are_not_made_again(
     wild: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(monkeypatch, Report("W_Q 0.707"))
+    substitute(monkeypatch, Report("W_Q 0.707"))
     monkeypatch.setattr(wild.wild_bugs, "bugs", lambda: (BUG,))
     monkeypatch.setattr(wild.wild_bugs, "right", lambda: (RIGHT,))
     monkeypatch.setattr(wild.wild_bugs, "zoo", lambda: ())
     given: dict[str, Any] = {"quick": False, "draws": 2, "environment": "new", "old": None, "resume": tmp_path / "rows"}
     first = list(wild.inspected(argparse.Namespace(right=2, **given)))
     assert [type(row) for row in first] == [BugRow, RightRow, RightRow]
-    stand_in(monkeypatch, Report("nothing", refusal="all of it"))
+    substitute(monkeypatch, Report("nothing", refusal="all of it"))
     again = list(wild.inspected(argparse.Namespace(right=3, **given)))
     assert again[:3] == first
     assert [row.refused for row in again[3:]] == ["AssertionError: all of it"]

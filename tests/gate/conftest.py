@@ -12,7 +12,7 @@ import pytest
 
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, run_digest
+from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, run_digest
 from attncheck.records.writer import Writer
 
 CHECKS = ("scores.scale", "scores.law", "outputs.energy", "draws.signs")
@@ -22,7 +22,7 @@ NOT_EXAMINED: dict[str, Any] = {
     "verdict": "not examined",
     "p_values": [],
     "effects": [],
-    **dict.fromkeys(("effect", "low", "high", "null_effect", "gap")),
+    **dict.fromkeys(("effect", "low", "high", "null_effect", "mde")),
     "size": 0,
 }
 
@@ -32,7 +32,7 @@ class Sheet:
     """A run to be written down."""
 
     results: list[Result]
-    planned: list[Planned]
+    planned: list[PlannedResult]
     head: dict[str, Any]
     closing: bool = True
     causes: list[str] = dataclasses.field(default_factory=list)
@@ -56,7 +56,7 @@ class Sheet:
         text = msgspec.json.encode([self.results, self.planned]).decode()
         for before, after in ((f'"{old}@', f'"{new}@'), (f'"{old}.', f'"{new}.'), (f'"{old}"', f'"{new}"')):
             text = text.replace(before, after)
-        self.results, self.planned = msgspec.json.decode(text, type=tuple[list[Result], list[Planned]])
+        self.results, self.planned = msgspec.json.decode(text, type=tuple[list[Result], list[PlannedResult]])
 
     def drop(self, wanted: Callable[[Any], bool], *, plan: bool = False) -> None:
         """Leave out results, and with `plan` do not plan them."""
@@ -94,7 +94,7 @@ def sheet(seed: int, layers: Sequence[AttentionLayer] = ()) -> Sheet:
         for number, layer in enumerate(layers or layers_of(seed))
         for check in CHECKS
     ]
-    planned = [Planned(result.id, result.unit, result.check) for result in results]
+    planned = [PlannedResult(result.id, result.item, result.check) for result in results]
     head = {"schema": SCHEMA, "versions": {"attncheck": "0.1.0"}, "seed": seed, "profile": "smoke"}
     return Sheet(results, planned, {**head, "false_alarm": 1e-6, "level": 1e-3, "subject": "my:simulator"})
 
@@ -106,7 +106,7 @@ def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
     return Result(
         id=f"{check}@{key}",
         key=f"{check}@{key}",
-        unit=f"{name}@{key}",
+        item=f"{name}@{key}",
         property=name,
         check=check,
         claim=name,
@@ -124,8 +124,8 @@ def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
         low=effect - 0.026,
         high=effect + 0.026,
         null_effect=1.0,
-        gap=1.05,
-        departure=1.1,
+        mde=1.05,
+        alternative=1.1,
         combined=1.0,
         continuous=True,
         text=f"ratio {effect:.4g}",

@@ -12,7 +12,7 @@ import pytest
 
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.baseline import Kept, read_baseline, write_baseline
+from attncheck.records.baseline import BaselineResult, read_baseline, write_baseline
 from attncheck.records.schema import Result, read
 from tests.gate.conftest import ANCHORS, CHECKS
 from tests.gate.test_gate import BASELINE_SEED, RUN_SEED, SITUATIONS, Gated, MakeSheet
@@ -35,8 +35,8 @@ def small(tmp_path: Path, base: Sheet, name: str = "small.jsonl.xz") -> Path:
     return tmp_path / name
 
 
-def kept_of(path: Path) -> dict[str, Kept]:
-    return {line.id: line for line in read_baseline(path) if isinstance(line, Kept)}
+def kept_of(path: Path) -> dict[str, BaselineResult]:
+    return {line.id: line for line in read_baseline(path) if isinstance(line, BaselineResult)}
 
 
 @pytest.mark.parametrize("name", [name for name, each in SITUATIONS.items() if each.code != 2])
@@ -62,14 +62,14 @@ def test_a_baseline_keeps_numbers_where_every_seed_goes(tmp_path: Path, sheets: 
     assert len([line for line in kept.values() if line.effect is not None]) == 3 * len(fixed)
     for id, line in kept.items():
         before = whole[id]
-        assert (line.check, line.unit, line.verdict) == (before.check, before.unit, before.verdict)
+        assert (line.check, line.item, line.verdict) == (before.check, before.item, before.verdict)
         if id.partition("@")[2] not in fixed:
-            assert line == Kept(id)
+            assert line == BaselineResult(id)
             continue
         assert (line.size, line.power, line.null_effect) == (before.size, before.power, before.null_effect)
         assert before.high is not None
         assert before.low is not None
-        for name in ("effect", "low", "high", "gap"):
+        for name in ("effect", "low", "high", "mde"):
             assert abs(getattr(line, name) - getattr(before, name)) <= 0.005 * 0.5 * (before.high - before.low)
 
 
@@ -186,7 +186,7 @@ def test_a_baseline_is_no_run(
 def test_write_baseline_replaces_one(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
     run, base = sheets
     path = small(tmp_path, base)
-    run.change("scores.scale", gap=1.08)
+    run.change("scores.scale", mde=1.08)
     ours = run.write(tmp_path / "run.jsonl")
     assert gated(ours, path)[0] == 4
     code, said = gated(ours, path, "--write-baseline")
@@ -251,7 +251,7 @@ def test_another_profile_says_how_to_run(tmp_path: Path, sheets: tuple[Sheet, Sh
     run, base = sheets
     base.head["profile"] = "default"
     _without(ANCHORS[0], run)
-    run.change("scores.law", gap=1.08)
+    run.change("scores.law", mde=1.08)
     code, said = gated(run.write(tmp_path / "run.jsonl"), small(tmp_path, base))
     assert code == 4
     says = "profile=smoke: the baseline is of the profile default; run with --profile default, or make a new one with"
@@ -277,8 +277,8 @@ def test_pools_are_compared_with_the_same_seed(tmp_path: Path, sheets: tuple[She
     for sheet, effect, of in ((base, 0.99, "b"), (run, 1.01, "b")):
         error = {"effect": effect, "low": effect - 0.005, "high": effect + 0.005}
         case = {"pool": "all", "of": ["a", of]}
-        unit = {"id": "scores.scale@all", "key": "scores.scale@all", "unit": "scores@all"}
-        sheet.results.append(msgspec.structs.replace(sheet.results[0], case=case, **unit, **error))
+        item = {"id": "scores.scale@all", "key": "scores.scale@all", "item": "scores@all"}
+        sheet.results.append(msgspec.structs.replace(sheet.results[0], case=case, **item, **error))
     ours = run.write(tmp_path / "run.jsonl")
     code, said = gated(ours, small(tmp_path, base))
     assert code == 1

@@ -53,8 +53,8 @@ def new_property(run: Sheet, base: Sheet) -> None:
 
 def crashed(run: Sheet, base: Sheet) -> None:
     """One unit of work took its worker down."""
-    lost = run.planned[0].unit
-    run.drop(lambda each: each.unit == lost)
+    lost = run.planned[0].item
+    run.drop(lambda each: each.item == lost)
 
 
 def skipped(run: Sheet, base: Sheet) -> None:
@@ -65,7 +65,7 @@ def deselected(run: Sheet, base: Sheet) -> None:
     run.drop(lambda each: each.check == "outputs.energy", plan=True)
 
 
-def fewer_stand_ins(run: Sheet, base: Sheet) -> None:
+def fewer_substitutes(run: Sheet, base: Sheet) -> None:
     """Another seed, for which the subject refuses one layer less: nothing stands in for it."""
     fewer_examples(run, base)
     layer = base.planned[-1].id.partition("@")[2]
@@ -130,12 +130,12 @@ def moved_within_the_errors(run: Sheet, base: Sheet) -> None:
     run.change("scores.scale", effect=1.03, low=0.99, high=1.07)
 
 
-def gap_grew(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", gap=1.08)
+def mde_grew(run: Sheet, base: Sheet) -> None:
+    run.change("scores.scale", mde=1.08)
 
 
-def gap_gone(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", gap=None)
+def mde_gone(run: Sheet, base: Sheet) -> None:
+    run.change("scores.scale", mde=None)
 
 
 def size_fell(run: Sheet, base: Sheet) -> None:
@@ -147,8 +147,8 @@ def power_fell(run: Sheet, base: Sheet) -> None:
 
 
 def power_grew(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", size=8000, gap=1.03, power=0.99)
-    run.change("outputs.energy", size=3900, gap=1.052)
+    run.change("scores.scale", size=8000, mde=1.03, power=0.99)
+    run.change("outputs.energy", size=3900, mde=1.052)
 
 
 def not_uniform(run: Sheet, base: Sheet) -> None:
@@ -240,7 +240,7 @@ SITUATIONS = {
     "skipped": Situation(4, "8 planned results are missing", skipped),
     "deselected": Situation(4, "property outputs: not planned; the baseline examined 8 layers", deselected),
     "fewer examples": Situation(4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),
-    "fewer stand-ins": Situation(0, "CONSISTENT", fewer_stand_ins),
+    "fewer stand-ins": Situation(0, "CONSISTENT", fewer_substitutes),
     "unplanned result": Situation(4, "1 result is reported without a plan", unplanned),
     "duplicated result": Situation(4, "1 result is reported more than once", duplicated),
     "killed between lines": Situation(4, "the record has no closing line", killed),
@@ -248,8 +248,8 @@ SITUATIONS = {
     "truncated in the middle": Situation(4, "planned results are missing", damage=cut(9000)),
     "exposes less": Situation(4, "no longer examined (the subject does not expose scores)", less_exposed),
     "other subject": Situation(4, "attncheck.subject:direct was examined, the baseline is of my:", other_subject),
-    "gap grew": Situation(4, "power: scores.scale: gap was 1.05 and is 1.08 on", gap_grew),
-    "gap gone": Situation(4, "power: scores.scale: gap was 1.05 and is nothing", gap_gone),
+    "gap grew": Situation(4, "power: scores.scale: gap was 1.05 and is 1.08 on", mde_grew),
+    "gap gone": Situation(4, "power: scores.scale: gap was 1.05 and is nothing", mde_gone),
     "size fell": Situation(4, "power: scores.scale: size was 4000 and is 2000", size_fell),
     "planned power fell": Situation(4, "power: scores.scale: power was 0.99 and is 0.9", power_fell),
     "baseline killed": Situation(4, "is of a run that did not end", baseline_killed),

@@ -73,21 +73,21 @@ def test_junit_has_a_case_for_each_property_and_layer(tmp_path: Path, gated: Gat
     run = make_sheet(RUN_SEED)
     run.violate("scores.scale")
     run.causes = ["W_Q: 1.09 times the declared standard deviation"]
-    crashed_unit = run.planned[-1].unit
-    run.drop(lambda each: each.unit == crashed_unit)
+    crashed_item = run.planned[-1].item
+    run.drop(lambda each: each.item == crashed_item)
     run.excuse("outputs.energy")
     run.change("scores.law", seconds=0.25)
     _, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
     suite = valid(junit)
-    units = [case for case in suite if case.get("classname") != "gate"]
-    assert len(units) == len({planned.unit for planned in run.planned}) == 3 * 8
-    tags = [(case.get("classname"), child.tag) for case in units for child in case]
+    items = [case for case in suite if case.get("classname") != "gate"]
+    assert len(items) == len({planned.item for planned in run.planned}) == 3 * 8
+    tags = [(case.get("classname"), child.tag) for case in items for child in case]
     assert tags.count(("scores", "failure")) == 8
     assert tags.count(("outputs", "skipped")) == 8
     assert tags.count(("draws", "error")) == 1
-    assert all("n=" in str(case.get("name")) for case in units if case.get("classname") == "scores")
+    assert all("n=" in str(case.get("name")) for case in items if case.get("classname") == "scores")
     # Results of one unit share their draws, and the longest says how long these took.
-    assert {case.get("time") for case in units if case.get("classname") == "scores"} == {"0.500"}
+    assert {case.get("time") for case in items if case.get("classname") == "scores"} == {"0.500"}
     for failure in suite.findall("testcase[@classname='scores']/failure"):
         assert failure.get("type") == "violated"
         assert failure.get("message") == f"1 of 2 examined results are violated; cause: {run.causes[0]}"
@@ -99,9 +99,9 @@ def test_junit_has_a_case_for_each_property_and_layer(tmp_path: Path, gated: Gat
 def test_pools_are_cases_that_pass(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run = make_sheet(RUN_SEED)
     for name in ("all", "causal"):
-        unit = {"id": f"scores.scale@{name}", "key": f"scores.scale@{name}", "unit": f"scores@{name}", "seconds": 3.0}
+        item = {"id": f"scores.scale@{name}", "key": f"scores.scale@{name}", "item": f"scores@{name}", "seconds": 3.0}
         case = {"pool": name, "of": ["a", "b"]}
-        run.results.append(msgspec.structs.replace(run.results[0], case=case, **unit))
+        run.results.append(msgspec.structs.replace(run.results[0], case=case, **item))
     code, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
     assert code == 0
     suite = valid(junit)
@@ -150,7 +150,7 @@ def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gat
 def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
     for number, check in enumerate(CHECKS):
-        run.change(check, gap=1.1 + 0.01 * number, **{"p_values": [0.999]})
+        run.change(check, mde=1.1 + 0.01 * number, **{"p_values": [0.999]})
         base.change(check, effect=0.9, low=0.895, high=0.905)
     run.drop(lambda each: each.id == run.planned[0].id)
     run.results.append(run.results[-1])

@@ -20,10 +20,21 @@ from attncheck._lib.commits import commit_key, keyed_seed, seed_typed
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.commands.course import by_claim
+from attncheck.commands.history_table import by_claim
 from attncheck.evidence.detector import ALARM, BIAS, CLIP, begin, course
 from attncheck.gate import gate, with_history
-from attncheck.gate.history import FEATURES, Accepted, History, Night, Opening, Plan, accept, add, night_of, write
+from attncheck.gate.history import (
+    FEATURES,
+    Acceptance,
+    History,
+    HistoryHead,
+    PlannedChecks,
+    RunEntry,
+    accept,
+    add,
+    entry_of,
+    write,
+)
 from attncheck.looks.pools import POOLS
 from attncheck.records.schema import Manifest, Result, of_pool, read
 from attncheck.runs.reporting import RunReport
@@ -90,19 +101,21 @@ class TestDetector:
         assert course(longer, one).total[-1] == course(z, one).total[-1]
 
 
-PLAN = Plan("plan", ["a", "b"])
+PLAN = PlannedChecks("plan", ["a", "b"])
 PLANS = {"plan": PLAN}
 
 
-def night(number: int, z: dict[str, float], key: str = "") -> Night:
+def entry(number: int, z: dict[str, float], key: str = "") -> RunEntry:
     name = key or f"commit{number:03d}"
-    return Night(name, number, f"2030-01-01T00:{number // 60:02d}:{number % 60:02d}", PLAN.plan, z)
+    return RunEntry(name, number, f"2030-01-01T00:{number // 60:02d}:{number % 60:02d}", PLAN.plan, z)
 
 
 def history(count: int, drift: float = 0.0, seed: int = 0) -> History:
     scores = lives(1, count, 2, seed)[0]
-    nights = tuple(night(k, {"a@all": float(scores[k, 0] + drift), "b@all": float(scores[k, 1])}) for k in range(count))
-    return History("mine:simulate", "smoke", nights, plans=PLANS)
+    entries = tuple(
+        entry(k, {"a@all": float(scores[k, 0] + drift), "b@all": float(scores[k, 1])}) for k in range(count)
+    )
+    return History("mine:simulate", "smoke", entries, plans=PLANS)
 
 
 class TestHistory:
@@ -119,8 +132,8 @@ class TestHistory:
 
     def test_a_drift_is_told_from_the_run_with_which_it_began(self) -> None:
         """The mean over all runs would be a small part of it."""
-        nights = tuple(night(k, {"a@all": -1.5 * (k >= 100), "b@all": 0.0}) for k in range(140))
-        shown = History("mine:simulate", "smoke", nights, plans=PLANS)
+        entries = tuple(entry(k, {"a@all": -1.5 * (k >= 100), "b@all": 0.0}) for k in range(140))
+        shown = History("mine:simulate", "smoke", entries, plans=PLANS)
         first = shown.moved()[0]
         assert shown.course.alarm is not None
         assert (first.stream, first.since, first.mean, first.last) == ("a@all", "commit100", -1.5, -1.5)
@@ -130,8 +143,8 @@ class TestHistory:
     def test_an_alarm_stays_until_it_is_accepted(self, tmp_path: Path) -> None:
         path = tmp_path / "state.jsonl"
         long = history(60, drift=2.0)
-        calm = tuple(night(60 + k, {"a@all": -2.0, "b@all": 0.0}) for k in range(30))
-        write(dataclasses.replace(long, nights=long.nights + calm), path)
+        calm = tuple(entry(60 + k, {"a@all": -2.0, "b@all": 0.0}) for k in range(30))
+        write(dataclasses.replace(long, entries=long.entries + calm), path)
         assert History.read([path]).sentence().startswith("ALARM")
         before = path.read_bytes()
         assert accept(path).sentence().startswith("QUIET: 0 runs")
@@ -139,19 +152,19 @@ class TestHistory:
 
     def test_no_data_decide_on_a_share(self) -> None:
         """Half is of the checks of the first plan, whether a run has their pools or not; half of it of their pools."""
-        later = Plan("later", ["a", "c"])
-        nights = (
-            night(0, {"a@all": 0.0}),
-            night(1, {"a@causal": 0.0, "b@all": 0.0}),
-            msgspec.structs.replace(night(2, {"c@all": 0.0}), plan="later"),
+        later = PlannedChecks("later", ["a", "c"])
+        entries = (
+            entry(0, {"a@all": 0.0}),
+            entry(1, {"a@causal": 0.0, "b@all": 0.0}),
+            msgspec.structs.replace(entry(2, {"c@all": 0.0}), plan="later"),
         )
-        shown = History("s", "p", nights, plans={**PLANS, "later": later})
+        shown = History("s", "p", entries, plans={**PLANS, "later": later})
         shares = dict(zip(shown.streams, shown.shares, strict=True))
         assert shares == {"a@all": 1 / 8, "a@causal": 1 / 8 / FEATURES, "b@all": 1 / 8, "c@all": 1 / 8}
 
     def test_the_order_of_files_is_no_matter(self, tmp_path: Path) -> None:
         whole = history(30, drift=0.5)
-        odd, even = (dataclasses.replace(whole, nights=whole.nights[start::2]) for start in (1, 0))
+        odd, even = (dataclasses.replace(whole, entries=whole.entries[start::2]) for start in (1, 0))
         paths = [write(each, tmp_path / f"{name}.jsonl") for name, each in (("odd", odd), ("even", even))]
         both = History.read(paths)
         assert both == History.read(paths[::-1]) == whole
@@ -160,9 +173,9 @@ class TestHistory:
     def test_of_two_runs_of_a_commit_the_first_counts(self, tmp_path: Path) -> None:
         """As where two branches ran what they have in common: the numbers are the same, or differ in a last digit."""
         first = history(5)
-        again = [msgspec.structs.replace(each, started=f"2031{each.started[4:]}") for each in first.nights]
+        again = [msgspec.structs.replace(each, started=f"2031{each.started[4:]}") for each in first.entries]
         paths = [write(first, tmp_path / "first.jsonl")]
-        paths.append(write(dataclasses.replace(first, nights=tuple(again)), tmp_path / "again.jsonl"))
+        paths.append(write(dataclasses.replace(first, entries=tuple(again)), tmp_path / "again.jsonl"))
         assert History.read(paths) == History.read(paths[::-1]) == first
 
     @pytest.mark.parametrize(
@@ -170,13 +183,13 @@ class TestHistory:
         [
             ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
-            ({"nights": (night(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
+            ({"nights": (entry(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
             (
-                {"nights": (night(3, {}, key="else"),)},
+                {"nights": (entry(3, {}, key="else"),)},
                 "seed=3: is the seed of commit003 and of else in .*: the same draws",
             ),
             (
-                {"nights": tuple(night(100 + k, {"a@all": 3.0}) for k in range(20))},
+                {"nights": tuple(entry(100 + k, {"a@all": 3.0}) for k in range(20))},
                 "has an alarm, which runs of another branch might hide; look at it first, by attncheck history",
             ),
         ],
@@ -193,15 +206,16 @@ class TestHistory:
             (b"", "is no history of this version"),
             (b"{}\n", "line 1 cannot be read"),
             (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is no history of this version"),
-            (msgspec.json.encode(Accepted("x")) + b"\n", "is no history of this version"),
-            (msgspec.json.encode(Opening(1, "s", "p")) + b"\nnonsense\n", "line 2 cannot be read"),
+            (msgspec.json.encode(Acceptance("x")) + b"\n", "is no history of this version"),
+            (msgspec.json.encode(HistoryHead(1, "s", "p")) + b"\nnonsense\n", "line 2 cannot be read"),
             (
-                msgspec.json.encode(Opening(1, "s", "p")) + b"\n" + msgspec.json.encode(night(1, {})) + b"\n",
+                msgspec.json.encode(HistoryHead(1, "s", "p")) + b"\n" + msgspec.json.encode(entry(1, {})) + b"\n",
                 "lacks the",
             ),
             (
                 b"".join(
-                    msgspec.json.encode(line) + b"\n" for line in (Opening(1, "s", "p"), PLAN, night(1, {"c@all": 1.0}))
+                    msgspec.json.encode(line) + b"\n"
+                    for line in (HistoryHead(1, "s", "p"), PLAN, entry(1, {"c@all": 1.0}))
                 ),
                 "has scores of c, which commit001 did not plan",
             ),
@@ -217,7 +231,7 @@ class TestHistory:
         path = write(history(3), tmp_path / "state.jsonl")
         path.write_bytes(path.read_bytes().removesuffix(b"\n"))
         assert accept(path).since == ()
-        assert len(History.read([path]).nights) == 3
+        assert len(History.read([path]).entries) == 3
 
     def test_two_histories_in_one_file_are_told_apart(self, tmp_path: Path) -> None:
         one, other = history(3), dataclasses.replace(history(2, seed=1), subject="other:one")
@@ -225,20 +239,22 @@ class TestHistory:
         path.write_bytes(write(one, path).read_bytes() + write(other, tmp_path / "other.jsonl").read_bytes())
         with pytest.raises(InputError, match="has lines of another history"):
             History.read([path])
-        again = [msgspec.structs.replace(each, key=f"again {each.key}") for each in one.nights]
-        write(dataclasses.replace(one, nights=(*one.nights, *again)), path)
+        again = [msgspec.structs.replace(each, key=f"again {each.key}") for each in one.entries]
+        write(dataclasses.replace(one, entries=(*one.entries, *again)), path)
         with pytest.raises(InputError, match="seed=0: is the seed of commit000 and of again commit"):
             History.read([path])
 
     def test_what_one_branch_accepts_hides_nothing_of_the_other(self, tmp_path: Path) -> None:
         whole = history(20)
-        ours = write(dataclasses.replace(whole, nights=whole.nights[:12]), tmp_path / "ours.jsonl")
-        theirs = write(dataclasses.replace(whole, nights=(*whole.nights[:4], *whole.nights[12:])), tmp_path / "t.jsonl")
+        ours = write(dataclasses.replace(whole, entries=whole.entries[:12]), tmp_path / "ours.jsonl")
+        theirs = write(
+            dataclasses.replace(whole, entries=(*whole.entries[:4], *whole.entries[12:])), tmp_path / "t.jsonl"
+        )
         accept(theirs)
         for paths in ([ours, theirs], [theirs, ours]):
             both = History.read(paths)
             # What both had is accepted with the rest of theirs; what only ours has is open.
-            assert [each.key for each in both.since] == [each.key for each in whole.nights[4:12]]
+            assert [each.key for each in both.since] == [each.key for each in whole.entries[4:12]]
             out = write(both, tmp_path / "both.jsonl")
             assert History.read([out]) == both
 
@@ -275,10 +291,10 @@ def _record(folder: Path, seed: int) -> Path:
     run = Run.of(subject=collapsed, seed=seed, profile="smoke", false_alarm=1e-6, record=path, only=("scores",))
     from attncheck.looks.domains import domain_of
 
-    units = run.units("scores", domain_of("scores").strategy("scores"))[:4]
-    report = RunReport(run.settled([unit.id for unit in units]))
-    for unit in units:
-        report.take(report.run.examine([unit]))
+    items = run.items("scores", domain_of("scores").strategy("scores"))[:4]
+    report = RunReport(run.settled([item.id for item in items]))
+    for item in items:
+        report.take(report.run.examine([item]))
     report.take(report.pool()[0])
     assert report.finish()
     return path
@@ -292,7 +308,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestRuns:
     def test_scores_are_those_of_the_pools(self, folder: Path) -> None:
         record = _record(folder, 1)
-        _, plan, left = night_of(record, "commit")
+        _, plan, left = entry_of(record, "commit")
         pools = {line.key: line for line in read(record) if isinstance(line, Result) and of_pool(line)}
         assert left.z
         assert set(left.z) <= set(pools)
@@ -309,7 +325,7 @@ class TestRuns:
     def test_runs_are_added_once_and_with_draws_of_their_own(self, folder: Path, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "state.jsonl"
         added, note = add(path, _record(folder, 1), "first")
-        assert (len(added.nights), note) == (1, "run 1 of the history")
+        assert (len(added.entries), note) == (1, "run 1 of the history")
         before = path.read_bytes()
         _, note = add(path, _record(folder, 2), "first")
         assert note == "first is in the history already: its first run counts"
@@ -330,11 +346,11 @@ class TestRuns:
         manifest, *_ = read(_record(folder, 2))
         assert isinstance(manifest, Manifest)
         early = dataclasses.replace(before, subject=manifest.subject, profile=manifest.profile)
-        late = [msgspec.structs.replace(each, started="9999", seed=100 + each.seed) for each in early.nights]
-        write(dataclasses.replace(early, nights=tuple(late)), path)
+        late = [msgspec.structs.replace(each, started="9999", seed=100 + each.seed) for each in early.entries]
+        write(dataclasses.replace(early, entries=tuple(late)), path)
         longer, _ = add(path, _record(folder, 2), "late")
-        assert longer.nights[-1].key == "late"
-        assert longer.nights[-1].started < longer.nights[0].started
+        assert longer.entries[-1].key == "late"
+        assert longer.entries[-1].started < longer.entries[0].started
         assert History.read([path]) == longer
         assert longer.course.alarm == before.course.alarm is not None
 
@@ -360,11 +376,11 @@ class TestRuns:
         judged = gate(record, tmp_path / "baseline.jsonl", write=True)
         with_history(judged, tmp_path / "one.jsonl")
         named = manifest.commit or "another"
-        assert [each.key for each in History.read([tmp_path / "one.jsonl"]).nights] == [named]
+        assert [each.key for each in History.read([tmp_path / "one.jsonl"]).entries] == [named]
         head = msgspec.structs.replace(judged.run.head, commit="begun here")
         begun = dataclasses.replace(judged, run=dataclasses.replace(judged.run, head=head))
         with_history(begun, tmp_path / "two.jsonl")
-        assert [each.key for each in History.read([tmp_path / "two.jsonl"]).nights] == ["begun here"]
+        assert [each.key for each in History.read([tmp_path / "two.jsonl"]).entries] == ["begun here"]
 
     def test_what_cannot_be_written_adds_nothing(self, folder: Path, tmp_path: Path) -> None:
         state, baseline = tmp_path / "state.jsonl", tmp_path / "baseline.jsonl"
@@ -387,7 +403,7 @@ class TestRuns:
         assert main(["gate", str(_record(folder, 2)), "--baseline", str(baseline), *options]) == ExitCode.CONSISTENT
         assert "note: run 1 of the history, QUIET: 1 run of " in capsys.readouterr().out
         (plan,) = History.read([state]).plans
-        loud = [msgspec.structs.replace(night(k, {"scores.size@all": 3.0}), plan=plan) for k in range(100, 140)]
+        loud = [msgspec.structs.replace(entry(k, {"scores.size@all": 3.0}), plan=plan) for k in range(100, 140)]
         with state.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in loud))
         later = ["--history", str(state), "--key", "def", "--junit", str(junit)]
@@ -400,9 +416,9 @@ class TestRuns:
     def test_each_claim_has_its_course(self) -> None:
         """Also one whose check has a later revision, and one of a version to come."""
         names = ("scores.scale@all", "scores.law#2@causal", "draws.calls@all", "later.check@all")
-        plan = Plan("plan", sorted({name.rpartition("@")[0] for name in names}))
-        nights = [night(k, dict(zip(names, (2.0, 0.1, 0.9, 0.1), strict=True))) for k in range(4)]
-        shown = History("s", "p", tuple(nights), plans={"plan": plan})
+        plan = PlannedChecks("plan", sorted({name.rpartition("@")[0] for name in names}))
+        entries = [entry(k, dict(zip(names, (2.0, 0.1, 0.9, 0.1), strict=True))) for k in range(4)]
+        shown = History("s", "p", tuple(entries), plans={"plan": plan})
         found = by_claim(shown)
         assert list(found) == ["scores", "draws", "of another version"]
         np.testing.assert_allclose(sum(found.values()), shown.course.total)
@@ -410,14 +426,14 @@ class TestRuns:
 
     def test_history_is_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
-        picture, out = tmp_path / "course.svg", tmp_path / "all.jsonl"
-        code = main(["history", str(path), "--picture", str(picture), "--out", str(out)])
+        plot, out = tmp_path / "course.svg", tmp_path / "all.jsonl"
+        code = main(["history", str(path), "--picture", str(plot), "--out", str(out)])
         told = capsys.readouterr().out
         assert code == ExitCode.VIOLATED
         assert told.startswith("ALARM: ")
         assert "| a@all " in told
         assert "| claim " in told
-        assert "</svg>" in picture.read_text(encoding="utf-8")
+        assert "</svg>" in plot.read_text(encoding="utf-8")
         assert History.read([out]) == History.read([path])
         assert main(["history", str(path), "--accept"]) == ExitCode.CONSISTENT
         assert main(["history", str(path)]) == ExitCode.CONSISTENT

@@ -16,7 +16,7 @@ from scipy import special
 from attncheck._lib.errors import InputError
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.program import Program
-from attncheck.layers.program.coverage import Statement
+from attncheck.layers.program.coverage import CoverageKind
 from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
@@ -116,7 +116,7 @@ def test_other_bad_fields_are_refused() -> None:
     with pytest.raises(InputError, match=r"^name=''"):
         nl.declared(np.tanh, order=1, bounded=True, name="")
     with pytest.raises(InputError, match=r"^parameters="):
-        nl.Declared("tanh", (1.0,), 1, True, np.tanh)
+        nl.DeclaredFunction("tanh", (1.0,), 1, True, np.tanh)
 
 
 def test_paths() -> None:
@@ -189,10 +189,10 @@ def test_declared_functions_in_programs() -> None:
     g = program.matmul(W, program.initial("h"))
     x = program.nonlin(nl.declared(special.erf, order=1, bounded=True), g)
     p = program.score(program.matmul(Q, x), program.matmul(K, x))
-    assert program.coverage().of(p.name).statement == Statement.SCORE
+    assert program.coverage().of(p.name).statement == CoverageKind.SCORE
     closed = float(nl.erf().dual(1.0, 1.0, 1.0)[0]) ** 2
     assert limit_of_program(program).score_covariance[0, 0] == pytest.approx(closed, rel=1e-12)
     y = program.nonlin(nl.declared(swish, order=1, bounded=False), g)
     A, B = program.weight("A"), program.weight("B")
     q = program.score(program.matmul(A, y), program.matmul(B, y))
-    assert program.coverage().of(q.name).statement == Statement.UNBOUNDED
+    assert program.coverage().of(q.name).statement == CoverageKind.UNBOUNDED

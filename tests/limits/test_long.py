@@ -77,7 +77,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_the_distance_from_uniform_is_that_of_draws(kind: str) -> None:
     layer = AttentionLayer(**{"width": 64, "seq_len": 6, "num_heads": 1, **KINDS[kind]})
     size = 40_000
-    weights = attention_weights(layer, simulate(layer, size, seed=3, reading="limit").scores[:, 0])
+    weights = attention_weights(layer, simulate(layer, size, seed=3, method="limit").scores[:, 0])
     uniform = attention_weights(layer, np.zeros((layer.seq_len, layer.seq_len)))
     sample = ((weights - uniform) ** 2).sum(axis=(1, 2))
     allowed = stats.norm.isf(_LEVEL / 2.0) * sample.std() / size**0.5 + 1e-9

@@ -130,7 +130,7 @@ class TestAgainstFiniteWidth:
         law = ac.limit(program)
         width = 512
         draws = ac.simulate(program.at(width), 20_000, seed=1)
-        limit = ac.simulate(program.at(width), 40_000, seed=2, reading="limit")
+        limit = ac.simulate(program.at(width), 40_000, seed=2, method="limit")
         for i, j in itertools.combinations_with_replacement(range(2), 2):
             products = draws.scores[:, i] * draws.scores[:, j]
             error = products.std(ddof=1) / len(products) ** 0.5
@@ -141,8 +141,8 @@ class TestAgainstFiniteWidth:
 
     def test_readings_of_a_program_have_one_law(self) -> None:
         program = crossed()
-        one = ac.simulate(program.at(3), 8_000, seed=1, reading="direct", coordinates=2)
-        other = ac.simulate(program.at(3), 8_000, seed=2, reading="matrix-free", coordinates=2)
+        one = ac.simulate(program.at(3), 8_000, seed=1, method="direct", coordinates=2)
+        other = ac.simulate(program.at(3), 8_000, seed=2, method="matrix-free", coordinates=2)
         functionals: tuple[Callable[[ac.ProgramDraws], FloatArray], ...] = (
             lambda d: d.scores[:, 0],
             lambda d: d.scores[:, 0] * d.scores[:, 1],
@@ -202,7 +202,7 @@ class TestRefused:
         with pytest.raises(InputError, match=r"'p1': has no limit: violates Assumption 1 \(b\), Q is on both sides"):
             ac.limit(program)
         with pytest.raises(InputError, match="has no limit"):
-            ac.simulate(program.at(8), 10, reading="limit")
+            ac.simulate(program.at(8), 10, method="limit")
         assert ac.simulate(program.at(8), 10).scores.shape == (10, 1)
 
     @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ class TestRefused:
         [
             (0, {}, "width=0: must be at least 1"),
             (4, {"coordinates": 5}, "coordinates=5: exceeds width=4"),
-            (4, {"reading": "collapsed"}, "reading='collapsed': is for attention layers"),
+            (4, {"method": "collapsed"}, "reading='collapsed': is for attention layers"),
             (4, {"memory": 10}, "memory=10: allows less than one matrix-free draw of this program"),
         ],
     )

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from attncheck import AttentionLayer, InputError, TangentLimit, infinite_heads_kernel, infinite_heads_tangent
-from attncheck.readings import tangent_kernel
+from attncheck.methods import tangent_kernel
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.one_row import _hermite
 
@@ -38,7 +38,7 @@ _LEVEL = 1e-7
 def test_mean_is_that_of_draws(kind: str) -> None:
     layer = AttentionLayer(**{**BASE, **KINDS[kind]})
     law, size = TangentLimit(layer), 60_000
-    draws = tangent_kernel(layer, size, seed=11, reading="limit", coordinates=2)
+    draws = tangent_kernel(layer, size, seed=11, method="limit", coordinates=2)
     quantile = stats.norm.isf(_LEVEL / 2.0)
     for sample, mean, error in (
         (draws.kernel[:, 0, 0], law.mean(), law.mean_error()),
@@ -55,7 +55,7 @@ def test_mean_is_that_of_draws(kind: str) -> None:
 @pytest.mark.parametrize("score_scaling", ["1/sqrt(n)", "1/n"])
 def test_scores_divided_by_n_leave_a_constant(score_scaling: Any) -> None:
     layer = AttentionLayer(**{**BASE, "score_scaling": score_scaling})
-    draws = tangent_kernel(layer, 2_000, seed=0, reading="limit", coordinates=2)
+    draws = tangent_kernel(layer, 2_000, seed=0, method="limit", coordinates=2)
     constant = np.ptp(draws.kernel[:, 0, 0], axis=0).max() < 1e-12
     assert constant == (score_scaling == "1/n")
     assert bool(draws.kernel[:, 0, 1].any()) == (score_scaling == "1/sqrt(n)")
@@ -70,7 +70,7 @@ def test_the_mean_is_the_kernel_of_many_heads() -> None:
     np.testing.assert_allclose(TangentLimit(layer).mean(), expected.matrix)
     spreads = []
     for heads in (2, 32):
-        theta = tangent_kernel(layer.replace(num_heads=heads), 4_000, seed=4, reading="limit", coordinates=2).kernel
+        theta = tangent_kernel(layer.replace(num_heads=heads), 4_000, seed=4, method="limit", coordinates=2).kernel
         spreads.append(theta[:, 0, :, 0, 0].var(axis=0))
     # Eight standard errors of a ratio of variances, whose kurtosis is below 6.
     np.testing.assert_allclose(spreads[0] / spreads[1], 16.0, rtol=8.0 * (2.0 * 5.0 / 4_000) ** 0.5)

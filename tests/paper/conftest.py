@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attncheck.paper import exact, units
 from attncheck.paper.charts import Measure
-from attncheck.paper.experiments import EXPERIMENTS, Exact
+from attncheck.paper.experiments import EXPERIMENTS, ExactDistance
 from attncheck.paper.run import PaperRun, manifest_of, settle_all
 from attncheck.paper.units import Task
 
@@ -22,7 +22,7 @@ TINY = 1e-3
 PUBLISHED = tuple(EXPERIMENTS)
 
 
-def cheap(wanted: Exact, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
     """Return values of the right size for what is computed: 11/n², or 1e-4 where a gap stays."""
     width = float("inf") if wanted.infinite else float(wanted.layer.width)
     value = 11.0 / width**2 + (1e-4 if wanted.layer.head_dim else 0.0)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.paper import plates
-from attncheck.paper.charts import Charted, Measure, Series, order
+from attncheck.paper.charts import ChartedFigure, Measure, Series, order
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.further import FURTHER
 from attncheck.paper.further.boundaries import with_output, with_score
@@ -28,7 +28,7 @@ from attncheck.paper.run import NAMES, PaperRun, manifest_of, settle_all
 from attncheck.theory.rates.one_position import output_kurtosis
 
 Made = tuple[Path, PaperRun]
-Figures = dict[str, Charted]
+Figures = dict[str, ChartedFigure]
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +46,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def figures(made: Made) -> Figures:
-    return {figure.name: figure for figure in published(made[0]) if isinstance(figure, Charted)}
+    return {figure.name: figure for figure in published(made[0]) if isinstance(figure, ChartedFigure)}
 
 
-def series(figure: Charted, chart: int) -> dict[str, Series]:
+def series(figure: ChartedFigure, chart: int) -> dict[str, Series]:
     return {each.label: each for each in figure.charts[chart].series}
 
 

@@ -15,8 +15,8 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence
+from attncheck.methods import Method
 from attncheck.paper import draw
-from attncheck.readings import Reading
 
 FloatArray = NDArray[np.float64]
 Layer = ac.AttentionLayer
@@ -47,13 +47,13 @@ def drawn(layer: Layer, *key: str, of: str = "outputs", size: int = DRAWS) -> Fl
 
 # One sample of a layer serves all its comparisons: their levels add up all the same.
 @functools.cache
-def _numbers(layer: Layer, reading: Reading, size: int) -> dict[str, FloatArray]:
-    draws = ac.simulate(layer, size, seed=seed_sequence(0, "readings", layer.to_dict(), reading), reading=reading)
+def _numbers(layer: Layer, method: Method, size: int) -> dict[str, FloatArray]:
+    draws = ac.simulate(layer, size, seed=seed_sequence(0, "readings", layer.to_dict(), method), method=method)
     return {"outputs": draws.outputs[:, 0, 0].copy(), "scores": draws.scores[:, 0, 0, 0].copy()}
 
 
-def read(layer: Layer, of: str, reading: Reading = "collapsed", size: int = DRAWS) -> FloatArray:
-    return _numbers(layer, reading, size)[of]
+def read(layer: Layer, of: str, method: Method = "collapsed", size: int = DRAWS) -> FloatArray:
+    return _numbers(layer, method, size)[of]
 
 
 def least_p(ours: FloatArray, theirs: FloatArray) -> float:

@@ -11,7 +11,7 @@ import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence
 from attncheck.paper import draw, exact
-from attncheck.paper.experiments import Exact
+from attncheck.paper.experiments import ExactDistance
 from attncheck.paper.units import grid
 
 FloatArray = NDArray[np.float64]
@@ -59,7 +59,7 @@ def test_scores_of_bent_inputs_are_refused() -> None:
 
 def test_computed_outputs_agree_with_draws() -> None:
     layer = Layer(width=16)
-    found = exact.compute(Exact("y", layer, curve="n = 16"), grid(), seed=0, scale=0.25)
+    found = exact.compute(ExactDistance("y", layer, curve="n = 16"), grid(), seed=0, scale=0.25)
     assert 0.015 < float(found["value"]) < 0.03
     density = ac.limit(layer).pdf(grid()) + found["difference"]
     drawn = draw.draw_outputs(layer, 200_000, draw.generator(seed_sequence(0, "computed outputs")))

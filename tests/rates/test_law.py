@@ -14,7 +14,7 @@ from scipy import special
 import attncheck as ac
 from attncheck._lib.streams import seed_sequence
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.readings import simulate_chunks
+from attncheck.methods import simulate_chunks
 from attncheck.theory.rates.deviation import Cells, deviation
 from attncheck.theory.rates.distance import check_drawn
 from attncheck.theory.rates.drivers import Fluctuations, gamma_rule

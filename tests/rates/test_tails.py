@@ -94,7 +94,7 @@ def test_quantiles_are_where_the_law_reaches_them(layer: ac.AttentionLayer) -> N
 def test_quantiles_are_those_of_draws_and_not_the_limits() -> None:
     layer, draws = ac.AttentionLayer(width=8), 60_000
     law, q = ac.finite_width_law(layer, size=512), np.array([0.6, 0.7])
-    y = ac.simulate(layer, draws, seed=0, reading="collapsed", coordinates=1).outputs[:, 0].ravel()
+    y = ac.simulate(layer, draws, seed=0, method="collapsed", coordinates=1).outputs[:, 0].ravel()
     # Two-sided 1e-6.
     noise = 4.9 * np.sqrt(q * (1 - q) / draws)
     t = law.ppf(q)

@@ -33,7 +33,7 @@ def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
     changes, positions = KINDS[kind]
     layer = AttentionLayer(**{**BASE, **changes})
     gap = tangent_gap(layer, between=between, positions=positions, size=2**12)
-    sample = tangent_kernel(layer, _SAMPLE, seed=5, reading="direct", coordinates=2).kernel
+    sample = tangent_kernel(layer, _SAMPLE, seed=5, method="direct", coordinates=2).kernel
     found = (sample[:, 0, int(between), *positions, None] <= gap.points).mean(axis=0)
     (law, error), (limit, of_limit) = gap.cdf(), gap.cdf(limit=True)
     assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
@@ -99,7 +99,7 @@ def test_memory_does_not_grow_with_the_sequence(s: int) -> None:
 def test_width_one() -> None:
     layer = AttentionLayer(width=1, seq_len=3, attention_map="sigmoid")
     gap = tangent_gap(layer, size=2**12)
-    sample = tangent_kernel(layer, _SAMPLE, seed=5, reading="direct").kernel[:, 0, 0, 0, 0]
+    sample = tangent_kernel(layer, _SAMPLE, seed=5, method="direct").kernel[:, 0, 0, 0, 0]
     found, (law, error) = (sample[:, None] <= gap.points).mean(axis=0), gap.cdf()
     assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
 

@@ -18,7 +18,7 @@ from attncheck.theory.rates.entries import ENTRY_LAWS
 from attncheck.theory.rates.gap import Gap
 from attncheck.theory.rates.law import gap_of
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
-from attncheck.theory.rates.weights import SumEntry, kept_gap
+from attncheck.theory.rates.weights import SumEntry, kept_mde
 
 FloatArray = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ _FEW = ac.AttentionLayer(width=3, num_heads=1, seq_len=2)
 )
 def test_it_is_the_law_of_literal_draws(layer: ac.AttentionLayer, weights: str | dict[str, str], of: str) -> None:
     entry, size, last = _entry(layer, weights, of), 40_000, layer.seq_len - 1
-    gap, normal = kept_gap(entry, 2048, 0), gap_of(entry.marginal, layer, 1024, 0, False)
+    gap, normal = kept_mde(entry, 2048, 0), gap_of(entry.marginal, layer, 1024, 0, False)
     draws = draw_with_weights(layer, size, 1, np.random.default_rng(1), weights)
     drawn = draws.outputs[:, last, 0] if of == "outputs" else draws.scores[:, 0, last, 0]
     # Both errors are of P(y > t), half of those of P(|y| > t).
@@ -89,7 +89,7 @@ def test_it_is_the_law_of_literal_draws(layer: ac.AttentionLayer, weights: str |
 def test_it_is_the_law_of_literal_draws_of_one_neuron() -> None:
     """Where laws of normal weights are too coarse for a neighbour: the limit is rejected."""
     layer, size = ac.AttentionLayer(width=1, num_heads=2, seq_len=2), 20_000
-    gap = kept_gap(_entry(layer, "uniform"), 2048, 0)
+    gap = kept_mde(_entry(layer, "uniform"), 2048, 0)
     drawn = draw_with_weights(layer, size, 1, np.random.default_rng(1), "uniform").outputs[:, 1, 0]
     grid = np.linspace(-20.0, 20.0, 4001)
     at = ac.limit(layer).cdf(grid)
@@ -142,18 +142,18 @@ def test_with_normal_weights_it_is_what_mixtures_say(width: int, monkeypatch: py
     normal = ENTRY_LAWS["gaussian"][0]
     monkeypatch.setitem(ENTRY_LAWS, "uniform", (lambda x: normal(x), 1e-300))
     monkeypatch.setitem(WEIGHT_LAWS, "uniform", WEIGHT_LAWS["gaussian"])
-    kept_gap.cache_clear()
+    kept_mde.cache_clear()
     layer = ac.AttentionLayer(width=width, seq_len=2, num_heads=1)
     entry = _entry(layer, "uniform")
     for metric in ("ks", "w1", "tv", "kl"):
         expected, found = ac.distance(layer, metric, size=2048, position=1), of_sum(entry, metric, 2**12, 0)
         assert abs(expected.value - found.value) < 1.75 * (expected.error + found.error)
         assert found.error < 0.3 * found.value
-    gap, mixture = kept_gap(entry, 2**12, 0), ac.finite_width_law(layer, size=2048)
+    gap, mixture = kept_mde(entry, 2**12, 0), ac.finite_width_law(layer, size=2048)
     variance = gap.limit.mean() + gap.deviation.moment(1)
     spread = 4 * variance.std(ddof=1) / math.sqrt(8)
     assert abs(variance.mean() - mixture.variance(1)) < 1.75 * (spread + mixture.variance_error(1))
-    kept_gap.cache_clear()
+    kept_mde.cache_clear()
 
 
 def test_errors_of_the_divergence_are_told_and_hold() -> None:
@@ -225,7 +225,7 @@ _CLIPPED = ac.AttentionLayer(width=16, seq_len=2, num_heads=1, clip=1.0)
 def test_the_law_of_the_input_matrices_enters_the_first_term_under_a_nonlinearity(of: str) -> None:
     """By the mean of the conditional variance, of draws with literal matrices."""
     signs, normal = (_entry(_CLIPPED, {"inputs": name}, of) for name in ("rademacher", "gaussian"))
-    drawn = kept_gap(signs, 2**15, 0).deviation.moment(1)
+    drawn = kept_mde(signs, 2**15, 0).deviation.moment(1)
     first, without = (
         float((each.expansion @ each.cells.variances).mean())
         for each in (

@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 from attncheck._lib.streams import digest
-from attncheck.evidence.pictures import (
+from attncheck.evidence.plot_data import (
     cdf_of_two,
     cdf_of_uniform,
     covariances,
@@ -21,7 +21,7 @@ from attncheck.evidence.pictures import (
     matrix,
 )
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, run_digest
+from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, run_digest
 from attncheck.records.writer import Writer
 
 LAYERS = (
@@ -41,7 +41,7 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
     usual: dict[str, Any] = {
         "id": f"{check}@{digest(fields)}",
         "key": f"{check}@{digest(fields)}",
-        "unit": f"{check.partition('.')[0]}@{digest(fields)}",
+        "item": f"{check.partition('.')[0]}@{digest(fields)}",
         "property": check.partition(".")[0],
         "check": check,
         "claim": claim,
@@ -59,8 +59,8 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
         "low": low,
         "high": high,
         "null_effect": 1.0,
-        "gap": 1.03,
-        "departure": 1.0404,
+        "mde": 1.03,
+        "alternative": 1.0404,
         "combined": 1.0,
         "continuous": True,
         "text": f"variance, observed over declared: {effect:.4g} [{low:.4g}, {high:.4g}], expected 1",
@@ -95,8 +95,8 @@ def idle_result(check: str = "conditional.law", claim: str = "conditional", **ch
         "low": None,
         "high": None,
         "null_effect": None,
-        "gap": None,
-        "departure": None,
+        "mde": None,
+        "alternative": None,
         "continuous": False,
         "text": "",
         "hint": "",
@@ -105,7 +105,7 @@ def idle_result(check: str = "conditional.law", claim: str = "conditional", **ch
     return make_result(check, claim, **(usual | changes))
 
 
-def pictured_results() -> list[Result]:
+def plotted_results() -> list[Result]:
     """Return results with every kind of picture."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((500, 3))
@@ -118,17 +118,17 @@ def pictured_results() -> list[Result]:
         "low": -1.1,
         "high": -0.9,
     }
-    distance: dict[str, Any] = {"null_effect": 0.0, "departure": 0.05, "effect": 0.02}
+    distance: dict[str, Any] = {"null_effect": 0.0, "alternative": 0.05, "effect": 0.02}
     law = density(values.ravel(), 1.0, special.ndtr)
     heads = matrix(np.cov(values.T), np.eye(3), np.full((3, 3), 0.05), "heads", "correlations between heads", 500)
     return [
-        make_result("outputs.limit", "limit", picture=law, **(distance | {"kind": "limit", "null_effect": 0.03})),
-        make_result("scores.heads", "heads", picture=heads, null_effect=0.0, effect=0.01, gap=0.05),
-        make_result("scores.law", picture=cdf_of_uniform(np.sort(rng.random(500)), 0.0), **distance),
-        make_result("scores.size", picture=cdf_of_two(np.sort(values[:, 0]), np.arange(-2, 2, 0.01), np.zeros_like)),
-        make_result("scores.spread", picture=covariances(np.ones((500, 3)), values**2)),
-        make_result("conditional.scale", "conditional", picture=histogram_of_residuals(values.ravel())),
-        make_result("theorem1.order", "theorem1", picture=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),
+        make_result("outputs.limit", "limit", plot=law, **(distance | {"kind": "limit", "null_effect": 0.03})),
+        make_result("scores.heads", "heads", plot=heads, null_effect=0.0, effect=0.01, mde=0.05),
+        make_result("scores.law", plot=cdf_of_uniform(np.sort(rng.random(500)), 0.0), **distance),
+        make_result("scores.size", plot=cdf_of_two(np.sort(values[:, 0]), np.arange(-2, 2, 0.01), np.zeros_like)),
+        make_result("scores.spread", plot=covariances(np.ones((500, 3)), values**2)),
+        make_result("conditional.scale", "conditional", plot=histogram_of_residuals(values.ravel())),
+        make_result("theorem1.order", "theorem1", plot=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),
     ]
 
 
@@ -143,7 +143,7 @@ def write_record(path: Path, results: Iterable[Result], *, close: bool = True, *
         "false_alarm": 1e-6,
         "level": 5e-4,
         "subject": "mine:simulate",
-        "planned": [Planned(result.id, result.unit, result.check) for result in results],
+        "planned": [PlannedResult(result.id, result.item, result.check) for result in results],
         "machine": {"python": "3.11.7"},
         "started": "2026-01-02T03:04:05+00:00",
     }
@@ -165,22 +165,22 @@ def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a record in which every text is hostile."""
     path = tmp_path_factory.mktemp("records") / "hostile.jsonl"
     layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
-    texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "unit": HOSTILE, "property": HOSTILE}
+    texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "item": HOSTILE, "property": HOSTILE}
     bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], illustration=HOSTILE, **texts)
     results = [
         msgspec.structs.replace(bad, case=layer),
         idle_result(HOSTILE * 40, HOSTILE, reason=HOSTILE),
-        *pictured_results(),
+        *plotted_results(),
     ]
     named = {HOSTILE: HOSTILE}
-    owed = [Planned(HOSTILE + "missing", HOSTILE, HOSTILE)]
+    owed = [PlannedResult(HOSTILE + "missing", HOSTILE, HOSTILE)]
     return write_record(path, results, subject=HOSTILE, versions=named, machine=named, profile=HOSTILE, planned=owed)
 
 
 @pytest.fixture(scope="session")
 def clean_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a record in which nothing is wrong."""
-    results = [make_result(layer=layer) for layer in LAYERS] + pictured_results() + [idle_result()]
+    results = [make_result(layer=layer) for layer in LAYERS] + plotted_results() + [idle_result()]
     return write_record(tmp_path_factory.mktemp("records") / "clean.jsonl", results)
 
 
@@ -190,7 +190,7 @@ def faulty_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = [make_result(), make_result(layer=LAYERS[0].replace(width=32)), idle_result()]
     results += [violated_result(layer=layer) for layer in LAYERS[1:]]
     results += [make_result("draws.signs", "draws", layer=layer) for layer in LAYERS]
-    results += pictured_results()
+    results += plotted_results()
     return write_record(tmp_path_factory.mktemp("records") / "faulty.jsonl", results)
 
 
@@ -199,11 +199,11 @@ def long_record(path: Path, lines: int) -> Path:
     template = msgspec.to_builtins(make_result())
     template["type"] = "result"
     names = [f"scores.scale@{number:012x}" for number in range(lines)]
-    planned = [Planned(name, f"scores@{number // 8:012x}", "scores.scale") for number, name in enumerate(names)]
+    planned = [PlannedResult(name, f"scores@{number // 8:012x}", "scores.scale") for number, name in enumerate(names)]
     write_record(path, [], close=False, planned=planned)
     before, _, after = msgspec.json.encode(template).partition(template["id"].encode())
-    middle, _, after = after.partition(template["unit"].encode())
+    middle, _, after = after.partition(template["item"].encode())
     with open(path, "ab") as file:
         for number, name in enumerate(names):
-            file.write(before + name.encode() + middle + planned[number].unit.encode() + after + b"\n")
+            file.write(before + name.encode() + middle + planned[number].item.encode() + after + b"\n")
     return path

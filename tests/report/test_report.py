@@ -26,16 +26,16 @@ from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import EVERY_FIELD
 from attncheck.diagnosis.causes import STAGES
 from attncheck.evidence.looks import per_look_power
-from attncheck.evidence.pictures import cdf_of_two, cdf_of_uniform, matrix
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import ANCHORS
 from attncheck.records.gather import gather, tallied
-from attncheck.records.schema import Planned, read
+from attncheck.records.schema import PlannedResult, read
 from attncheck.report import render_report
 from attncheck.report.results import of_result
 from attncheck.report.scales import by_configuration
 
-from .conftest import LAYERS, long_record, make_result, pictured_results, violated_result, write_record
+from .conftest import LAYERS, long_record, make_result, plotted_results, violated_result, write_record
 
 RNG = np.random.default_rng(12)
 
@@ -166,8 +166,8 @@ def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None
 
 def test_pool_that_is_violated_alone_is_told_as_any_failure(tmp_path: Path) -> None:
     single = [make_result(layer=layer) for layer in LAYERS]
-    of = {"pool": "all", "of": [each.unit.partition("@")[2] for each in single]}
-    pool = violated_result(id="scores.scale@all", unit="scores@all", illustration="", diagnosis=[])
+    of = {"pool": "all", "of": [each.item.partition("@")[2] for each in single]}
+    pool = violated_result(id="scores.scale@all", item="scores@all", illustration="", diagnosis=[])
     page = render(write_record(tmp_path / "pool.jsonl", [*single, msgspec.structs.replace(pool, case=of)]))
     assert "departs from the theorem: the standard deviation of W_Q differs" in page.section("verdict")
     assert "attncheck replay" in page.section("verdict")
@@ -176,7 +176,7 @@ def test_pool_that_is_violated_alone_is_told_as_any_failure(tmp_path: Path) -> N
 
 
 def test_subject_that_fails_is_told_first(tmp_path: Path) -> None:
-    owed = [Planned("scores.scale@0", "scores@0", "scores.scale")]
+    owed = [PlannedResult("scores.scale@0", "scores@0", "scores.scale")]
     closing = {"verdict": "incomplete", "failed": ["subject['outputs'][0]=nan: is not finite; mend the simulator"]}
     text = render(write_record(tmp_path / "nan.jsonl", [], planned=owed, closing=closing)).section("verdict")
     assert "is incomplete, which is not a pass: subject['outputs'][0]=nan: is not finite; mend the simulator." in text
@@ -192,7 +192,7 @@ def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path
 
 
 def test_scale_ends_its_band_where_the_promise_ends() -> None:
-    tally = tallied([make_result(), violated_result(layer=LAYERS[1], gap=1.5)])["scores.scale"]
+    tally = tallied([make_result(), violated_result(layer=LAYERS[1], mde=1.5)])["scores.scale"]
     scale = by_configuration(tally)
     assert scale is not None
     wrong, right = scale.rows
@@ -268,7 +268,7 @@ def test_the_page_says_why_small_widths_are_the_sharpest(clean_record: Path) -> 
     assert 1_000 * near < far
     page = render(clean_record)
     told = f"at widths 2 and 512: scores.scale: {near:.1g} and {far:.1g}"
-    assert any(told in str(picture["alt"]) for picture in page.all("img"))
+    assert any(told in str(plot["alt"]) for plot in page.all("img"))
 
 
 def test_unvisited_choices_are_listed(clean_record: Path) -> None:
@@ -289,7 +289,7 @@ def test_inconclusive_and_not_uniform_runs_are_not_passes(tmp_path: Path) -> Non
     assert "settles nothing, which is not a pass" in text
     assert "inconclusive: " in text
     skewed = [
-        make_result(p_values=[0.02], layer=LAYERS[0].replace(width=width), unit=f"scores@{width:012x}")
+        make_result(p_values=[0.02], layer=LAYERS[0].replace(width=width), item=f"scores@{width:012x}")
         for width in range(16, 56)
     ]
     text = render(write_record(tmp_path / "skew.jsonl", skewed)).text
@@ -341,7 +341,7 @@ def test_killed_runs_are_incomplete(tmp_path: Path, clean_record: Path, kept: in
 
 def test_duplicated_and_unplanned_results_are_told(tmp_path: Path) -> None:
     result, other = make_result(), make_result(layer=LAYERS[1])
-    planned = [Planned(result.id, result.unit, result.check)]
+    planned = [PlannedResult(result.id, result.item, result.check)]
     text = render(write_record(tmp_path / "odd.jsonl", [result, result, other], planned=planned)).text
     assert "1 result is reported more than once" in text
     assert f"1 result is reported without a plan: {other.check}" in text
@@ -388,7 +388,7 @@ def test_a_verdict_that_was_edited_is_refused_by_its_line(tmp_path: Path) -> Non
     ],
 )
 def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], words: str) -> None:
-    drawing = of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
     assert drawing is not None
     assert re.search(words, drawing.caption)
     assert re.search(words, drawing.alt)
@@ -396,14 +396,14 @@ def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], 
 
 def test_picture_of_two_samples_names_where_they_part() -> None:
     ours, theirs = np.sort(RNG.standard_normal(500) + 1.0), np.sort(RNG.standard_normal(2000))
-    drawing = of_result(make_result("scores.size", picture=cdf_of_two(ours, theirs, np.zeros_like)))
+    drawing = of_result(make_result("scores.size", plot=cdf_of_two(ours, theirs, np.zeros_like)))
     assert drawing is not None
     assert re.search(r"leaves its 99% band, .*: too few values lie below, \d+ of 500", drawing.caption)
 
 
 def test_labels_of_a_picture_keep_their_digits_and_lines_only_what_shows() -> None:
     values = (np.arange(1000) + 0.5) / 1000
-    drawing = of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
     assert drawing is not None
     svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
     assert {">0.0001</text>", ">0.9999</text>"} <= set(re.findall(r">[\d.]+</text>", svg))
@@ -412,14 +412,14 @@ def test_labels_of_a_picture_keep_their_digits_and_lines_only_what_shows() -> No
 
 def test_right_picture_stays_inside_its_band() -> None:
     values = (np.arange(1000) + 0.5) / 1000
-    drawing = of_result(make_result("scores.law", picture=cdf_of_uniform(values, 0.0)))
+    drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
     assert drawing is not None
     assert drawing.caption.endswith("stays inside its 99% band")
     assert "too" not in drawing.alt
 
 
 def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
-    pictures: list[dict[str, object]] = [
+    plots: list[dict[str, object]] = [
         {"kind": "hologram"},
         {"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 3},
         {"kind": "counts", "below": [1], "count": 3},
@@ -436,7 +436,7 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         {"kind": "density", "shares": [1.0], "law": [0.5, 0.5], "widest": 4, "std": 1, "count": 3},
         matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3) | {"size": 3},
     ]
-    results = [make_result(f"scores.{number}", picture=picture) for number, picture in enumerate(pictures)]
+    results = [make_result(f"scores.{number}", plot=plot) for number, plot in enumerate(plots)]
     assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 2
 
 
@@ -474,12 +474,10 @@ def test_order_of_lines_does_not_show(tmp_path: Path, faulty_record: Path) -> No
 
 
 def test_page_of_a_run_of_default_size_is_small(tmp_path: Path) -> None:
-    picture = next(result.picture for result in pictured_results() if result.check == "scores.law")
+    plot = next(result.plot for result in plotted_results() if result.check == "scores.law")
     layers = [*ANCHORS, *(LAYERS[0].replace(width=width) for width in range(2, 12))]
     results = [
-        make_result(check.name, check.claim, layer, picture=picture, kind=check.kind)
-        for layer in layers
-        for check in CHECKS
+        make_result(check.name, check.claim, layer, plot=plot, kind=check.kind) for layer in layers for check in CHECKS
     ]
     record = write_record(tmp_path / "default.jsonl", results)
     page = render_report(record, record, out=tmp_path / "page.html")

@@ -22,10 +22,10 @@ LAYERS = [AttentionLayer(width=8, seq_len=3, num_heads=2), AttentionLayer(width=
 def record_of(path: Path, subject: str, *properties: str, layers: Sequence[AttentionLayer] = LAYERS) -> Path:
     """Examine some properties of a subject on small layers, and return the record."""
     run = Run.of(subject=subject, seed=3, profile="smoke", false_alarm=1e-6, record=path)
-    units = [unit for name in properties for unit in run.units_on(name, layers)]
-    report = RunReport(run.settled([unit.id for unit in units]))
-    for unit in units:
-        report.take(report.run.examine([unit]))
+    items = [item for name in properties for item in run.items_on(name, layers)]
+    report = RunReport(run.settled([item.id for item in items]))
+    for item in items:
+        report.take(report.run.examine([item]))
     report.finish()
     return path
 

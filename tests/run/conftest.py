@@ -31,13 +31,13 @@ def made(record: Path | None = None, **options: Any) -> Run:
 def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
     """Return a run whose plan is some properties on one layer."""
     run = made(**options)
-    return run.settled([unit.id for name in names for unit in run.units_on(name, [layer])])
+    return run.settled([item.id for name in names for item in run.items_on(name, [layer])])
 
 
 @functools.cache
 def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[Result, ...], str]:
     """Return results and message; once for equal runs, as the same seed gives the same digits (see `test_run`)."""
-    results = run.examine(run.units_on(name, [layer]))
+    results = run.examine(run.items_on(name, [layer]))
     return tuple(results), explain(results, run.record, subject=run.subject.name)
 
 

@@ -17,13 +17,13 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.registry import PROPERTIES
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.examine import probed, run_units, take_look
+from attncheck.looks.examine import probed, run_items, take_look
+from attncheck.looks.item import Item
 from attncheck.looks.plan import CALL_DRAWS, Cost
-from attncheck.looks.unit import Unit
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import UNIT_IN_ID, Cases, scheduler
+from attncheck.pytest_plugin.cases import UNIT_IN_ID, CaseResults, scheduler
 from attncheck.records.schema import Result
-from attncheck.runs.pieces import Piece, examine
+from attncheck.runs.tasks import CaseTask, examine
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import Subject, collapsed
 
@@ -33,8 +33,8 @@ WIDE = AttentionLayer(width=64, seq_len=4, num_heads=2)
 PROGRAM = ("netsor", "program_scores")
 
 
-def units_of(case: Any, names: Sequence[str] = PROPERTIES) -> list[Unit]:
-    return [Unit(name, case) for name in names]
+def units_of(case: Any, names: Sequence[str] = PROPERTIES) -> list[Item]:
+    return [Item(name, case) for name in names]
 
 
 def digits(results: Sequence[Result]) -> list[Result]:
@@ -65,12 +65,12 @@ uniform.weights = "uniform"  # type: ignore[attr-defined]  # functions take attr
 def test_a_property_comes_to_the_same_alone_and_beside_others(
     subject: Any, case: Any, names: Sequence[str], cost: Cost
 ) -> None:
-    settled, units = Subject.of(subject), units_of(case, names)
-    together = digits(run_units(units, settled, 0, cost))
-    alone = [result for unit in units for result in digits(run_units([unit], settled, 0, cost))]
+    settled, items = Subject.of(subject), units_of(case, names)
+    together = digits(run_items(items, settled, 0, cost))
+    alone = [result for item in items for result in digits(run_items([item], settled, 0, cost))]
     assert together == alone
     assert len({tuple(result.p_values) for result in together}) > 5
-    turned = digits(run_units(units[::-1], settled, 0, cost))
+    turned = digits(run_items(items[::-1], settled, 0, cost))
     assert sorted(turned, key=lambda r: r.id) == sorted(together, key=lambda r: r.id)
 
 
@@ -81,11 +81,11 @@ def test_draws_of_a_case_are_those_of_its_dearest_property() -> None:
         drawn.append(size)
         return collapsed(layer, size, rng)
 
-    subject, units = Subject.of(counted), units_of(LAYER)
-    most = max(max(probed([unit], subject, 0, COST).sizes.values()) for unit in units)
-    planned = probed(units, subject, 0, COST)
+    subject, items = Subject.of(counted), units_of(LAYER)
+    most = max(max(probed([item], subject, 0, COST).sizes.values()) for item in items)
+    planned = probed(items, subject, 0, COST)
     drawn.clear()
-    seen = take_look(units[0], planned, subject, 0, 1, 1, [check.name for check in planned.sizes])
+    seen = take_look(items[0], planned, subject, 0, 1, 1, [check.name for check in planned.sizes])
     assert len(seen) == len(planned.sizes)
     assert sum(drawn) == most
     assert max(drawn) == CALL_DRAWS
@@ -101,39 +101,39 @@ def test_sizes_do_not_fall_where_draws_are_shared() -> None:
 
 
 def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = run_units
+    real = run_items
 
-    def failing(units: Sequence[Unit], *rest: Any) -> list[Result]:
-        if any(unit.property_name == "scores" for unit in units):
+    def failing(items: Sequence[Item], *rest: Any) -> list[Result]:
+        if any(item.property_name == "scores" for item in items):
             raise InputError("subject=mine: no scores today")
-        return real(units, *rest)
+        return real(items, *rest)
 
-    monkeypatch.setattr("attncheck.runs.pieces.run_units", failing)
-    piece = Piece(Subject.of(collapsed), 0, tuple(units_of(LAYER, ("scores", "draws", "inputs"))), COST, False)
-    found = {id.partition("@")[0]: examined for id, examined in examine(piece).items()}
+    monkeypatch.setattr("attncheck.runs.tasks.run_units", failing)
+    task = CaseTask(Subject.of(collapsed), 0, tuple(units_of(LAYER, ("scores", "draws", "inputs"))), COST, False)
+    found = {id.partition("@")[0]: examined for id, examined in examine(task).items()}
     assert found["scores"] == ([], "subject=mine: no scores today", found["scores"].traceback)
     for name in ("draws", "inputs"):
-        assert digits(found[name].results) == digits(real([Unit(name, LAYER)], Subject.of(collapsed), 0, COST))
+        assert digits(found[name].results) == digits(real([Item(name, LAYER)], Subject.of(collapsed), 0, COST))
 
 
 def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("attncheck.runs.pieces.run_units", functools.partial(_noted, asked))
+    monkeypatch.setattr("attncheck.runs.tasks.run_units", functools.partial(_noted, asked))
     run = made(subject="attncheck.subject:collapsed")
-    units = [unit for name in ("draws", "inputs") for unit in run.units_on(name, [LAYER, WIDE])]
-    run = dataclasses.replace(run.settled([unit.id for unit in units]), explains=False)
-    cases = Cases(run)
-    found = [result for unit in units for result in cases.examined(unit).results]
+    items = [item for name in ("draws", "inputs") for item in run.items_on(name, [LAYER, WIDE])]
+    run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)
+    cases = CaseResults(run)
+    found = [result for item in items for result in cases.examined(item).results]
     assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
     assert {result.id for result in found} == {planned.id for planned in run.planned}
     # One that is not planned is examined as well, beside those that are.
-    (other,) = run.units_on("non_gaussianity", [LAYER])
-    assert [result.unit for result in cases.examined(other).results] == [other.id]
+    (other,) = run.items_on("non_gaussianity", [LAYER])
+    assert [result.item for result in cases.examined(other).results] == [other.id]
 
 
-def _noted(asked: list[tuple[str, ...]], units: Sequence[Unit], *rest: Any) -> list[Result]:
-    asked.append(tuple(unit.id for unit in units))
-    return run_units(units, *rest)
+def _noted(asked: list[tuple[str, ...]], items: Sequence[Item], *rest: Any) -> list[Result]:
+    asked.append(tuple(item.id for item in items))
+    return run_items(items, *rest)
 
 
 def test_ids_name_the_case_that_items_stay_together_by() -> None:
@@ -201,15 +201,15 @@ def test_a_subject_that_fails_now_and_then_has_no_results() -> None:
             raise ValueError("eighth call")
         return collapsed(layer, size, rng)
 
-    piece = Piece(Subject.of(sometimes), 0, tuple(units_of(LAYER, ("draws", "inputs"))), COST, False)
-    found = examine(piece)
+    task = CaseTask(Subject.of(sometimes), 0, tuple(units_of(LAYER, ("draws", "inputs"))), COST, False)
+    found = examine(task)
     assert len(calls) > 20
     assert all(not examined.results and "eighth call" in examined.unusable for examined in found.values())
 
 
 def test_a_smaller_layer_is_that_of_the_property_itself() -> None:
     subject, names = Subject.of(FAULTS["tied_query_key"].subject), ("scores", "exactness")
-    together = Piece(subject, 0, tuple(units_of(LAYER, names)), COST, True).results()
-    alone = [result for name in names for result in Piece(subject, 0, (Unit(name, LAYER),), COST, True).results()]
+    together = CaseTask(subject, 0, tuple(units_of(LAYER, names)), COST, True).results()
+    alone = [result for name in names for result in CaseTask(subject, 0, (Item(name, LAYER),), COST, True).results()]
     assert digits(together) == digits(alone)
     assert len({result.illustration for result in together}) == 3  # one each, and none where nothing is violated

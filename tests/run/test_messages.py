@@ -22,15 +22,15 @@ from attncheck._lib.words import chance
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import diagnose, differences
-from attncheck.diagnosis.estimates import Observed, score_estimates
+from attncheck.diagnosis.estimates import Observation, score_estimates
 from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
@@ -43,7 +43,7 @@ def said_in(regime: str) -> tuple[str, ...]:
     """Return the diagnosis of what is wrong in a regime, once."""
     chosen = REGIMES[regime]
     subject = Subject.of(faults.FAULTS[chosen.fault].subject)
-    return tuple(diagnose(Unit("exactness", chosen.layer), subject, 0))
+    return tuple(diagnose(Item("exactness", chosen.layer), subject, 0))
 
 
 class TestMessage:
@@ -121,7 +121,7 @@ class TestMessage:
                 p_values=[p, p, p],
                 effect=effect,
                 null_effect=1.0,
-                departure=1.1,
+                alternative=1.1,
             )
 
         # Both clear, then both unclear.
@@ -148,9 +148,9 @@ class TestMessage:
         def failing(*arguments: Any) -> list[str]:
             raise InputError("subject=mine: failed")
 
-        monkeypatch.setattr(attncheck.runs.pieces, "diagnose", failing)
+        monkeypatch.setattr(attncheck.runs.tasks, "diagnose", failing)
         run = planned("scores", subject="attncheck.faults:tied_query_key")
-        results = run.examine(run.units_on("scores", [LAYER]))
+        results = run.examine(run.items_on("scores", [LAYER]))
         assert violated(results)
 
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
@@ -167,19 +167,19 @@ class TestShrink:
         layer = GROUPED.replace(activation="tanh", input_correlation=0.5, query_std=0.5, attention_map="linear")
         subject = Subject.of("attncheck.faults:output_std_10")
         counted: list[Case] = []
-        examine = run_unit
+        examine = run_item
 
-        def counting(unit: Unit, *arguments: Any) -> list[Result]:
-            counted.append(unit.case)
-            assert unit.role == "shrink"
-            return examine(unit, *arguments)
+        def counting(item: Item, *arguments: Any) -> list[Result]:
+            counted.append(item.case)
+            assert item.role == "shrink"
+            return examine(item, *arguments)
 
         monkeypatch.setattr(attncheck.diagnosis.shrink, "run_unit", counting)
         found = []
         for _ in range(2):
             counted.clear()
             found.append(
-                attncheck.diagnosis.shrink.shrink(Unit("conditional", layer), "conditional.scale", subject, 0, COST)
+                attncheck.diagnosis.shrink.shrink(Item("conditional", layer), "conditional.scale", subject, 0, COST)
             )
             assert 1 <= len(counted) == len(set(counted)) <= attncheck.diagnosis.shrink.MOST_CANDIDATES == 20
         assert found[0] == found[1]
@@ -189,7 +189,7 @@ class TestShrink:
     def test_stays_where_the_fault_is(self) -> None:
         """Heads that share keys cannot be seen in one head."""
         subject = Subject.of("attncheck.faults:shared_keys")
-        smaller = attncheck.diagnosis.shrink.shrink(Unit("scores", GROUPED), "scores.key_heads", subject, 0, COST)
+        smaller = attncheck.diagnosis.shrink.shrink(Item("scores", GROUPED), "scores.key_heads", subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
         assert smaller.kv_heads > 1
 
@@ -200,7 +200,7 @@ class TestShrink:
     def test_positions_stay_where_the_fault_needs_them(self, fault: str, check: str, stays: bool) -> None:
         layer = LAYER.replace(position_std=0.7, position_reach=0.5)
         subject = Subject.of(f"attncheck.faults:{fault}")
-        smaller = attncheck.diagnosis.shrink.shrink(Unit("scores", layer), check, subject, 0, COST)
+        smaller = attncheck.diagnosis.shrink.shrink(Item("scores", layer), check, subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
         assert smaller.weight_entries < layer.weight_entries
         assert bool(smaller.position_std) is stays
@@ -209,13 +209,13 @@ class TestShrink:
         """A fault that shows at this reach and without positions, but not between."""
         layer = LAYER.replace(position_std=0.7, position_reach=0.5)
 
-        def violating(unit: Unit, *arguments: Any) -> bool:
-            case = unit.case
+        def violating(item: Item, *arguments: Any) -> bool:
+            case = item.case
             return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
 
         monkeypatch.setattr(attncheck.diagnosis.shrink, "_violates", violating)
         smaller = attncheck.diagnosis.shrink.shrink(
-            Unit("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST
+            Item("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST
         )
         assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
@@ -233,16 +233,16 @@ class TestShrink:
 class TestDiagnosis:
     def test_right_subject_has_none(self) -> None:
         for name, layer in itertools.product(("scores", "conditional"), (LAYER, GROUPED)):
-            assert diagnose(Unit(name, layer), Subject.of("attncheck.subject:collapsed"), 0) == []
+            assert diagnose(Item(name, layer), Subject.of("attncheck.subject:collapsed"), 0) == []
 
     def test_outputs_alone_are_compared_with_the_exact_law(self) -> None:
         blind = faults.exposing(faults.FAULTS["missing_head_scaling"], ["outputs"])
-        sentences = diagnose(Unit("outputs", GROUPED), Subject.of(blind), 0)
+        sentences = diagnose(Item("outputs", GROUPED), Subject.of(blind), 0)
         assert sentences[0].startswith("output variance ")
 
     def test_scores_without_grams_are_compared_with_the_exact_law(self) -> None:
         blind = faults.exposing(faults.FAULTS["scores_over_n"], ["outputs", "scores"])
-        sentences = diagnose(Unit("scores", LAYER), Subject.of(blind), 0)
+        sentences = diagnose(Item("scores", LAYER), Subject.of(blind), 0)
         assert sentences[0].startswith("score variance 0.1")
 
     @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ class TestDiagnosis:
         return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2), laws)
 
     def test_estimate_reads_as_a_sentence(self) -> None:
-        estimate = Observed("score variance", 0.25, 0.24, 0.26, 1.0)
+        estimate = Observation("score variance", 0.25, 0.24, 0.26, 1.0)
         assert str(estimate) == "score variance 0.250 [0.240, 0.260], declared 1.00"
         assert estimate.differs
         drawn = dataclasses.replace(estimate, source="given the drawn inputs")
@@ -300,9 +300,9 @@ class TestDiagnosis:
         assert (
             str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
         )
-        assert not Observed("mean", 0.01, -0.01, 0.03, 0.0).differs
-        assert Observed("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
-        near = Observed("score variance", 1.15, 1.12, 1.1764, 1.1821)
+        assert not Observation("mean", 0.01, -0.01, 0.03, 0.0).differs
+        assert Observation("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
+        near = Observation("score variance", 1.15, 1.12, 1.1764, 1.1821)
         assert near.differs
         assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"  # not [1.12, 1.18] and 1.18
 
@@ -335,7 +335,7 @@ class TestDiagnosis:
 
     def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
         # Few large draws make such a mean: "[-36.6, 37.5], declared 82.7" would be no evidence.
-        estimate = Observed("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
+        estimate = Observation("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
         assert not estimate.differs
         assert dataclasses.replace(estimate, low=0.1).differs
         assert dataclasses.replace(estimate, positive=False).differs

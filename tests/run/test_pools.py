@@ -13,16 +13,16 @@ import pytest
 
 import attncheck
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import Crew
+from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.executors import pool as pool_of_processes
-from attncheck.evidence.summaries import Score, to_record
+from attncheck.evidence.summaries import NormalScore, to_record
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import (
     ALL,
     POOLS,
     CasePool,
-    OneLook,
+    LookTask,
     examine_pools,
     fresh,
     most_pools,
@@ -89,9 +89,9 @@ def test_a_slight_departure_shows_in_all_cases_together() -> None:
     (pool,) = (result for result in report.violated if result.check == "scores.scale")
     assert pool.low is not None
     assert pool.high is not None
-    assert pool.gap is not None
+    assert pool.mde is not None
     assert pool.low < SLIGHT**2 < pool.high
-    assert 1.0 < pool.gap < SLIGHT**2
+    assert 1.0 < pool.mde < SLIGHT**2
     assert len(pool.p_values) >= 3
     (message,) = (each for each in report.messages() if "scores.scale" in each)
     for words in ("VIOLATED: ", "8 cases together, pool all", "score variance given inputs and keys", "replay:"):
@@ -144,15 +144,15 @@ def test_programs_with_functions_of_ones_own_are_looked_at_again() -> None:
     program.matmul(program.weight("V"), own)
     written = program.at(16).to_dict()
     cost = Cost(2_000, 1e-3, 0.9)
-    look = OneLook("attncheck.subject:direct", 0, written, "pool", cost, 2, 1, ("netsor.scale",))
-    assert look.units[0].case.describe() == program.at(16).describe()
+    look = LookTask("attncheck.subject:direct", 0, written, "pool", cost, 2, 1, ("netsor.scale",))
+    assert look.items[0].case.describe() == program.at(16).describe()
     assert set(take(look)) == {"netsor.scale"}
 
 
 def test_further_looks_are_fresh_draws_of_all_cases() -> None:
-    report, asked = found(slight), list[OneLook]()
+    report, asked = found(slight), list[LookTask]()
 
-    def each(function: Callable[[OneLook], Any], looks: Iterable[OneLook]) -> list[Any]:
+    def each(function: Callable[[LookTask], Any], looks: Iterable[LookTask]) -> list[Any]:
         asked.extend(looks)
         return [function(look) for look in asked[-len(LAYERS) :]]
 
@@ -162,11 +162,11 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(2, 1 + len(result.p_values)))
     for number in set(numbers):
-        assert {one.units[0].case for one in asked if one.look == number} == set(LAYERS)
+        assert {one.items[0].case for one in asked if one.look == number} == set(LAYERS)
     # Neither those of single cases nor those of another look.
     case = asked[0]
     alone = msgspec.structs.asdict(pool.results[0])["summary"]
-    others = [case, *(one for one in asked if one.units == case.units and one.look != case.look)]
+    others = [case, *(one for one in asked if one.items == case.items and one.look != case.look)]
     seen = [alone, *(to_record(take(one)["scores.scale"]) for one in others)]
     assert len({str(each) for each in seen}) == len(seen)
 
@@ -175,8 +175,8 @@ def test_processes_find_the_same_digits() -> None:
     pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
     subject, level = "attncheck.faults:query_std_2", found(slight).run.level
     here, _ = examine_pools(pools, [], fresh(subject, 0), level)
-    with Crew(pool_of_processes(2)) as crew:
-        there, _ = examine_pools(pools, [], fresh(subject, 0, lambda f, looks: crew.results(f, list(looks))), level)
+    with TaskExecutor(pool_of_processes(2)) as executor:
+        there, _ = examine_pools(pools, [], fresh(subject, 0, lambda f, looks: executor.results(f, list(looks))), level)
     assert [result.p_values for result in here] == [result.p_values for result in there]
     assert [result.effects for result in here] == [result.effects for result in there]
     assert len(here[0].p_values) > 1
@@ -195,10 +195,10 @@ class TestFormed:
     def result(self, number: int, **fields: Any) -> Result:
         some = found(collapsed).results[0]
         layer = AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
-        unit = f"scores@{number:012x}"
-        summary = to_record(Score(0.1 * number, 10.0, "ratio"))
+        item = f"scores@{number:012x}"
+        summary = to_record(NormalScore(0.1 * number, 10.0, "ratio"))
         return msgspec.structs.replace(
-            some, id=f"scores.scale@{number:012x}", unit=unit, check="scores.scale", property="scores",
+            some, id=f"scores.scale@{number:012x}", item=item, check="scores.scale", property="scores",
             case=layer.to_dict(), summary=summary,
         )  # fmt: skip
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer
-from attncheck._lib.executors import Crew, Lost, pool
+from attncheck._lib.executors import LostTask, TaskExecutor, pool
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.records.schema import Closing, read
-from attncheck.runs.pieces import Examined
 from attncheck.runs.probe import refusal
 from attncheck.runs.run import Run
+from attncheck.runs.tasks import Examination
 from attncheck.subject import direct
 
 SUBJECTS = """
@@ -86,8 +86,8 @@ def test_a_subject_that_always_fails_is_one_error(
 
 def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
     run = planned("failing:leaving", AttentionLayer(width=4, seq_len=2, num_heads=1))
-    with Crew(pool(1)) as crew:
-        refused = refusal(run, run.subject.name, crew.results)
+    with TaskExecutor(pool(1)) as executor:
+        refused = refusal(run, run.subject.name, executor.results)
     assert refused is not None
     assert "ended its process" in refused.unusable
 
@@ -96,7 +96,7 @@ def planned(subject: object, *layers: AttentionLayer) -> Run:
     """Return a run of a subject that simulates these layers alone."""
     run = Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=None)
     run = dataclasses.replace(run, subject=dataclasses.replace(run.subject, layers=layers))
-    return run.settled([unit.id for unit in run.units_on("draws", layers)])
+    return run.settled([item.id for item in run.items_on("draws", layers)])
 
 
 @pytest.mark.parametrize(("bad", "refused"), [((4,), False), ((4, 8), False), ((4, 8, 16), True)])
@@ -121,6 +121,6 @@ def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> 
 
 def test_lost_probes_are_failures() -> None:
     run = planned(direct, AttentionLayer(width=4))
-    found = refusal(run, run.subject, lambda function, probes: [Lost("gone") for _ in probes])
-    assert isinstance(found, Examined)
+    found = refusal(run, run.subject, lambda function, probes: [LostTask("gone") for _ in probes])
+    assert isinstance(found, Examination)
     assert found.unusable.startswith("subject=attncheck.subject:direct: a probe call on n=4")

@@ -17,10 +17,10 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.examine import run_unit
+from attncheck.looks.examine import run_item
 from attncheck.looks.examples import draw_examples
+from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Closing, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
@@ -64,9 +64,9 @@ class TestOf:
 class TestPlan:
     def test_units_are_anchors_and_then_examples(self) -> None:
         for name, profile in PROFILES.items():
-            units = made(profile=name).units("scores", layers(max_entries=500))
-            found = [unit.case for unit in units]
-            visited = ANCHORS[: profile.anchors] + REGIME_ANCHORS[: profile.regimes]
+            items = made(profile=name).items("scores", layers(max_entries=500))
+            found = [item.case for item in items]
+            visited = ANCHORS[: profile.fixed_cases] + REGIME_ANCHORS[: profile.regimes]
             assert found[: len(visited)] == list(visited) == list(profile.layers)
             assert len(visited) < len(found) == len(set(found)) <= len(visited) + profile.examples
 
@@ -74,23 +74,23 @@ class TestPlan:
         run = planned("scores", "draws")
         assert [each.check for each in run.planned] == [check.name for check in run_checks(run)]
         assert run.level == run.budget.level(len(run.planned))
-        assert run.settled([*run.unit_ids, *run.unit_ids]).planned == run.planned
+        assert run.settled([*run.item_ids, *run.item_ids]).planned == run.planned
 
     def test_draws_are_shared_out_over_the_plan(self) -> None:
         run, wide = made(profile="thorough", draws=10**6), AttentionLayer(width=2048)
-        units = [unit for name in ("scores", "draws") for unit in run.units_on(name, [LAYER, wide])]
-        run = run.settled([unit.id for unit in units])
+        items = [item for name in ("scores", "draws") for item in run.items_on(name, [LAYER, wide])]
+        run = run.settled([item.id for item in items])
         assert run.affordable(LAYER) == 500_000
-        assert run.settled(run.unit_ids * 2).affordable(LAYER) == 500_000
+        assert run.settled(run.item_ids * 2).affordable(LAYER) == 500_000
         assert run.affordable(wide) == 500_000 > PROFILES["thorough"].affordable(wide)
 
     def test_unknown_property_is_named(self) -> None:
         with pytest.raises(InputError, match="property='score': is not known; use one of exactness"):
-            made().units_on("score", [LAYER])
+            made().items_on("score", [LAYER])
 
 
 def run_checks(run: Run) -> list[Any]:
-    return [check for unit in run.unit_ids for check in checks_of(unit.partition("@")[0])]
+    return [check for item in run.item_ids for check in checks_of(item.partition("@")[0])]
 
 
 class TestExamples:
@@ -117,15 +117,15 @@ class TestExamples:
 class TestExamine:
     def test_results_repeat_to_the_digit(self) -> None:
         run = planned("scores", subject=faults.FAULTS["tied_query_key"].subject)
-        units = run.units_on("scores", [LAYER])
-        results, again = run.examine(units), run.examine(units)
+        items = run.items_on("scores", [LAYER])
+        results, again = run.examine(items), run.examine(items)
         assert [result.id for result in results] == [each.id for each in run.planned]
         for one, two in zip(results, again, strict=True):
             assert msgspec.structs.replace(one, seconds=0.0) == msgspec.structs.replace(two, seconds=0.0)
 
     def test_unit_with_one_check_is_that_part_of_the_whole(self) -> None:
         subject = Subject.of("attncheck.subject:collapsed")
-        (one,) = run_unit(Unit("scores", LAYER, only="scores.scale"), subject, 0, COST)
+        (one,) = run_item(Item("scores", LAYER, only="scores.scale"), subject, 0, COST)
         assert one.check == "scores.scale"
         assert one.verdict == "consistent"
 
@@ -143,7 +143,7 @@ class TestReport:
             run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{order}.jsonl")
             report = RunReport(run)
             for name in ("scores", "draws")[::order]:
-                report.take(run.examine(run.units_on(name, [LAYER])))
+                report.take(run.examine(run.items_on(name, [LAYER])))
             assert report.finish()
             digests.append(closing_of(tmp_path / f"{order}.jsonl").digest)
             assert "CONSISTENT" in report.summary()
@@ -154,7 +154,7 @@ class TestReport:
             run = planned("scores", "draws", subject="attncheck.subject:collapsed", record=tmp_path / f"{number}.jsonl")
             report = RunReport(run)
             for name in names:
-                report.take(run.examine(run.units_on(name, [LAYER])))
+                report.take(run.examine(run.items_on(name, [LAYER])))
             assert not report.finish()
             closing = closing_of(tmp_path / f"{number}.jsonl")
             assert closing.verdict == "incomplete"
@@ -178,7 +178,7 @@ class TestReport:
         run = planned("scores", "draws", subject=blind, record=tmp_path / "record.jsonl")
         report = RunReport(run)
         for name in ("scores", "draws"):
-            report.take(run.examine(run.units_on(name, [LAYER])))
+            report.take(run.examine(run.items_on(name, [LAYER])))
         assert not report.finish()
         text = report.summary(verbose=True)
         assert text.startswith("INCONCLUSIVE: ")

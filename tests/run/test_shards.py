@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.unit import Unit
+from attncheck.looks.item import Item
 from attncheck.records.gather import gather
 from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 from attncheck.records.writer import Writer
-from attncheck.runs.earlier import Earlier
-from attncheck.runs.merge import OWED, Part, lacking, merged, planned_by, with_looks_taken
+from attncheck.runs.merge import OWED, RecordPart, lacking, merged, planned_by, with_looks_taken
 from attncheck.runs.reporting import RunReport
+from attncheck.runs.resumed import ResumedRun
 from attncheck.runs.run import Run
 from attncheck.runs.shards import Dealer, Shard
 from attncheck.subject import Subject, collapsed
@@ -53,7 +53,7 @@ class Whole(NamedTuple):
     """An unsharded run: its record, its units and what they came to."""
 
     run: Run
-    units: list[Unit]
+    items: list[Item]
     closing: Closing
 
 
@@ -73,18 +73,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
 def unsharded(name: str, record: Path) -> Whole:
     # What is fitted to violated layers takes most of the time, and is not what is looked at here.
     run = dataclasses.replace(made(record=record, subject=SUBJECTS[name]), explains=False)
-    units = [unit for each in ("scores", "independence") for unit in run.units_on(each, LAYERS)]
-    run = run.settled([unit.id for unit in units])
+    items = [item for each in ("scores", "independence") for item in run.items_on(each, LAYERS)]
+    run = run.settled([item.id for item in items])
     report = RunReport(run)
-    for unit in units:
-        report.take(run.examine([unit]))
+    for item in items:
+        report.take(run.examine([item]))
     report.take(report.pool()[0])
     report.finish()
     found: dict[str, list[Result]] = {}
     for result in report.results:
-        found.setdefault(result.unit, []).append(result)
+        found.setdefault(result.item, []).append(result)
     # What a shard examines is the same to the digit, at the same level: it is not examined again in every test.
-    return Whole(dataclasses.replace(run, earlier=Earlier(found)), units, closing_of(record))
+    return Whole(dataclasses.replace(run, earlier=ResumedRun(found)), items, closing_of(record))
 
 
 def closing_of(record: Path) -> Closing:
@@ -95,23 +95,23 @@ def closing_of(record: Path) -> Closing:
 
 def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
     """Write the records of all shards of a run, and return their paths."""
-    homes = Dealer(of).deal(whole.run.costs(whole.units))
+    homes = Dealer(of).deal(whole.run.costs(whole.items))
     paths = []
     for number in range(1, of + 1):
         paths.append(folder / f"part{number}.jsonl")
         shard = dataclasses.replace(whole.run, shard=Shard(number, of), record=paths[-1])
-        own = [unit for unit in whole.units if homes[unit.case.key].number == number]
-        shard = shard.settled(whole.run.unit_ids, (), [unit.id for unit in own])
+        own = [item for item in whole.items if homes[item.case.key].number == number]
+        shard = shard.settled(whole.run.item_ids, (), [item.id for item in own])
         report = RunReport(shard)
-        for unit in own:
-            report.take(shard.kept(unit))
+        for item in own:
+            report.take(shard.kept(item))
         assert report.pool() == ([], [])
         report.finish()
     return paths
 
 
-def read_all(paths: list[Path]) -> list[Part]:
-    return [Part.read(path) for path in paths]
+def read_all(paths: list[Path]) -> list[RecordPart]:
+    return [RecordPart.read(path) for path in paths]
 
 
 def lines_of(record: Path) -> list[bytes]:
@@ -175,8 +175,8 @@ class TestDealer:
     def test_costs_are_larger_for_more_draws_entries_and_checks(self) -> None:
         run = made()
         small, large = AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=8, num_heads=4)
-        scores = run.costs(run.units_on("scores", [small, large]))
-        draws = made(profile="default").costs(run.units_on("scores", [small]))
+        scores = run.costs(run.items_on("scores", [small, large]))
+        draws = made(profile="default").costs(run.items_on("scores", [small]))
         assert scores[small.key] < scores[large.key]
         assert scores[small.key] < draws[small.key]
 
@@ -197,14 +197,14 @@ class TestMerged:
         if OWED in report.failed:
             assert closing_of(out).verdict == "incomplete"
             assert OWED in closing_of(out).reasons
-            with_looks_taken(Part.read(out), Subject.of(SUBJECTS[name]))
+            with_looks_taken(RecordPart.read(out), Subject.of(SUBJECTS[name]))
         closing, own = closing_of(out), before.closing
         assert (closing.digest, closing.verdict, closing.reasons) == (own.digest, own.verdict, own.reasons)
         assert (closing.reported, closing.failed) == (own.reported, own.failed)
         assert lines_of(out) == lines_of(before.run.record or out)
-        manifest = msgspec.structs.replace(Part.read(out).manifest, started="")
+        manifest = msgspec.structs.replace(RecordPart.read(out).manifest, started="")
         assert before.run.record is not None
-        assert manifest == msgspec.structs.replace(Part.read(before.run.record).manifest, started="")
+        assert manifest == msgspec.structs.replace(RecordPart.read(before.run.record).manifest, started="")
 
     def test_subjects_are_what_they_are_said_to_be(self, whole: Callable[[str], Whole]) -> None:
         """A pool of the slight one is violated and no layer is, which takes further looks."""
@@ -258,7 +258,7 @@ class TestMerged:
         machine = {**first.manifest.machine, "arithmetic": "another"}
         elsewhere = dataclasses.replace(first, manifest=msgspec.structs.replace(first.manifest, machine=machine))
         merged([elsewhere, *others], tmp_path / "run.jsonl")
-        found = Part.read(tmp_path / "run.jsonl").manifest.machine
+        found = RecordPart.read(tmp_path / "run.jsonl").manifest.machine
         assert found["arithmetic"] == f"another | {first.manifest.machine['arithmetic']}"
         assert found["python"] == first.manifest.machine["python"]
 
@@ -282,14 +282,14 @@ class TestPart:
 
     def test_one_that_lacks_a_result_is_incomplete(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         run = dataclasses.replace(whole("right").run, shard=Shard(1, 2), record=tmp_path / "part.jsonl")
-        lost = whole("right").units[0].id
-        run = run.settled(run.unit_ids, (), [lost])
+        lost = whole("right").items[0].id
+        run = run.settled(run.item_ids, (), [lost])
         assert run.conclude([]).verdict == "incomplete"
-        assert run.settled(run.unit_ids, (), []).conclude([]).verdict == "consistent"
+        assert run.settled(run.item_ids, (), []).conclude([]).verdict == "consistent"
 
 
 class TestLacking:
-    def text_of(self, parts: list[Part]) -> str:
+    def text_of(self, parts: list[RecordPart]) -> str:
         (text,) = lacking(parts)
         return text
 
@@ -344,7 +344,7 @@ class TestLacking:
         parts = read_all(parts_of(whole("right"), 2, tmp_path))
         record = whole("right").run.record
         assert record is not None
-        assert self.text_of([*parts, Part.read(record)]) == f"{record} is the record of no shard; leave it out"
+        assert self.text_of([*parts, RecordPart.read(record)]) == f"{record} is the record of no shard; leave it out"
 
     def test_shard_that_did_not_end_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         paths = parts_of(whole("right"), 2, tmp_path)
@@ -355,7 +355,7 @@ class TestLacking:
 
 
 class TestOwed:
-    def refused(self, part: Part, subject: str = "right") -> str:
+    def refused(self, part: RecordPart, subject: str = "right") -> str:
         before = part.path.read_bytes()
         with pytest.raises(InputError) as caught:
             with_looks_taken(part, Subject.of(SUBJECTS[subject]))
@@ -363,23 +363,23 @@ class TestOwed:
         return str(caught.value)
 
     def test_record_of_a_shard_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        part = Part.read(parts_of(whole("right"), 2, tmp_path)[0])
+        part = RecordPart.read(parts_of(whole("right"), 2, tmp_path)[0])
         assert "is of shard 1/2, a part of a run; attncheck merge makes one record of all" in self.refused(part)
 
     def test_another_subject_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         merged(read_all(parts_of(whole("slight"), 2, tmp_path)), tmp_path / "run.jsonl")
-        said = self.refused(Part.read(tmp_path / "run.jsonl"))
+        said = self.refused(RecordPart.read(tmp_path / "run.jsonl"))
         assert "is of the subject" in said
         assert said.endswith("; pass --subject")
 
     def test_record_that_lacks_results_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         merged(read_all(parts_of(whole("right"), 2, tmp_path)), tmp_path / "run.jsonl")
-        part = Part.read(tmp_path / "run.jsonl")
+        part = RecordPart.read(tmp_path / "run.jsonl")
         short = dataclasses.replace(part, results=part.results[1:])
         assert f"lacks 1 results, {part.results[0].id} for one; go on with it by --resume" in self.refused(short)
 
     def test_another_plan_or_version_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        part = Part.read(parts_of(whole("right"), 1, tmp_path)[0])
+        part = RecordPart.read(parts_of(whole("right"), 1, tmp_path)[0])
         for changes, words in (
             ({"versions": {"numpy": "0.1"}}, "is made with numpy 0.1, and here it is another; install these"),
             ({"level": 0.3}, "has a plan that this version does not make"),
@@ -400,5 +400,5 @@ class TestOwed:
             if not isinstance(line, Closing) and not (isinstance(line, Result) and of_pool(line)):
                 writer.write(line)
         writer.close()
-        with_looks_taken(Part.read(record), Subject.of(slight))
+        with_looks_taken(RecordPart.read(record), Subject.of(slight))
         assert closing_of(record).digest == before.closing.digest

@@ -17,7 +17,7 @@ from attncheck.records.gather import gather
 from attncheck.records.schema import Result
 from attncheck.records.words import reads
 from attncheck.report.first import finding
-from attncheck.runs.details import MAIN_CHECKS, detectable, gaps, skipped, unseen, visited_layers
+from attncheck.runs.details import MAIN_CHECKS, detectable, mdes, skipped, unseen, visited_layers
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.summary import NOT_PROVED, all_refused, not_examined, summarize, verdict_sentence, what_is_wrong
 from attncheck.subject import collapsed
@@ -29,7 +29,7 @@ class TestSummary:
     def test_violated_begins_with_the_causes_that_the_report_has(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=record))
-        report.take(report.run.examine(report.run.units_on("scores", [LAYER])))
+        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
         assert not report.finish()
         first = causes(gather(record).tallies)[0]
         assert first.hint
@@ -59,7 +59,7 @@ class TestSummary:
     ) -> None:
         subject = faults.exposing(faults.FAULTS[name], faults.EXPOSURES[exposure])
         report = RunReport(planned(property_name, subject=subject, record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine(report.run.units_on(property_name, [LAYER])))
+        report.take(report.run.examine(report.run.items_on(property_name, [LAYER])))
         report.finish()
         assert report.conclusion is not None
         assert report.conclusion.verdict == "violated"
@@ -70,7 +70,7 @@ class TestSummary:
 
     def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", subject=collapsed, record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine(report.run.units_on("scores", [LAYER])))
+        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
         assert report.finish()
         lines = report.summary().splitlines()
         assert NOT_PROVED in lines
@@ -84,7 +84,7 @@ class TestSummary:
         results = results_of(planned("scores"), "scores")
         assert skipped(results) == []
         idle = [
-            msgspec.structs.replace(r, unit="inputs@0", property="inputs", p_values=[], reason="too dear")
+            msgspec.structs.replace(r, item="inputs@0", property="inputs", p_values=[], reason="too dear")
             for r in results
         ]
         assert skipped([*results, *idle]) == ["Skipped, nothing to examine:", "  inputs on 1 layer: too dear"]
@@ -93,8 +93,8 @@ class TestSummary:
         (one, *_) = results_of(planned("scores"), "scores")
         reasons = ["not this layer", "the subject does not expose value_gram", "too dear", "not this layer"]
         idle = [
-            msgspec.structs.replace(one, unit=f"inputs@{unit}", property="inputs", p_values=[], reason=reason)
-            for unit, reason in enumerate(reasons)
+            msgspec.structs.replace(one, item=f"inputs@{item}", property="inputs", p_values=[], reason=reason)
+            for item, reason in enumerate(reasons)
         ]
         # Another check of the same unit, for another reason: the telling one counts, and the unit once.
         idle.append(msgspec.structs.replace(idle[1], reason="there is one head only"))
@@ -109,7 +109,7 @@ class TestSummary:
         run = planned("scores", "netsor")
         of_layer = results_of(planned("scores"), "scores")
         of_program = [
-            msgspec.structs.replace(r, property="netsor", unit=f"netsor@{n}", case={"program": {}, "widths": [n]})
+            msgspec.structs.replace(r, property="netsor", item=f"netsor@{n}", case={"program": {}, "widths": [n]})
             for n, r in enumerate(of_layer)
             if r.p_values
         ]
@@ -126,10 +126,10 @@ class TestSummary:
         (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
         both = LAYER.replace(mask="causal", head_dim=2)
         bad = [
-            msgspec.structs.replace(result, case=layer.to_dict(), unit=f"scores@{k}", verdict="violated")
+            msgspec.structs.replace(result, case=layer.to_dict(), item=f"scores@{k}", verdict="violated")
             for k, layer in enumerate([both, both.replace(head_dim=None)])
         ]
-        good = msgspec.structs.replace(result, case=LAYER.replace(head_dim=2).to_dict(), unit="scores@9")
+        good = msgspec.structs.replace(result, case=LAYER.replace(head_dim=2).to_dict(), item="scores@9")
         assert "scores.scale on 2 of 3 layers; only with causal: " in wrong([*bad, good])
         assert "on 1 of 2 layers; only with causal: " in wrong([bad[0], good])
         masked = msgspec.structs.replace(good, case=LAYER.replace(mask="causal", width=4).to_dict())
@@ -141,7 +141,7 @@ class TestSummary:
         subject: Any = functools.partial(collapsed)
         subject.supports = lambda layer: layer.width == 5 or "width 5 only"
         run = planned("scores", layer=GROUPED, subject=subject)
-        results = run.examine(run.units_on("scores", [GROUPED]))
+        results = run.examine(run.items_on("scores", [GROUPED]))
         (line,) = all_refused(run, results)
         assert ".supports refuses the layer that it was asked for: width 16, " in line
         assert "mask causal, num_kv_heads 2" in line
@@ -153,9 +153,9 @@ class TestSummary:
 class TestDetectable:
     def test_tells_the_median_and_the_worst_gap_of_what_was_examined(self) -> None:
         (made_here,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
-        gaps = (1.5, 1.01, 1.02, math.inf, 1.03)
-        results = [msgspec.structs.replace(made_here, gap=gap) for gap in gaps]
-        left_out = msgspec.structs.replace(made_here, gap=None, p_values=[], verdict="not examined")
+        mdes = (1.5, 1.01, 1.02, math.inf, 1.03)
+        results = [msgspec.structs.replace(made_here, mde=mde) for mde in mdes]
+        left_out = msgspec.structs.replace(made_here, mde=None, p_values=[], verdict="not examined")
         heading, line = detectable([*results, left_out])
         assert heading.endswith("had a chance of 90% to call violated:")
         assert line.split()[0] == made_here.claim
@@ -169,7 +169,7 @@ class TestDetectable:
         assert [line.split()[0] for line in lines] == ["scores", "outputs", "joint"]
         for check in ("exactness.score_energy", "exactness.output_energy"):
             (result,) = (r for r in results if r.check == check)
-            assert any(f"{result.gap:.3g} on 1 layer" in line and reads(result) in line for line in lines)
+            assert any(f"{result.mde:.3g} on 1 layer" in line and reads(result) in line for line in lines)
 
     def test_nothing_examined_nothing_seen(self) -> None:
         assert detectable([]) == []
@@ -179,12 +179,12 @@ class TestDetectable:
 
     def test_stands_in_the_summary_of_a_run(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine(report.run.units_on("scores", [LAYER])))
+        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
         report.finish()
         (heading, *_) = detectable(report.results)
         assert heading in report.summary(verbose=True).splitlines()
         assert heading not in report.summary().splitlines()
-        assert gaps(report.results, [])[0] in report.summary().splitlines()
+        assert mdes(report.results, [])[0] in report.summary().splitlines()
 
 
 def test_the_summary_tells_what_layers_had() -> None:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.checks.sample import Sample
-from attncheck.faults.literal import Literal
+from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention_map import attention_weights, visible
 
 FloatArray = NDArray[np.float64]
 LAYER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
 
 
-def subject_of(literal: Literal, *fields: str, law: str | None = None) -> Any:
+def subject_of(literal: LiteralSimulator, *fields: str, law: str | None = None) -> Any:
     """Return a simulator that shows its weights in place of its scores."""
 
     class Shown:
@@ -83,10 +83,10 @@ GRAMS = ("input_gram", "value_gram", "inputs")
 def test_a_right_subject_is_consistent(seed: int) -> None:
     """Each layer by itself, and both in pools."""
     layers = [LAYER, LAYER.replace(attention_map="relu", mask="none")]
-    report = ac.check(subject_of(Literal(), *GRAMS), layers, profile="smoke", seed=seed)
+    report = ac.check(subject_of(LiteralSimulator(), *GRAMS), layers, profile="smoke", seed=seed)
     assert report.verdict == "consistent"
     for layer in layers:
-        examined = {result.check for result in report.results if result.p_values and result.unit.endswith(layer.key)}
+        examined = {result.check for result in report.results if result.p_values and result.item.endswith(layer.key)}
         assert {"conditional.law", "outputs.given_scores", "exactness.output_given_scores"} <= examined
         assert ("exactness.row_entropy" in examined) == (layer.attention_map == "softmax")
         assert not {name for name in examined if name.startswith("scores.") and "key" not in name}
@@ -98,16 +98,19 @@ def test_wrong_ones_are_violated() -> None:
         return attention_weights(layer, 1.5 * scores)
 
     def twice(layer: ac.AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
-        return 1.2 * Literal().finish(layer, mixed, coordinates, rng)
+        return 1.2 * LiteralSimulator().finish(layer, mixed, coordinates, rng)
 
-    for literal, name in ((Literal(weigh=hotter), "exactness"), (Literal(finish=twice), "conditional")):
+    for literal, name in (
+        (LiteralSimulator(weigh=hotter), "exactness"),
+        (LiteralSimulator(finish=twice), "conditional"),
+    ):
         report = ac.check(subject_of(literal, *GRAMS), LAYER, properties=[name], profile="smoke")
         assert report.verdict == "violated"
 
 
 @pytest.mark.usefixtures("verdicts_only")
 def test_weights_of_another_law_are_compared_with_literal_draws() -> None:
-    subject = subject_of(Literal(), *GRAMS)
+    subject = subject_of(LiteralSimulator(), *GRAMS)
     subject.weights = "uniform"  # a lie
     report = ac.check(subject, LAYER.replace(width=2), properties=["conditional", "exactness"], profile="smoke")
     assert any(result.p_values for result in report.results if result.check == "conditional.scale")

@@ -24,13 +24,13 @@ SIZE = 18_000
 
 @pytest.fixture(scope="module")
 def draws() -> ac.Draws:
-    return ac.simulate(LAYER, SIZE, seed=11, reading="direct")
+    return ac.simulate(LAYER, SIZE, seed=11, method="direct")
 
 
 @pytest.fixture(scope="module")
 def fewer() -> ac.Draws:
     """Return draws for damages that are large: a third of `SIZE` is enough to see each in three looks."""
-    return ac.simulate(LAYER, SIZE // 3, seed=12, reading="direct")
+    return ac.simulate(LAYER, SIZE // 3, seed=12, method="direct")
 
 
 @pytest.fixture(scope="module")

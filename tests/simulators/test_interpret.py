@@ -16,7 +16,7 @@ from scipy import special, stats
 
 from attncheck import AttentionLayer, Program
 from attncheck.layers.expansion import expand
-from attncheck.layers.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, Stacked, Weight
+from attncheck.layers.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, StackedFunction, Weight
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
@@ -137,7 +137,7 @@ def product_table() -> tuple[FloatArray, FloatArray]:
 # Programs beyond attention
 
 
-class ScaledFirst(Stacked):
+class ScaledFirst(StackedFunction):
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
         return vectors[:, 0] * np.tanh(scores[:, :1]) + scores[:, -1:]
 

@@ -15,11 +15,11 @@ MIB = 2**20
 BOUND = 40 * MIB
 
 
-def working_memory(layer: AttentionLayer, size: int, reading: Any, coordinates: int = 1) -> int:
+def working_memory(layer: AttentionLayer, size: int, method: Any, coordinates: int = 1) -> int:
     """Return the bytes that a simulation takes at its peak, beyond the returned arrays."""
     tracemalloc.start()
     try:
-        draws = simulate(layer, size, 1, reading, coordinates)
+        draws = simulate(layer, size, 1, method, coordinates)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -27,7 +27,7 @@ def working_memory(layer: AttentionLayer, size: int, reading: Any, coordinates: 
 
 
 @pytest.mark.parametrize(
-    ("layer", "reading", "coordinates", "sizes"),
+    ("layer", "method", "coordinates", "sizes"),
     [
         (AttentionLayer(width=256, seq_len=1, num_heads=1), "direct", 1, (40, 100)),
         (AttentionLayer(width=256, seq_len=1, num_heads=1), "matrix-free", 256, (2_000, 8_000)),
@@ -43,10 +43,10 @@ def working_memory(layer: AttentionLayer, size: int, reading: Any, coordinates: 
     ids=lambda x: x.describe() if isinstance(x, AttentionLayer) else str(x),
 )
 def test_working_memory_does_not_grow_with_the_draws(
-    layer: AttentionLayer, reading: Any, coordinates: int, sizes: tuple[int, int]
+    layer: AttentionLayer, method: Any, coordinates: int, sizes: tuple[int, int]
 ) -> None:
-    simulate(layer, 1, reading=reading)
-    few, many = (working_memory(layer, size, reading, coordinates) for size in sizes)
+    simulate(layer, 1, method=method)
+    few, many = (working_memory(layer, size, method, coordinates) for size in sizes)
     assert few <= BOUND
     assert many <= BOUND
     assert many <= few + MIB
@@ -65,10 +65,10 @@ def test_chunks_need_no_more_than_a_block(chunk_size: int) -> None:
     assert peak <= BOUND
 
 
-def needed(layer: AttentionLayer, reading: Any, coordinates: int) -> int:
+def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
     """Return the bytes that the refusal of too little memory names."""
     with pytest.raises(InputError) as caught:
-        simulate(layer, 1, reading=reading, coordinates=coordinates, memory=1)
+        simulate(layer, 1, method=method, coordinates=coordinates, memory=1)
     found = re.search(r", (\d+) bytes; ", str(caught.value))
     assert found is not None
     return int(found[1])
@@ -89,20 +89,20 @@ def needed(layer: AttentionLayer, reading: Any, coordinates: int) -> int:
     ],
     ids=lambda x: x.describe() if isinstance(x, AttentionLayer) else str(x),
 )
-@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed", "limit"])
-def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coordinates: int, reading: Any) -> None:
-    reckoned = needed(layer, reading, coordinates)
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed", "limit"])
+def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coordinates: int, method: Any) -> None:
+    reckoned = needed(layer, method, coordinates)
     if reckoned > 512 * MIB:
         with pytest.raises(InputError, match="memory=536870912: allows less"):
-            simulate(layer, 1, reading=reading, coordinates=coordinates)
+            simulate(layer, 1, method=method, coordinates=coordinates)
         return
-    assert working_memory(layer, 1, reading, coordinates) <= reckoned + MIB / 4
+    assert working_memory(layer, 1, method, coordinates) <= reckoned + MIB / 4
     with pytest.raises(InputError, match=f"memory={reckoned - 1}: allows less"):
-        simulate(layer, 1, reading=reading, coordinates=coordinates, memory=reckoned - 1)
+        simulate(layer, 1, method=method, coordinates=coordinates, memory=reckoned - 1)
 
 
 @pytest.mark.parametrize(
-    ("layer", "reading"),
+    ("layer", "method"),
     [
         (AttentionLayer(width=8, seq_len=10**6), "direct"),
         (AttentionLayer(width=8, num_heads=10**9), "matrix-free"),
@@ -112,11 +112,11 @@ def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coo
     ],
     ids=["positions", "heads", "width", "limit", "absurd"],
 )
-def test_what_is_too_large_is_refused_before_anything_is_made(layer: AttentionLayer, reading: Any) -> None:
+def test_what_is_too_large_is_refused_before_anything_is_made(layer: AttentionLayer, method: Any) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=r"^memory=536870912: allows less than one .* draw"):
-            simulate(layer, 1, reading=reading)
+            simulate(layer, 1, method=method)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer, Draws, InputError, simulate, simulate_chunks
-from attncheck.readings import NAMES
+from attncheck.methods import NAMES
 from attncheck.strategies import layers
 
 LAYER = AttentionLayer(width=6, seq_len=3, num_heads=2, num_kv_heads=1, mask="causal", input_correlation=0.5)
@@ -28,16 +28,16 @@ def joined(chunks: list[Draws]) -> Draws:
     return Draws(**{name: np.concatenate([c.as_dict()[name] for c in chunks]) for name in chunks[0].as_dict()})
 
 
-@pytest.mark.parametrize("reading", NAMES)
+@pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize(
     ("layer", "size", "chunk_sizes"), [(LAYER, 101, (1, 4, 100, 101, 1010)), (LARGE, 13, (5,))], ids=["small", "large"]
 )
 def test_digits_do_not_depend_on_the_chunks(
-    layer: AttentionLayer, size: int, chunk_sizes: tuple[int, ...], reading: Any
+    layer: AttentionLayer, size: int, chunk_sizes: tuple[int, ...], method: Any
 ) -> None:
-    whole = simulate(layer, size, 7, reading, coordinates=3)
+    whole = simulate(layer, size, 7, method, coordinates=3)
     for chunk_size in chunk_sizes:
-        chunks = list(simulate_chunks(layer, size, chunk_size, 7, reading, 3))
+        chunks = list(simulate_chunks(layer, size, chunk_size, 7, method, 3))
         assert [len(chunk) for chunk in chunks[:-1]] == [chunk_size] * (len(chunks) - 1)
         assert_equal(joined(chunks), whole)
 
@@ -51,10 +51,10 @@ def test_blocks_are_cut_anywhere() -> None:
     assert len(np.unique(whole.outputs)) == size
 
 
-@pytest.mark.parametrize("reading", NAMES)
-def test_seeds_and_their_sequences(reading: Any) -> None:
+@pytest.mark.parametrize("method", NAMES)
+def test_seeds_and_their_sequences(method: Any) -> None:
     def outputs(seed: Any) -> list[float]:
-        return simulate(LAYER, 20, seed, reading).outputs.ravel().tolist()
+        return simulate(LAYER, 20, seed, method).outputs.ravel().tolist()
 
     assert outputs(0) == outputs(0) == outputs(np.int64(0)) == outputs(np.random.SeedSequence(0))
     sequence = np.random.SeedSequence(99)
@@ -76,14 +76,14 @@ def test_a_seed_and_its_children_share_no_normals() -> None:
 
 @settings(max_examples=60)
 @given(layers(max_entries=3_000), st.sampled_from(list(NAMES)), st.integers(0, 2**64), st.integers(1, 6))
-def test_every_layer_is_reproducible(layer: AttentionLayer, reading: Any, seed: int, chunk_size: int) -> None:
-    whole = simulate(layer, 5, seed, reading, layer.width)
-    assert_equal(joined(list(simulate_chunks(layer, 5, chunk_size, seed, reading, layer.width))), whole)
+def test_every_layer_is_reproducible(layer: AttentionLayer, method: Any, seed: int, chunk_size: int) -> None:
+    whole = simulate(layer, 5, seed, method, layer.width)
+    assert_equal(joined(list(simulate_chunks(layer, 5, chunk_size, seed, method, layer.width))), whole)
     assert all(np.isfinite(value).all() for value in whole.as_dict().values())
 
 
 def test_draws_can_be_sliced() -> None:
-    draws = simulate(LAYER, 10, reading="limit")
+    draws = simulate(LAYER, 10, method="limit")
     assert len(draws) == 10
     assert len(draws[2:5]) == 3
     assert draws[2:5].key_gram is None
@@ -108,17 +108,17 @@ def test_draws_can_be_sliced() -> None:
         ({"seed": None}, "seed=None: must be a whole number; pass"),
         ({"seed": 0.5}, r"seed=0\.5: must be a whole number; pass"),
         ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
-        ({"reading": "exact"}, "reading='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'lim"),
-        ({"reading": ""}, "reading='': is not known; use one of"),
-        ({"reading": []}, r"reading=\[\]: is not known; use one of"),
-        ({"reading": np.array(["limit", "direct"])}, r"reading=array\(.*: is not known; use one of"),
+        ({"method": "exact"}, "reading='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'lim"),
+        ({"method": ""}, "reading='': is not known; use one of"),
+        ({"method": []}, r"reading=\[\]: is not known; use one of"),
+        ({"method": np.array(["limit", "direct"])}, r"reading=array\(.*: is not known; use one of"),
         ({"coordinates": 0}, "coordinates=0: must be at least 1; pass"),
         ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
         ({"coordinates": 1.0}, r"coordinates=1\.0: must be a whole number; pass"),
         ({"memory": 0}, "memory=0: must be at least 1; pass"),
         ({"memory": 1e9}, r"memory=1000000000\.0: must be a whole number; pass"),
         ({"memory": 100}, "memory=100: allows less than one collapsed draw of this layer, [0-9]+ bytes; raise memory"),
-        ({"reading": "direct", "memory": 100}, "memory=100: allows less than one direct draw .*; raise memory"),
+        ({"method": "direct", "memory": 100}, "memory=100: allows less than one direct draw .*; raise memory"),
     ],
     ids=str,
 )
@@ -136,18 +136,18 @@ def test_bad_chunks_are_refused_before_the_first_one_is_asked_for(chunk_size: An
         simulate_chunks(LAYER, 5, coordinates=7)
 
 
-@pytest.mark.parametrize("reading", [*NAMES, None])
-def test_no_reading_is_advised_that_is_used(reading: Any) -> None:
-    used = reading or "collapsed"
+@pytest.mark.parametrize("method", [*NAMES, None])
+def test_no_reading_is_advised_that_is_used(method: Any) -> None:
+    used = method or "collapsed"
     with pytest.raises(InputError, match=r"^memory=1: ") as caught:
-        simulate(LAYER, 5, reading=reading, memory=1)
+        simulate(LAYER, 5, method=method, memory=1)
     remedy = str(caught.value).partition("; ")[2]
     assert ('reading="collapsed"' in remedy) == (used in ("direct", "matrix-free"))
     assert len(remedy) > len("raise memory")
     assert "coordinates" not in remedy
     with pytest.raises(InputError, match=r"; raise memory, or ask for fewer coordinates"):
-        simulate(LAYER, 5, reading=reading, memory=1, coordinates=2)
+        simulate(LAYER, 5, method=method, memory=1, coordinates=2)
 
 
 def test_the_limit_has_coordinates_beyond_the_width() -> None:
-    assert simulate(LAYER, 5, reading="limit", coordinates=50).outputs.shape == (5, 3, 50)
+    assert simulate(LAYER, 5, method="limit", coordinates=50).outputs.shape == (5, 3, 50)

@@ -101,7 +101,7 @@ def functionals(draws: TangentDraws) -> dict[str, FloatArray]:
 def test_collapsed_has_the_law_of_literal_gradients(kind: str) -> None:
     layer = layer_of(kind)
     ours = functionals(tangent_kernel(layer, 20_000, seed=1, coordinates=2))
-    theirs = functionals(tangent_kernel(layer, 20_000, seed=2, reading="direct", coordinates=2))
+    theirs = functionals(tangent_kernel(layer, 20_000, seed=2, method="direct", coordinates=2))
     for name, sample in ours.items():
         if np.ptp(sample) > 0 or np.ptp(theirs[name]) > 0:
             assert_same_law(sample, theirs[name], f"{kind}: {name}")
@@ -110,7 +110,7 @@ def test_collapsed_has_the_law_of_literal_gradients(kind: str) -> None:
 def test_a_wrong_collapse_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries and rows of W^O without what they have across the keys and values."""
     layer = layer_of("low rank").replace(head_dim=8, width=8)
-    theirs = functionals(tangent_kernel(layer, 20_000, seed=2, reading="direct", coordinates=2))
+    theirs = functionals(tangent_kernel(layer, 20_000, seed=2, method="direct", coordinates=2))
 
     def along_only(of: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
         vectors = along[:, :, None, None]
@@ -156,11 +156,11 @@ def test_slopes_are_differences_of_weights(attention_map: Any) -> None:
         (lambda: tangent_kernel("layer", 1), "layer=.*is not an AttentionLayer"),  # type: ignore[arg-type]
         (lambda: tangent_kernel(layer_of("full heads"), 0), "size=0"),
         (lambda: tangent_kernel(layer_of("full heads"), 1, coordinates=6), "coordinates=6: exceeds width=5"),
-        (lambda: tangent_kernel(layer_of("full heads"), 1, reading="matrix-free"), "reading='matrix-free'"),  # type: ignore[arg-type]
+        (lambda: tangent_kernel(layer_of("full heads"), 1, method="matrix-free"), "reading='matrix-free'"),  # type: ignore[arg-type]
         (lambda: tangent_kernel(AttentionLayer(width=8, head_dim=4, rotary_base=1e4), 1), "rotary_base=10000.0: turns"),
         (lambda: tangent_kernel(layer_of("full heads"), 1, memory=10), "allows less than one collapsed tangent kernel"),
         (
-            lambda: tangent_kernel(AttentionLayer(width=4096), 1, reading="direct", memory=2**30),
+            lambda: tangent_kernel(AttentionLayer(width=4096), 1, method="direct", memory=2**30),
             'use reading="collapsed"',
         ),
     ],

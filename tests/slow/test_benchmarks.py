@@ -26,12 +26,12 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.streams import stream
 from attncheck.commands import cli
-from attncheck.commands.collected import Stated
+from attncheck.commands.planned_run import StatementTask
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
 from attncheck.paper import exact
 from attncheck.programs import perceptron
-from attncheck.records.schema import SCHEMA, Closing, Manifest, Planned, Result, read
+from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.simulators.direct import DirectMultiplier
@@ -149,11 +149,11 @@ def test_buffers_hold_what_a_draw_needs(speed: ModuleType) -> None:
     assert speed.draws_per_block(layer, "direct") > 1
 
 
-def result_of(unit: str, check: str, seconds: float, **fields: Any) -> Result:
-    name = unit.partition("@")[0]
+def result_of(item: str, check: str, seconds: float, **fields: Any) -> Result:
+    name = item.partition("@")[0]
     blank: dict[str, Any] = {
-        "id": f"{check}@{unit.partition('@')[2]}",
-        "unit": unit,
+        "id": f"{check}@{item.partition('@')[2]}",
+        "item": item,
         "property": name,
         "check": check,
         "case": ac.AttentionLayer(width=8).to_dict(),
@@ -177,7 +177,7 @@ def test_main_job_adds_up_cases_not_checks(main_job: ModuleType) -> None:
         result_of("outputs@aa", "outputs.limit", 2.0, p_values=[], size=0),
         result_of("netsor@cc", "netsor.scale", 3.0, case=perceptron(1).at(16).to_dict()),
     ]
-    planned = [Planned(result.id, result.unit, result.check) for result in results]
+    planned = [PlannedResult(result.id, result.item, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
     lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
@@ -240,11 +240,11 @@ def test_what_two_runs_could_have_seen(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=record)
     layers = [ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (6, 8, 10, 12)]
-    units = [*run.units_on("scores", layers), *run.units_on("exactness", layers)]
-    run = run.settled([unit.id for unit in units])
+    items = [*run.items_on("scores", layers), *run.items_on("exactness", layers)]
+    run = run.settled([item.id for item in items])
     report = RunReport(run)
-    for unit in units:
-        report.take(run.examine([unit]))
+    for item in items:
+        report.take(run.examine([item]))
     assert report.pool() == ([], [])
     assert report.finish()
     found = {row[0]: row[2:] for row in visible.rows(record, record)}
@@ -273,7 +273,7 @@ def test_statements_of_the_theory_are_counted_and_kept(
     false_alarms, kept = load("false_alarms"), tmp_path / "kept.jsonl"
     statements = false_alarms.statements
 
-    def some(run: Run, folder: Path) -> list[list[Stated]]:
+    def some(run: Run, folder: Path) -> list[list[StatementTask]]:
         return [cases for cases in statements(run, folder) if "clt.constants" in cases[0].id]
 
     monkeypatch.setattr(false_alarms, "statements", some)

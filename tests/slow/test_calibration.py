@@ -23,7 +23,7 @@ from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.readings import simulate
+from attncheck.methods import simulate
 
 FALSE_ALARM = 1e-6
 FEW, MANY = 60, 300

@@ -20,12 +20,12 @@ from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.calls import read_off
 from attncheck.diagnosis.candidates import candidates, right, scaled_by
 from attncheck.diagnosis.causes import UNKNOWN
-from attncheck.diagnosis.fit import Cause, fitted
-from attncheck.diagnosis.places import Placed
+from attncheck.diagnosis.embedding import SampleEmbedding
+from attncheck.diagnosis.fit import FittedCause, fitted
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import Literal, Projections, dot_products
+from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.causes import causes_of_samples
@@ -57,7 +57,7 @@ def causes(name: str, exposure: str) -> tuple[str, ...]:
     return tuple(words(fitted(samples(FAULTS[name].subject, exposure), root())[0]))
 
 
-def words(fits: Sequence[Cause]) -> list[str]:
+def words(fits: Sequence[FittedCause]) -> list[str]:
     return [cause.candidate.words for cause in fits]
 
 
@@ -228,7 +228,7 @@ def test_scores_of_one_matrix_have_a_scale_of_their_own() -> None:
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         return np.asarray(layer.width**0.5 * dot_products(layer, made, rng))
 
-    first, *_ = words(fitted(samples(Literal(score=score), "grams", [layer], FEW), root())[0])
+    first, *_ = words(fitted(samples(LiteralSimulator(score=score), "grams", [layer], FEW), root())[0])
     assert first.startswith("W_Q or the scaling of the scores: √n")
 
 
@@ -238,7 +238,7 @@ def test_the_true_cause_is_refused_as_often_as_stated() -> None:
     layer, own = LAYERS[0], right(change=scaled_by({"query_std": 1.3}))
     for seed in range(40):
         first, second = (stream(seed, "tests", "fit", which) for which in ("one", "other"))
-        placed = Placed(Sample.from_mapping(layer, own(layer, SIZE, first), SIZE))
+        placed = SampleEmbedding(Sample.from_mapping(layer, own(layer, SIZE, first), SIZE))
         other = Sample.from_mapping(layer, own(layer, SIZE, second), SIZE)
         p_values.append(placed.p_value(other))
     assert min(p_values) > 1e-4
@@ -295,5 +295,5 @@ def test_calls_of_a_right_simulator_do_not_differ() -> None:
     for seed, layer in itertools.product(range(20), LAYERS):
         first, second = (samples(own, "grams", [layer], 2_000, call) for call in (seed, 100 + seed))
         assert not list(read_off(first, second, GAUSSIAN_LAWS))
-        p_values.append(Placed(first[0]).p_value(second[0]))
+        p_values.append(SampleEmbedding(first[0]).p_value(second[0]))
     assert stats.kstest(p_values, "uniform").pvalue > 1e-4

@@ -10,9 +10,9 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.examine import probed
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan
-from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 LAYER = AttentionLayer(width=2, seq_len=1, num_heads=2)
@@ -25,7 +25,7 @@ def test_memory_does_not_grow_with_the_draws() -> None:
     checks: dict[type, AnyCheck] = {}
     for name in EVERY_PROPERTY:
         if name not in PROGRAM_PROPERTIES:
-            plan = probed([Unit(name, LAYER)], subject, 0, Cost(10**6, 5e-4, 0.99))
+            plan = probed([Item(name, LAYER)], subject, 0, Cost(10**6, 5e-4, 0.99))
             for check in plan.sizes:
                 checks.setdefault(type(check.family(plan.setting)), check)
     assert len(checks) >= 10

@@ -116,7 +116,7 @@ def test_orders_are_read_without_bias(name: str) -> None:
     draws = CHEAP if name == "perceptron" else OTHERS
     outcomes = large_samples(ProgramCase.of(EXAMPLES[name](), RATE_WIDTHS), programs, draws)
     level = FALSE_ALARM / (2 * len(EXAMPLES))
-    assert abs(Order(-0.5).gap(draws, level, 0.99) + 0.5) < (0.07 if draws == CHEAP else 0.16)
+    assert abs(Order(-0.5).mde(draws, level, 0.99) + 0.5) < (0.07 if draws == CHEAP else 0.16)
     assert "fact1.order" in outcomes
     assert {check: each.effect for check, each in outcomes.items() if each.p_value < level} == {}
 

@@ -16,7 +16,7 @@ from scipy import stats
 from attncheck import AttentionLayer, AttentionStack, simulate
 from attncheck.layers.norm import normalised
 from attncheck.looks.examples import draw_examples
-from attncheck.readings import Reading
+from attncheck.methods import Method
 from attncheck.simulators.stacks import draw_perceptron
 from attncheck.strategies import stacks
 
@@ -42,8 +42,8 @@ def apart(one: FloatArray, other: FloatArray) -> float:
     return max(float(stats.ks_2samp(a, b, method="asymp").statistic) for a, b in pairs)
 
 
-def drawn(stack: AttentionStack, seed: int, reading: Reading = "direct") -> FloatArray:
-    return simulate(stack, SIZE, seed, reading, coordinates=stack.width).outputs
+def drawn(stack: AttentionStack, seed: int, method: Method = "direct") -> FloatArray:
+    return simulate(stack, SIZE, seed, method, coordinates=stack.width).outputs
 
 
 def composed(stack: AttentionStack, seed: int, second: bool = True) -> FloatArray:
@@ -79,5 +79,5 @@ _RANDOM: Any = draw_examples(stacks(max_depth=2, max_entries=200, blocks=True), 
 @pytest.mark.parametrize("stack", _RANDOM, ids=AttentionStack.describe)
 def test_readings_of_random_blocks_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 6, "collapsed")
-    for seed, reading in ((7, "direct"), (8, "matrix-free")):
-        assert apart(ours, drawn(stack, seed, reading)) < MOST  # type: ignore[arg-type]
+    for seed, method in ((7, "direct"), (8, "matrix-free")):
+        assert apart(ours, drawn(stack, seed, method)) < MOST  # type: ignore[arg-type]

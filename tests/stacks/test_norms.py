@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, StackLaw, distance, limit, simulate
-from attncheck.readings import Reading
+from attncheck.methods import Method
 from attncheck.theory.stacks.distance import PARTS, POINTS, difference_parts, distances, limit_scales
 from attncheck.theory.stacks.rate import rates
 from attncheck.theory.stacks.recursion import draw_normals, recur
@@ -50,15 +50,15 @@ def apart(one: FloatArray, other: FloatArray) -> FloatArray:
     return np.array([stats.ks_2samp(a, b, method="asymp").statistic for a, b in zip(one, other, strict=True)])
 
 
-def drawn(stack: AttentionStack, seed: int, reading: Reading = "collapsed") -> StackDraws:
-    return simulate(stack, SIZE, seed, reading, coordinates=2)
+def drawn(stack: AttentionStack, seed: int, method: Method = "collapsed") -> StackDraws:
+    return simulate(stack, SIZE, seed, method, coordinates=2)
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=AttentionStack.describe)
 def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 1)
-    for seed, reading in ((2, "direct"), (3, "matrix-free")):
-        theirs: StackDraws = simulate(stack, SIZE, seed, reading, coordinates=2)  # type: ignore[arg-type]
+    for seed, method in ((2, "direct"), (3, "matrix-free")):
+        theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]
         assert apart(numbers(ours), numbers(theirs)).max() < MOST
     if stack.layer.norm:
         diagonal = np.diagonal(ours.grams, axis1=2, axis2=3)

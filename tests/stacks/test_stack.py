@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attncheck import AttentionLayer, AttentionStack, InputError
-from attncheck.layers.program.coverage import Statement
+from attncheck.layers.program.coverage import CoverageKind
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 
@@ -101,14 +101,14 @@ def test_coverage_is_a_conjecture_from_the_second_layer_on(depth: int, residual:
     found = stack.coverage()
     if depth == 1:
         assert found.proved
-        assert found.lines[-1].statement == Statement.OUTPUT
+        assert found.lines[-1].statement == CoverageKind.OUTPUT
     else:
-        assert found.worst.statement == Statement.CONJECTURE
+        assert found.worst.statement == CoverageKind.CONJECTURE
         assert not found.has_limit
         assert {line.statement for line in found.lines if line.name.startswith("L1.")} == (
-            {Statement.NETSOR, Statement.SCORE, Statement.OUTPUT}
+            {CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT}
         )
-        assert {line.statement for line in found.lines if line.name.startswith("L2.y")} == {Statement.CONJECTURE}
+        assert {line.statement for line in found.lines if line.name.startswith("L2.y")} == {CoverageKind.CONJECTURE}
 
 
 def test_matrices_of_different_layers_are_different() -> None:

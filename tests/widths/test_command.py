@@ -81,14 +81,14 @@ def test_the_page_has_pictures_with_what_is_violated_in_red(tmp_path: Path, caps
     for name in ("Layer", "wrong"):
         main(["widths", f"over_widths:{name}", *SMALL, "--report", f"{name}.html"])
         pages[name] = (tmp_path / f"{name}.html").read_text("utf-8")
-    pictures = {
+    plots = {
         name: [base64.b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", page)]
         for name, page in pages.items()
     }
-    assert [len(each) for each in pictures.values()] == [3, 3]
+    assert [len(each) for each in plots.values()] == [3, 3]
     red = r"stroke: ?var\(--c6\)"
-    assert not any(re.search(red, each) for each in pictures["Layer"])
-    assert all(re.search(red, each) for each in pictures["wrong"])
+    assert not any(re.search(red, each) for each in plots["Layer"])
+    assert all(re.search(red, each) for each in plots["wrong"])
     assert "1 of them are violated: out grows as n^+0." in pages["wrong"]
     assert 'class="chip violated"' in pages["wrong"]
     assert 'class="chip violated"' not in pages["Layer"]

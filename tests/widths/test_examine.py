@@ -17,7 +17,7 @@ from attncheck._lib.errors import InputError
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.predictions import INIT, Place, Prediction, expectation
+from attncheck.scaling.predictions import INIT, ExponentPrediction, TapSeries, expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import MODULE, Tap
 from tests.widths.synthetic import Laws, normal, power_law
@@ -174,10 +174,10 @@ class Plain:
 
 
 def test_a_number_in_a_string_is_that_exponent() -> None:
-    place = Place("steep", "Linear", MODULE, grows=True)
+    place = TapSeries("steep", "Linear", MODULE, grows=True)
     text, number, most = (expectation({"*": each})(place, INIT) for each in ("-0.5", -0.5, "at most -0.5"))
-    assert text == number == Prediction(-0.5, -0.5)
-    assert most == Prediction(-math.inf, -0.5)
+    assert text == number == ExponentPrediction(-0.5, -0.5)
+    assert most == ExponentPrediction(-math.inf, -0.5)
 
 
 def test_a_tap_that_is_not_there_is_named() -> None:

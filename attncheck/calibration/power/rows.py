@@ -15,10 +15,10 @@ from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, plan
 from attncheck.looks.pools import most_pools
 from attncheck.looks.profiles import Profile
-from attncheck.looks.unit import Unit
 
 #: Draws that a look is imagined to take at most, to say how many would do.
 MOST_DRAWS = 100_000_000
@@ -39,7 +39,7 @@ def cost_of(profile: Profile, case: Case) -> Cost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sight:
+class PilotResult:
     """What one check makes of a fault in one layer, on a pilot sample.
 
     Attributes
@@ -79,8 +79,8 @@ class Sight:
 
     def _power(self, profile: Profile, size: int, effect: float) -> float:
         family = self.check.family(self.setting)
-        units = max(1, size // self.check.draws_per_unit)
-        return family.power(_possible(family, effect), units, level_of(profile))
+        items = max(1, size // self.check.draws_per_unit)
+        return family.power(_possible(family, effect), items, level_of(profile))
 
     @property
     def told_apart(self) -> bool:
@@ -96,13 +96,13 @@ class Sight:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PowerRow:
     """How well a fault is seen in one layer with one exposure, by one check.
 
     Attributes
     ----------
     exposure : str
-    sight : Sight
+    sight : PilotResult
     size : int
         Draws of a look that the profile plans for the check; 0 where it plans none.
     chance, least_chance : float
@@ -116,7 +116,7 @@ class Row:
     """
 
     exposure: str
-    sight: Sight
+    sight: PilotResult
     size: int = 0
     chance: float = 0.0
     least_chance: float = 0.0
@@ -147,15 +147,15 @@ class PowerEntry:
     Attributes
     ----------
     fault, exposure : str
-    rows : mapping of str to tuple of Row
+    rows : mapping of str to tuple of PowerRow
         By profile; a layer without a check that could say anything has no row.
     """
 
     fault: str
     exposure: str
-    rows: Mapping[str, tuple[Row, ...]]
+    rows: Mapping[str, tuple[PowerRow, ...]]
 
-    def best(self, profile: str) -> Row | None:
+    def best(self, profile: str) -> PowerRow | None:
         """Return the row in which the profile sees the fault best."""
         return max(self.rows[profile], key=lambda row: row.merit, default=None)
 
@@ -174,22 +174,22 @@ class PowerEntry:
         return 0.0 if row is None else row.chance
 
 
-def rows_of(sights: Iterable[Sight], exposure: str, profile: Profile) -> tuple[Row, ...]:
+def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> tuple[PowerRow, ...]:
     """Return one row per layer and check, with what is exposed.
 
     Parameters
     ----------
-    sights : iterable of Sight
+    sights : iterable of PilotResult
         Of one fault.
     exposure : str
         Name in `attncheck.faults.EXPOSURES`.
     profile : Profile
     """
-    units: dict[Unit, list[Sight]] = {}
+    items: dict[Item, list[PilotResult]] = {}
     for sight in sights:
         if sight.setting.layer in profile.layers:
-            units.setdefault(Unit(sight.check.property_name, sight.setting.layer), []).append(sight)
-    return tuple(row for unit, members in units.items() for row in _rows_of_unit(unit, members, exposure, profile))
+            items.setdefault(Item(sight.check.property_name, sight.setting.layer), []).append(sight)
+    return tuple(row for item, members in items.items() for row in _rows_of_item(item, members, exposure, profile))
 
 
 def exposed_as(setting: Setting, exposure: str) -> Setting:
@@ -198,9 +198,9 @@ def exposed_as(setting: Setting, exposure: str) -> Setting:
     return dataclasses.replace(setting, exposed=setting.exposed & fields)
 
 
-def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: Profile) -> list[Row]:
+def _rows_of_item(item: Item, sights: Sequence[PilotResult], exposure: str, profile: Profile) -> list[PowerRow]:
     setting = exposed_as(sights[0].setting, exposure)
-    planned = plan(unit.checks, setting, cost_of(profile, unit.case))
+    planned = plan(item.checks, setting, cost_of(profile, item.case))
     return [
         _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
         for sight in sights
@@ -208,13 +208,13 @@ def _rows_of_unit(unit: Unit, sights: Sequence[Sight], exposure: str, profile: P
     ]
 
 
-def _row(sight: Sight, exposure: str, size: int, profile: Profile) -> Row:
+def _row(sight: PilotResult, exposure: str, size: int, profile: Profile) -> PowerRow:
     if not sight.told_apart:
-        return Row(exposure, sight, size)
+        return PowerRow(exposure, sight, size)
     chance, least = (
         sight.chance(profile, size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
     )
-    return Row(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))
+    return PowerRow(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))
 
 
 def _possible(family: Family, effect: float) -> float:

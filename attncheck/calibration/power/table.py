@@ -16,9 +16,9 @@ import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import check_choice
-from attncheck._lib.executors import Crew, Hands, here, in_order
+from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.power.rows import PowerEntry, Row, Sight, cost_of, exposed_as, level_of, rows_of
+from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow, cost_of, exposed_as, level_of, rows_of
 from attncheck.checks.registry import PROPERTIES, checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
@@ -47,7 +47,7 @@ def measure(
     seed: int = 0,
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
-) -> list[Sight]:
+) -> list[PilotResult]:
     """Take one pilot sample per layer and property, with everything exposed, and measure every check on it.
 
     Parameters
@@ -75,13 +75,13 @@ def measure(
             if planned.sizes:
                 outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
                 sights += [
-                    Sight(fault.name, check.name, setting, factor * size, outcomes[check.name])
+                    PilotResult(fault.name, check.name, setting, factor * size, outcomes[check.name])
                     for check, size in planned.sizes.items()
                 ]
     return [sight for sight in sights if sight.outcome.count]
 
 
-def verify(row: Row, profile: Profile, seeds: int, seed: int = 0) -> Row:
+def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
     """Take `seeds` single looks of the row's check, fewer where they cost much, and count the suspicious ones."""
     if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
@@ -102,7 +102,7 @@ def power_table(
     profiles: Sequence[str] = ("smoke", "default"),
     seeds: int = 30,
     seed: int = 0,
-    hands: Hands | None = None,
+    spec: ExecutorSpec | None = None,
 ) -> Iterator[PowerEntry]:
     """Iterate over the table: measure every fault, plan for every exposure and profile, verify what is planned.
 
@@ -118,7 +118,7 @@ def power_table(
         Looks that verify each of the best rows, fewer where a look takes many draws; 0 for none.
     seed : int
         The table is the same for the same seed, whoever does the work.
-    hands : Hands, optional
+    spec : ExecutorSpec, optional
         Who does the work; this process by default.
 
     Yields
@@ -132,8 +132,8 @@ def power_table(
     for name in profiles:
         profile_named(name)
     one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
-    with Crew(hands or here()) as crew:
-        for entries in in_order(crew, one, names):
+    with TaskExecutor(spec or here()) as executor:
+        for entries in in_order(executor, one, names):
             yield from entries
 
 
@@ -170,7 +170,7 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
-def _telling(sights: Iterable[Sight], exposures: Sequence[str]) -> list[str]:
+def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> list[str]:
     """Return the properties with a check that says something where no more is exposed."""
     names = {
         sight.check.property_name
@@ -202,7 +202,7 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
     return entry
 
 
-def _too_few(row: Row, profile: Profile) -> bool:
+def _too_few(row: PowerRow, profile: Profile) -> bool:
     """Return whether the looks that verify a row were suspicious less often than planned, with 99.5% confidence."""
     return bool(scipy.stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
 

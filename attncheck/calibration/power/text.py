@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from scipy.special import betainccinv, betaincinv
 
-from attncheck.calibration.power import PowerEntry, Row
+from attncheck.calibration.power import PowerEntry, PowerRow
 from attncheck.evidence.words import allowed
 from attncheck.faults import FAULTS
 from attncheck.layers.case import Case
@@ -65,16 +65,16 @@ def _main(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
 
 def _layers(entries: Iterable[PowerEntry], profile: str) -> list[str]:
     """Return the chances in every anchor with everything exposed."""
-    anchors = profile_named(profile).layers
+    fixed_cases = profile_named(profile).layers
     lines = [f"Chance of a violated verdict in each anchor layer, Grams exposed, profile {profile}:", ""]
-    lines += _head(["fault", *[layer.describe() for layer in anchors]])
+    lines += _head(["fault", *[layer.describe() for layer in fixed_cases]])
     for entry in entries:
         if entry.exposure == "grams":
             chances: dict[Case, float] = {}
             for row in entry.rows[profile]:
                 chances[row.layer] = max(row.chance, chances.get(row.layer, 0.0))
             fault = FAULTS[entry.fault]
-            hidden = ["hidden" if fault.reason_hidden(layer) else _chance(chances, layer) for layer in anchors]
+            hidden = ["hidden" if fault.reason_hidden(layer) else _chance(chances, layer) for layer in fixed_cases]
             lines.append(_line([entry.fault, *hidden]))
     return lines
 
@@ -93,7 +93,7 @@ def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]
     return lines
 
 
-def _what_it_takes(rows: Sequence[Row]) -> str:
+def _what_it_takes(rows: Sequence[PowerRow]) -> str:
     if not rows:
         return "it changes none of the fixed layers that are visited"
     told = [row for row in rows if row.needed is not None]
@@ -104,12 +104,12 @@ def _what_it_takes(rows: Sequence[Row]) -> str:
     return f"no check told it from chance in {most:,} draws" if most else "no check says anything"
 
 
-def _effect(row: Row) -> str:
+def _effect(row: PowerRow) -> str:
     outcome = row.sight.outcome
     return f"{outcome.effect:.3g} [{outcome.low:.3g}, {outcome.high:.3g}] ({allowed(outcome)})"
 
 
-def _verified(row: Row) -> str:
+def _verified(row: PowerRow) -> str:
     """Return the suspicious looks of those taken, with the 99% interval of their chance."""
     if not row.looks:
         return ""

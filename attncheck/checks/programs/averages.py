@@ -11,7 +11,7 @@ from scipy import special
 
 from attncheck._lib.streams import stream
 from attncheck.checks.check import FEWEST_NUMBERS
-from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture, no_limit, several_widths
+from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck, no_limit, several_widths
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides, given_one_side
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
@@ -169,7 +169,7 @@ def _no_output(setting: ProgramSetting) -> str:
     return several_widths(setting) or no_limit(setting) or missing
 
 
-_DEPARTURE = ProgramDeparture.of("an order off by 0.15", -0.35, coarsest=-0.2)
+_DEPARTURE = ProgramAlternative.of("an order off by 0.15", -0.35, coarsest=-0.2)
 
 CHECKS = (
     ProgramCheck(
@@ -178,7 +178,7 @@ CHECKS = (
         kind="limit",
         needs=_NEEDS,
         null="x·x'/n deviates from E[Z^x Z^x'] by an amount of order n^{-1/2}",
-        departure=_DEPARTURE,
+        alternative=_DEPARTURE,
         reads="order in n of the deviation of an average over neurons from its limit:",
         family=lambda setting: Order(-0.5),
         measure=_measure(_netsor_deviation),
@@ -191,7 +191,7 @@ CHECKS = (
         kind="limit",
         needs=_NEEDS,
         null="|y|²/n deviates from E[(Z^y)² | p°], a function of the scores, by an amount of order n^{-1/2}",
-        departure=_DEPARTURE,
+        alternative=_DEPARTURE,
         reads="order in n of the deviation of |y|²/n from its random limit:",
         family=lambda setting: Order(-0.5),
         measure=_measure(_output_deviation),
@@ -204,7 +204,7 @@ CHECKS = (
         kind="limit",
         needs=frozenset({"scores"}),
         null="a fixed projection of the scores is no further from N(0, (*)) than computed for the largest width",
-        departure=ProgramDeparture(
+        alternative=ProgramAlternative(
             "a law at 0.05 beyond the computed distance",
             lambda setting: min(1.0, 0.05 + _allowance(setting)),
             coarsest=lambda setting: min(1.0, 0.2 + _allowance(setting)),

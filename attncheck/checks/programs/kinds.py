@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from attncheck.checks.check import CheckOf, DepartureOf
+from attncheck.checks.check import AlternativeOf, CheckOf
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
-ProgramDeparture = DepartureOf[ProgramSetting]
+ProgramAlternative = AlternativeOf[ProgramSetting]
 
 #: What exact statements on vectors need.
 ONE_WIDTH = frozenset({"vectors", "gram"})

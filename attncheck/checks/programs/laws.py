@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.alternatives import of_law
 from attncheck.checks.check import FEWEST_NUMBERS
 from attncheck.checks.claims import ONE_NEURON
-from attncheck.checks.departures import of_law
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS, ProgramFunctional
 from attncheck.checks.programs.kinds import ProgramCheck
 from attncheck.checks.programs.reference import RATIO, ProgramReference
@@ -28,7 +28,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         kind="exact",
         needs=frozenset({"outputs", "scores"}),
         null=f"{functional.text} has the law of the matrix-free reading at the same width",
-        departure=of_law(),
+        alternative=of_law(),
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,

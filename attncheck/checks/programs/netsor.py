@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.departures import of_correlation, of_law
-from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramCheck, ProgramDeparture
+from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
@@ -94,7 +94,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"vectors"}),
         null="coordinates of the initial vectors are normal with the declared mean and covariance",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of whitened initial coordinates from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_initial_law,
@@ -107,7 +107,7 @@ CHECKS = (
         kind="exact",
         needs=frozenset({"vectors", "scores"}),
         null="every Nonlin and output is its function of the lines that it is made from",
-        departure=ProgramDeparture.of("one wrong draw in a hundred", 0.01),
+        alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which a line is not its function:",
         family=lambda setting: Count(0.0),
         measure=_mismatches,
@@ -121,7 +121,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions are N(0, 1) in units of σ, given all that came before",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of images of new directions from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_matmul_law,
@@ -134,7 +134,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions have the declared variance",
-        departure=ProgramDeparture.of("variances off by 15%", 1.15, coarsest=1.5),
+        alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
         reads="variance of images of new directions over the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=_matmul_scale,
@@ -147,7 +147,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions are independent of the earlier ones: matrices are shared as declared, only",
-        departure=of_correlation(),
+        alternative=of_correlation(),
         reads="standardised covariance of images of new directions with earlier ones:",
         family=lambda setting: Association(),
         measure=_pairs,
@@ -160,7 +160,7 @@ CHECKS = (
         kind="exact",
         needs=ONE_WIDTH,
         null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of squared lengths of images from their law:",
         family=lambda setting: Uniform(),
         measure=_lengths,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS
 from attncheck.layers.program import ProgramCase
-from attncheck.readings import simulate_chunks
+from attncheck.methods import simulate_chunks
 
 FloatArray = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class ProgramReference:
             RATIO * self.size,
             self.size,
             self.seed,
-            reading="matrix-free",
+            method="matrix-free",
             coordinates=self.coordinates,
         )
         parts = [[f.compute(chunk.outputs, chunk.scores) for f in wanted] for chunk in chunks]

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.departures import of_correlation, of_law
-from attncheck.checks.programs.kinds import ProgramCheck, ProgramDeparture
+from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
-from attncheck.evidence.pictures import covariances
+from attncheck.evidence.plot_data import covariances
 from attncheck.layers.program import MatMul
 from attncheck.layers.program.extent import vectors_of
 
@@ -84,7 +84,7 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     return noise.energy_scores(1)[seen], weight[seen]
 
 
-def _portrait(sample: ProgramSample) -> dict[str, Any]:
+def _plot(sample: ProgramSample) -> dict[str, Any]:
     """Return formula (*) given the inputs, and the products that were observed, for the first pairs of scores."""
     scores = sample.need("scores")
     first, second = (index[:_PAIRS] for index in np.triu_indices(scores.shape[1]))
@@ -99,7 +99,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="scores whitened by formula (*), one side of each given, are N(0, 1)",
-        departure=of_law(),
+        alternative=of_law(),
         reads="Kolmogorov distance of whitened scores from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=_law,
@@ -112,13 +112,13 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="whitened scores have variance 1",
-        departure=ProgramDeparture.of("a variance off by 15%", 1.15, coarsest=1.5),
+        alternative=ProgramAlternative.of("a variance off by 15%", 1.15, coarsest=1.5),
         reads="variance of scores over what formula (*) says:",
         family=lambda setting: Scale(1.0),
         measure=_scale,
         hint="the scaling of the scores or their factor differs from the declared one",
         excluded=_no_choice,
-        picture=_portrait,
+        plot=_plot,
     ),
     ProgramCheck(
         name="program_scores.independence",
@@ -126,7 +126,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="whitened scores are independent of the vectors that they are given",
-        departure=of_correlation(),
+        alternative=of_correlation(),
         reads="standardised covariance of whitened scores with coordinates of vectors:",
         family=lambda setting: Association(),
         measure=_vectors,
@@ -139,7 +139,7 @@ CHECKS = (
         kind="exact",
         needs=_NEEDS,
         null="sizes of whitened scores are independent of the sizes of the vectors",
-        departure=of_correlation(),
+        alternative=of_correlation(),
         reads="standardised covariance of the sizes of whitened scores with those of the vectors:",
         family=lambda setting: Association(),
         measure=_sizes,

@@ -5,7 +5,7 @@ Known functions have constructors here: `identity`, `relu`, `gelu`, `leaky_relu`
 constructor. Any other function is used with `declared`, which believes what is said of it.
 """
 
-from attncheck.layers.nonlinearity.declared import Declared, declared
+from attncheck.layers.nonlinearity.declared import DeclaredFunction, declared
 from attncheck.layers.nonlinearity.families import (
     clip,
     cos,
@@ -24,7 +24,7 @@ from attncheck.layers.nonlinearity.families import (
 from attncheck.layers.nonlinearity.function import Nonlinearity
 
 __all__ = [
-    "Declared",
+    "DeclaredFunction",
     "Nonlinearity",
     "clip",
     "cos",

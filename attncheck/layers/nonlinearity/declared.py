@@ -24,7 +24,7 @@ _VECTORISE: Final = "pass a vectorised function, written with NumPy or wrapped b
 
 
 @dataclasses.dataclass(frozen=True)
-class Declared(Nonlinearity):
+class DeclaredFunction(Nonlinearity):
     """A user's function, with what was declared of it; build one with `declared`.
 
     Attributes
@@ -65,7 +65,7 @@ class Declared(Nonlinearity):
         return quadrature.dual(self, self.order, v1, v2, c, smooth=False)
 
 
-def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> Declared:
+def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> DeclaredFunction:
     """Return any function as a nonlinearity, with its order and boundedness declared.
 
     Order and boundedness are believed. Declaring less than is true, a larger order or ``bounded=False``, is allowed.
@@ -83,7 +83,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
     Returns
     -------
-    Declared
+    DeclaredFunction
         Its `dual` is by quadrature, with an estimate of the error.
 
     Raises
@@ -98,7 +98,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
     """
     if not callable(function):
         refuse("function", function, "cannot be called", _VECTORISE)
-    return Declared(short_name(function) if name is None else name, (), order, bounded, function)
+    return DeclaredFunction(short_name(function) if name is None else name, (), order, bounded, function)
 
 
 def _check_function(function: Function) -> None:

@@ -10,7 +10,7 @@ A program is a list of n-vectors and scalar scores, each made from earlier ones:
 - *output*: a coordinatewise function of vectors and scores, as in Theorem 1.
 """
 
-from attncheck.layers.program.functions import Coordinatewise, LinearCombination, PerArgument, Stacked
+from attncheck.layers.program.functions import Coordinatewise, LinearCombination, PerArgumentFunction, StackedFunction
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 from attncheck.layers.program.program import Program, ProgramAt, ProgramCase, WidthSeries
 
@@ -22,12 +22,12 @@ __all__ = [
     "Node",
     "Nonlin",
     "Output",
-    "PerArgument",
+    "PerArgumentFunction",
     "Program",
     "ProgramAt",
     "ProgramCase",
     "Score",
-    "Stacked",
+    "StackedFunction",
     "Step",
     "Weight",
     "WidthSeries",

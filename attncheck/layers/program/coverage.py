@@ -15,7 +15,7 @@ import numpy as np
 
 from attncheck._lib.errors import check_choice
 from attncheck.layers.nonlinearity import Nonlinearity
-from attncheck.layers.program.functions import LinearCombination, PerArgument
+from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
 from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
@@ -25,7 +25,7 @@ from attncheck.layers.program.zeros import zero_lines
 _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
-class Statement(StrEnum):
+class CoverageKind(StrEnum):
     """What can be said of a line, the best first: what is proved before what is not."""
 
     NETSOR = "Fact 1"
@@ -44,12 +44,12 @@ class Statement(StrEnum):
     @property
     def has_limit(self) -> bool:
         """Whether Definition 1 gives the line a limit variable, proved or not."""
-        return self not in (Statement.CONJECTURE, Statement.EXTRA_USE, Statement.TIED, Statement.CIRCULAR)
+        return self not in (CoverageKind.CONJECTURE, CoverageKind.EXTRA_USE, CoverageKind.TIED, CoverageKind.CIRCULAR)
 
     @property
     def proved(self) -> bool:
         """Whether the paper proves that the line converges to it."""
-        return self in (Statement.NETSOR, Statement.SCORE, Statement.OUTPUT, Statement.CYCLIC)
+        return self in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT, CoverageKind.CYCLIC)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +60,14 @@ class LineCoverage:
     ----------
     name : str
         The line's.
-    statement : Statement
+    statement : CoverageKind
         The worst of what holds for the line and for the lines that it is made from.
     reason : str
         Why it is not better, with the offending weight and the remedy; empty where it could not be.
     """
 
     name: str
-    statement: Statement
+    statement: CoverageKind
     reason: str = ""
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Coverage:
     @property
     def worst(self) -> LineCoverage:
         """The first of the lines of which least can be said."""
-        order = list(Statement)
+        order = list(CoverageKind)
         return max(self.lines, key=lambda line: order.index(line.statement))
 
     @property
@@ -141,7 +141,7 @@ def coverage(program: Lines) -> Coverage:
     nodes = program.lines()
     own, after = _own_findings(nodes), _made_from(nodes, lambda node: isinstance(node, Score))
     found: dict[Node, LineCoverage] = {}
-    order = list(Statement)
+    order = list(CoverageKind)
     for node in nodes:
         # What is made from a line can be no better covered than that line: what speaks against it is inherited.
         inherited = [found[parent] for parent in node.parents if _passes_on(found[parent].statement)]
@@ -151,17 +151,17 @@ def coverage(program: Lines) -> Coverage:
     return Coverage(tuple(found.values()))
 
 
-def _passes_on(statement: Statement) -> bool:
+def _passes_on(statement: CoverageKind) -> bool:
     """Whether what is said of a line holds for all that is made from it."""
-    return statement not in (Statement.NETSOR, Statement.SCORE, Statement.OUTPUT)
+    return statement not in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT)
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
     """Return what is said of a line if nothing speaks against it; a function of outputs is one of what makes them."""
     if isinstance(node, Score):
-        return LineCoverage(node.name, Statement.SCORE)
+        return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
-    return LineCoverage(node.name, Statement.OUTPUT if output else Statement.NETSOR)
+    return LineCoverage(node.name, CoverageKind.OUTPUT if output else CoverageKind.NETSOR)
 
 
 def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
@@ -181,20 +181,20 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
         lines = []
         if isinstance(node, MatMul) and node.parents[0] in after:
             what = f"{node.parents[0].name} depends on scores"
-            lines.append(LineCoverage(node.name, Statement.CONJECTURE, what))
+            lines.append(LineCoverage(node.name, CoverageKind.CONJECTURE, what))
         if isinstance(node, Nonlin | Output) and not _known(node.function):
             declared = "attncheck.declared" if len(node.parents) == 1 else "one of attncheck.layers.program.mixes"
             remedy = f"use a function that attncheck knows, or {declared}"
-            lines.append(LineCoverage(node.name, Statement.UNDECLARED, remedy))
+            lines.append(LineCoverage(node.name, CoverageKind.UNDECLARED, remedy))
         if node.size is not None and not isinstance(node, Score):
-            lines.append(LineCoverage(node.name, Statement.FIXED_SIZE, f"{node.name} has {node.size} coordinates"))
+            lines.append(LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates"))
         if isinstance(node, Score):
             lines += _of_score(node, extra, made)
             if node in zero:
-                lines.append(LineCoverage(node.name, Statement.ZERO, _why_zero(node, zero)))
+                lines.append(LineCoverage(node.name, CoverageKind.ZERO, _why_zero(node, zero)))
             if node in cyclic:
                 around = " · ".join(weight.name for weight in cyclic[node])
-                lines.append(LineCoverage(node.name, Statement.CYCLIC, f"the matrices {around} form a cycle"))
+                lines.append(LineCoverage(node.name, CoverageKind.CYCLIC, f"the matrices {around} form a cycle"))
         found[node] = lines
     return found
 
@@ -205,19 +205,23 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
     left, right = (side for side in score.parents if isinstance(side, MatMul))
     if left.weight is right.weight:
         tied = f"{left.weight.name} is on both sides; give the score two matrices"
-        lines.append(LineCoverage(score.name, Statement.TIED, tied))
+        lines.append(LineCoverage(score.name, CoverageKind.TIED, tied))
     for side in (left, right):
         if side.weight in extra:
             other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
-            lines.append(LineCoverage(score.name, Statement.EXTRA_USE, f"{other}; give that one a matrix of its own"))
+            lines.append(
+                LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a matrix of its own")
+            )
         source = side.parents[0]
         if source in made:
             maker = _first_made(source, made)
             circular = f"{source.name} depends on {maker.name}, which {maker.weight.name}, a matrix of scores, makes"
-            lines.append(LineCoverage(score.name, Statement.CIRCULAR, f"{circular}; give {side.name} inputs without"))
+            lines.append(
+                LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} inputs without")
+            )
         if not _bounded(source):
             unbounded = f"{source.name} is no bounded function"
-            lines.append(LineCoverage(score.name, Statement.UNBOUNDED, f"{unbounded}; clip it"))
+            lines.append(LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it"))
     return lines
 
 
@@ -246,7 +250,7 @@ def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Nod
 
 def _known(function: Any) -> bool:
     """Say whether a function of a line is known, or declared, to be pseudo-Lipschitz."""
-    if isinstance(function, PerArgument):
+    if isinstance(function, PerArgumentFunction):
         function = function.function
     if isinstance(function, Nonlinearity | LinearCombination | AttentionRow):
         return True

@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 Coordinatewise = Callable[..., FloatArray]
 
 
-class Stacked(ABC):
+class StackedFunction(ABC):
     """A coordinatewise function of vectors and scores that takes them as two arrays, vectorised over draws."""
 
     @abstractmethod
@@ -26,7 +26,7 @@ class Stacked(ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class PerArgument(Stacked):
+class PerArgumentFunction(StackedFunction):
     """A function that takes one array (draws, coordinates) per vector and one (draws, 1) per score."""
 
     function: Coordinatewise

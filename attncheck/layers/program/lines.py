@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from attncheck._lib.errors import InputError, check_number, check_whole, refuse
-from attncheck.layers.program.functions import Coordinatewise, PerArgument, Stacked, name_of, tried
+from attncheck.layers.program.functions import Coordinatewise, PerArgumentFunction, StackedFunction, name_of, tried
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
 # What functions are tried on when a line is written: some draws of some coordinates, of both signs.
@@ -130,7 +130,7 @@ class Lines:
 
     def output(
         self,
-        function: Coordinatewise | Stacked,
+        function: Coordinatewise | StackedFunction,
         vectors: Sequence[Node],
         scores: Sequence[Node],
         name: str | None = None,
@@ -160,9 +160,9 @@ class Lines:
             self._know(score)
             if not isinstance(score, Score):
                 refuse("scores", score.name, "is a vector, not a score", "list vectors under vectors")
-        if not isinstance(function, Stacked):
+        if not isinstance(function, StackedFunction):
             tried(function, [_TRIAL] * len(vectors) + [_TRIAL[:, :1]] * len(scores), _TRIAL.shape)
-            function = PerArgument(function)
+            function = PerArgumentFunction(function)
         parents = (*vectors, *scores)
         return self._write(Output(name or self._fresh("y"), parents, size, function, len(vectors)))
 

@@ -13,7 +13,7 @@ from scipy import special
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
-from attncheck.layers.program.functions import Stacked
+from attncheck.layers.program.functions import StackedFunction
 
 FloatArray = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def sigmoid_mix(*lines: FloatArray) -> FloatArray:
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionRow(Stacked):
+class AttentionRow(StackedFunction):
     """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}."""
 
     layer: AttentionLayer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from attncheck.layers.program.functions import Coordinatewise, Stacked
+from attncheck.layers.program.functions import Coordinatewise, StackedFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Score(Node):
 class Output(Node):
     """φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
 
-    function: Stacked
+    function: StackedFunction
     num_vectors: int
 
     @property

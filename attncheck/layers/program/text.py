@@ -12,8 +12,8 @@ from attncheck._lib.imports import find_trusted, path_of
 from attncheck._lib.streams import given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.nonlinearity import Declared, Nonlinearity, declared
-from attncheck.layers.program.functions import LinearCombination, PerArgument, name_of
+from attncheck.layers.nonlinearity import DeclaredFunction, Nonlinearity, declared
+from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction, name_of
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight
@@ -152,13 +152,13 @@ def _read_line(
 
 
 def _write_function(function: Any) -> dict[str, Any]:
-    if isinstance(function, PerArgument):
+    if isinstance(function, PerArgumentFunction):
         return _write_function(function.function)
     if isinstance(function, LinearCombination):
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
         return {"attention": function.position, "layer": given_fields(function.layer)}
-    if isinstance(function, Declared):  # which is a Nonlinearity too
+    if isinstance(function, DeclaredFunction):  # which is a Nonlinearity too
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):

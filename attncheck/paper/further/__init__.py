@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from attncheck.paper.charts import Further
+from attncheck.paper.charts import FurtherFigure
 from attncheck.paper.further.boundaries import BOUNDARIES
 from attncheck.paper.further.long import LONG
 from attncheck.paper.further.norms import NORMS
 from attncheck.paper.further.tangent import TANGENT
 from attncheck.paper.further.weights import WEIGHTS
 
-FURTHER: dict[str, Further] = {each.name: each for each in (TANGENT, NORMS, WEIGHTS, LONG, BOUNDARIES)}
+FURTHER: dict[str, FurtherFigure] = {each.name: each for each in (TANGENT, NORMS, WEIGHTS, LONG, BOUNDARIES)}

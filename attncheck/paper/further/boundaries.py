@@ -10,7 +10,7 @@ import numpy as np
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import tanh
 from attncheck.layers.program import Program
-from attncheck.paper.charts import Arrays, Chart, Further, Measure, Plan, along, at_end, order
+from attncheck.paper.charts import Arrays, Chart, ChartPlan, FurtherFigure, Measure, along, at_end, order
 from attncheck.paper.statement import PaperStatement
 from attncheck.subject import programs
 from attncheck.theory.rates.distance import distance
@@ -121,12 +121,12 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     ]
 
 
-BOUNDARIES = Further(
+BOUNDARIES = FurtherFigure(
     name="boundaries",
     title="Boundaries of the theorem",
     setting=("Programs of one score of x = tanh(W h) with itself; layers of 4 positions, 2 full heads and softmax."),
     plans=(
-        Plan(
+        ChartPlan(
             "Assumption 1 (b), one matrix on both sides of a score",
             "Mean of the score of a position with itself",
             "width n",
@@ -138,7 +138,7 @@ BOUNDARIES = Further(
             ),
             yscale="linear",
         ),
-        Plan(
+        ChartPlan(
             "Assumption 1 (a), values by the matrix of the keys",
             "Mean of the average over neurons of queries times outputs",
             "width n",
@@ -150,7 +150,7 @@ BOUNDARIES = Further(
             ),
             yscale="linear",
         ),
-        Plan(
+        ChartPlan(
             "boundedness of the inputs' function",
             "Computed divergence of outputs from their limit",
             "width n",

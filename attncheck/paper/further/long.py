@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncheck.paper.charts import Arrays, Chart, Further, Measure, Plan, along, at_end
+from attncheck.paper.charts import Arrays, Chart, ChartPlan, FurtherFigure, Measure, along, at_end
 from attncheck.paper.statement import PaperStatement
 from attncheck.theory.limits.long import condensed, inverse_participation
 
@@ -62,12 +62,12 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
 
 _STDS = (0.5, 1.0, 1.5)
 _POWERS = ((3, "³"), (6, "⁶"), (12, "¹²"), (24, "²⁴"))
-LONG = Further(
+LONG = FurtherFigure(
     name="long",
     title="Long sequences",
     setting="Softmax of independent normal scores, those of a row at infinite width.",
     plans=(
-        Plan(
+        ChartPlan(
             "distance of attention from uniform",
             "Infinite width, scores of standard deviation σ, independent positions",
             "length s",
@@ -77,7 +77,7 @@ LONG = Further(
                 *(Measure(f"limit, σ = {std:g}", uniform_limit, (("std", std),), law=True) for std in _STDS),
             ),
         ),
-        Plan(
+        ChartPlan(
             "condensation",
             "Infinite width, scores of variance b² ln s",
             "b",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
-from attncheck.paper.charts import Arrays, Chart, Further, Measure, Plan, along, at_end, order, told
+from attncheck.paper.charts import Arrays, Chart, ChartPlan, FurtherFigure, Measure, along, at_end, order, told
 from attncheck.paper.statement import PaperStatement
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.law import default_size
@@ -75,7 +75,7 @@ def _blocks(what: str) -> tuple[Measure, ...]:
     return tuple(Measure(block, by_depth, (("block", block), ("what", what)), law=True) for block in BLOCKS)
 
 
-NORMS = Further(
+NORMS = FurtherFigure(
     name="norms",
     title="Norms in layers and blocks",
     setting=(
@@ -84,7 +84,7 @@ NORMS = Further(
         "norm; critical and exploding relu, no residual, and matrices of σ = 2^¼ and 1.5."
     ),
     plans=(
-        Plan(
+        ChartPlan(
             "one layer, ReLU inputs",
             "Kolmogorov distance of outputs from their limit",
             "width n",
@@ -94,7 +94,7 @@ NORMS = Further(
                 for label, norm in (("no norm", None), ("RMS norm", "rms"), ("layer norm", "layer"))
             ),
         ),
-        Plan(
+        ChartPlan(
             "variance of a position",
             "In the limit, after each block of attention and perceptron",
             "blocks",
@@ -102,7 +102,7 @@ NORMS = Further(
             _blocks("variance"),
             xscale="linear",
         ),
-        Plan(
+        ChartPlan(
             "correlation of positions",
             "In the limit, after each block of attention and perceptron",
             "blocks",

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
-from attncheck.paper.charts import Arrays, Chart, Further, Measure, Plan, along, at_end, order
+from attncheck.methods import tangent_kernel
+from attncheck.paper.charts import Arrays, Chart, ChartPlan, FurtherFigure, Measure, along, at_end, order
 from attncheck.paper.statement import PaperStatement
-from attncheck.readings import tangent_kernel
 
 _WIDTHS = (8, 64, 512, 2048)
 _HEADS = (1, 2, 4, 8, 16)
@@ -40,11 +40,11 @@ def by_heads(seed: int, scale: float, *, neuron: int) -> Arrays:
 
 
 def _spread(
-    layer: AttentionLayer, seed: int, scale: float, neuron: int, reading: Literal["collapsed", "limit"]
+    layer: AttentionLayer, seed: int, scale: float, neuron: int, method: Literal["collapsed", "limit"]
 ) -> tuple[float, float]:
     """Return the relative standard deviation, and four standard errors of it by batches of the draws."""
-    size = max(_FEWEST, round(scale * (_LIMIT_DRAWS if reading == "limit" else _DRAWS)))
-    kernel = tangent_kernel(layer, size, seed, reading, coordinates=2).kernel[:, 0, :, 0, 0]
+    size = max(_FEWEST, round(scale * (_LIMIT_DRAWS if method == "limit" else _DRAWS)))
+    kernel = tangent_kernel(layer, size, seed, method, coordinates=2).kernel[:, 0, :, 0, 0]
     parts = [_ratio(part, neuron) for part in np.array_split(kernel, _BATCHES)]
     return _ratio(kernel, neuron), 4.0 * float(np.std(parts, ddof=1)) / _BATCHES**0.5
 
@@ -88,7 +88,7 @@ def _widths(neuron: int) -> tuple[Measure, ...]:
 
 
 _SPREAD = "standard deviation / mean of Θ¹¹"
-TANGENT = Further(
+TANGENT = FurtherFigure(
     name="tangent",
     title="The tangent kernel at initialisation",
     setting=(
@@ -96,9 +96,9 @@ TANGENT = Further(
         "inputs; all standard deviations are 1."
     ),
     plans=(
-        Plan("one neuron, by width", "Spread of Θ¹¹ for 2 heads", "width n", _SPREAD, _widths(0)),
-        Plan("between two neurons, by width", "Spread of Θ¹² for 2 heads", "width n", _SPREAD, _widths(1)),
-        Plan(
+        ChartPlan("one neuron, by width", "Spread of Θ¹¹ for 2 heads", "width n", _SPREAD, _widths(0)),
+        ChartPlan("between two neurons, by width", "Spread of Θ¹² for 2 heads", "width n", _SPREAD, _widths(1)),
+        ChartPlan(
             "infinite width, by heads",
             "Spread of Θ¹¹ and Θ¹² in the limit",
             "heads H",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attncheck.layers.attention import AttentionLayer
-from attncheck.paper.charts import Arrays, Chart, Further, Measure, Plan, along, at_end, order
+from attncheck.paper.charts import Arrays, Chart, ChartPlan, FurtherFigure, Measure, along, at_end, order
 from attncheck.paper.statement import PaperStatement
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.one_position import output_kurtosis
@@ -67,7 +67,7 @@ def _slots(head_dim: int | None) -> tuple[Measure, ...]:
 
 
 _LOWERED = "excess kurtosis, normal − signs"
-WEIGHTS = Further(
+WEIGHTS = FurtherFigure(
     name="weights",
     title="Laws of weights, slot by slot",
     setting=(
@@ -75,9 +75,9 @@ WEIGHTS = Further(
         "positions, 2 full heads and softmax. All standard deviations are 1."
     ),
     plans=(
-        Plan("full heads", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(None)),
-        Plan("heads of two neurons", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(2)),
-        Plan(
+        ChartPlan("full heads", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(None)),
+        ChartPlan("heads of two neurons", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(2)),
+        ChartPlan(
             "four positions, two heads",
             "Kolmogorov distance of outputs from their limit, by the law of all weights",
             "width n",

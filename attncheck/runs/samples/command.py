@@ -11,7 +11,7 @@ from rich.table import Table
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
-from attncheck._lib.words import chance, counted, gap_text
+from attncheck._lib.words import chance, counted, mde_text
 from attncheck.diagnosis.differences import differences
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
@@ -20,7 +20,7 @@ from attncheck.evidence.words import allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
-from attncheck.records.schema import Closing, Planned, Result, case_key, of_pool, run_digest
+from attncheck.records.schema import Closing, PlannedResult, Result, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of_samples
@@ -98,7 +98,7 @@ def _write(
     causes: Sequence[str],
 ) -> None:
     writer = Writer(path)
-    planned = [Planned(result.id, result.unit, result.check) for result in results if not of_pool(result)]
+    planned = [PlannedResult(result.id, result.item, result.check) for result in results if not of_pool(result)]
     level = min((result.level for result in results), default=budget.false_alarm)
     writer.write(
         manifest_of(
@@ -188,7 +188,7 @@ def _table(results: Sequence[Result]) -> Table:
             result.verdict,
             f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
             allowed(result),
-            gap_text(result.gap),
+            mde_text(result.mde),
             f"{result.size:,}",
             ", ".join(map(chance, result.p_values)),
         )

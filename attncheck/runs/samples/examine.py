@@ -20,7 +20,7 @@ import numpy as np
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import seed_sequence
-from attncheck._lib.words import gap_text
+from attncheck._lib.words import mde_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS, PROPERTIES
@@ -30,15 +30,15 @@ from attncheck.evidence.exchange import Repeats
 from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Family, Scale, Uniform
 from attncheck.evidence.family import DRAWS_CAP, Outcome
-from attncheck.evidence.groups import Alike
+from attncheck.evidence.groups import EqualVariances
 from attncheck.evidence.looks import examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan, chunk_of
 from attncheck.looks.pools import CasePool, Later, Left, examine_pools, most_pools, pools_of, summaries_of
 from attncheck.looks.result import examined_result, excused_result
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result, case_key
 from attncheck.runs.samples.files import Samples
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -96,7 +96,7 @@ def _checks(samples: Samples) -> tuple[Check, ...]:
 
 def _too_small(check: Check, needed: int | None, size: int) -> str:
     takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
-    return f"{check.departure.text} takes {takes} draws, the file has {size:,}"
+    return f"{check.alternative.text} takes {takes} draws, the file has {size:,}"
 
 
 def examine_samples(
@@ -225,19 +225,19 @@ class _Reader:
 
 def _tail_exact(family: Family) -> bool:
     """Return whether p-values are exact, or too large, however far out."""
-    return isinstance(family, Scale | Association | Count | Uniform | Repeats | Extremes | Alike)
+    return isinstance(family, Scale | Association | Count | Uniform | Repeats | Extremes | EqualVariances)
 
 
 def _result(
     samples: Samples, check: Check, trail: tuple[Trail, Plan, Cost] | None, file: FilePlan, seconds: float
 ) -> Result:
-    unit = Unit(check.property_name, file.setting.layer)
+    item = Item(check.property_name, file.setting.layer)
     if trail is None:
-        return excused_result(unit, check, Cost(len(samples), file.level, _POWER), file.excused[check])
-    result = examined_result(unit, check, trail[2], trail[1], trail[0], seconds)
+        return excused_result(item, check, Cost(len(samples), file.level, _POWER), file.excused[check])
+    result = examined_result(item, check, trail[2], trail[1], trail[0], seconds)
     if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
         needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
-        reason = f"{_too_small(check, needed, len(samples))}; it could have shown {gap_text(result.gap)}"
+        reason = f"{_too_small(check, needed, len(samples))}; it could have shown {mde_text(result.mde)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
         return msgspec.structs.replace(result, reason=_to_settle(check, trail[0], file))

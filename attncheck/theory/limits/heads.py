@@ -223,7 +223,7 @@ class _Rule:
             columns = np.concatenate([np.ones((1, len(normals))), less_known(values[:-1], means), values[-1:]])
             yield columns @ columns.T
 
-    def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_Row, _Row]:
+    def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_ScoreRow, _ScoreRow]:
         """Return what is needed of a row and of the row with the other sign."""
         scores = var**0.5 * (normals @ self.root(seen).T)
         root = self.kernel_root[:seen]
@@ -231,12 +231,12 @@ class _Rule:
         small = np.exp(self.powers[0] * scores)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
 
-        def of(sign: float, first: FloatArray, weights: FloatArray) -> _Row:
+        def of(sign: float, first: FloatArray, weights: FloatArray) -> _ScoreRow:
             # The second power is twice the first.
             exponentials = (first, first * first)
             total = weights.sum(axis=1)
             weights = weights / total[:, None]
-            return _Row(
+            return _ScoreRow(
                 weights,
                 weights @ root,
                 sign * projected,
@@ -248,7 +248,7 @@ class _Rule:
         negative = np.exp(scores.min(axis=1, keepdims=True) - scores)
         return of(1.0, small, weights), of(-1.0, 1.0 / small, negative)
 
-    def _values(self, first: _Row, second: _Row) -> FloatArray:
+    def _values(self, first: _ScoreRow, second: _ScoreRow) -> FloatArray:
         """Return the controls and, last, the integrand, (2 + m - 1, points)."""
         values = [np.einsum("pr,pr->p", first.scores, second.scores), first.lengths, second.lengths]
         for t in range(len(self.powers)):
@@ -261,7 +261,7 @@ class _Rule:
         values.append(self._slopes(first, second) if self.order else np.einsum("pr,pr->p", first.seen, second.seen))
         return np.stack(values)
 
-    def _slopes(self, first: _Row, second: _Row) -> FloatArray:
+    def _slopes(self, first: _ScoreRow, second: _ScoreRow) -> FloatArray:
         """Return tr(J K J'ᵀ K) with J = diag(α) - ααᵀ, (points,)."""
         a, b = first.weights, second.weights
         u, x = a.shape[1], b.shape[1]
@@ -282,7 +282,7 @@ class _Rule:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Row:
+class _ScoreRow:
     """A row of scores at the points: weights, projections on a root of the kernel, (points, r), sums, (points,)."""
 
     weights: FloatArray

@@ -44,7 +44,7 @@ _SAFETY = 2.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Row:
+class _RowValues:
     """Weights at the points, (points, s), and those times the powers K, K² and K³ of the kernel's entries."""
 
     weights: FloatArray
@@ -247,7 +247,7 @@ class OneRow:
             total = total + columns @ columns.T
         return np.asarray(total / len(scores))
 
-    def _at_ends(self, first: list[_Row], second: list[_Row]) -> FloatArray:
+    def _at_ends(self, first: list[_RowValues], second: list[_RowValues]) -> FloatArray:
         """Return derivatives 0, 1, 2 at -1 and 1, (6, points), of rows that are given with both signs."""
         found = []
         for other in (second[::-1], second):
@@ -255,14 +255,14 @@ class OneRow:
             found.append(0.5 * (both[0] + both[1]))
         return np.concatenate(found)
 
-    def _rows(self, scores: FloatArray) -> list[list[_Row]]:
+    def _rows(self, scores: FloatArray) -> list[list[_RowValues]]:
         """Return the rows at each node, with both signs."""
         return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
 
-    def _row(self, scores: FloatArray) -> _Row:
+    def _row(self, scores: FloatArray) -> _RowValues:
         weights = _softmax(scores)
         kernel = self.kernel
-        return _Row(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
+        return _RowValues(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
 
     def _controls(self, powers: Sequence[tuple[float, float]], line: FloatArray | None = None) -> RowControls:
         """Return controls with these powers at a score's standard deviation of one; none for few directions."""
@@ -291,7 +291,7 @@ def _softmax(scores: FloatArray) -> FloatArray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _form(matrix: FloatArray, row: _Row) -> FloatArray:
+def _form(matrix: FloatArray, row: _RowValues) -> FloatArray:
     """Return the inner product of a matrix with diag(α) - ααᵀ."""
     weights = row.weights
     return np.asarray(weights @ np.diagonal(matrix) - np.einsum("ps,ps->p", weights @ matrix, weights))
@@ -313,7 +313,7 @@ def _third_cumulant(weights: FloatArray) -> FloatArray:
     return np.asarray(result)
 
 
-def _derivatives(kernel: FloatArray, u: _Row, x: _Row) -> FloatArray:
+def _derivatives(kernel: FloatArray, u: _RowValues, x: _RowValues) -> FloatArray:
     """Return αᵀKα' and Σ α_j α'_k M_jkⁿ, n = 2, 3, where M_jk = K_jk - (Kα')_j - (Kα)_k + αᵀKα', (3, points)."""
     a, b = u.weights, x.weights
     value = _mean(a, x.moments[0])

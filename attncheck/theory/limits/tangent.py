@@ -22,7 +22,7 @@ from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
-from attncheck.simulators.blocks import Work
+from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of, refuse_rotary
 from attncheck.theory.limits.covariance import by_points, mean_covariance, mean_grams, output_factor, settled
 from attncheck.theory.limits.draw import draw_limit
@@ -58,10 +58,10 @@ def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArra
     return np.broadcast_to(of_group, (size, layer.kv_heads, *of_group.shape))
 
 
-def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> Work[TangentDraws]:
+def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
     """Return the work of drawing the kernel from its limit."""
     refuse_rotary(layer)
-    return Work(
+    return DrawPlan(
         lambda count, rng: draw_tangent_limit(layer, count, coordinates, rng), kernel_entries(layer, coordinates)
     )
 
@@ -70,7 +70,7 @@ def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> Work[TangentD
 class TangentLimit:
     """The mean of the tangent kernel at infinite width: all of it with infinitely many heads.
 
-    `attncheck.tangent_kernel` with ``reading="limit"`` draws the kernel itself, which is random with finitely many
+    `attncheck.tangent_kernel` with ``method="limit"`` draws the kernel itself, which is random with finitely many
     heads and scores divided by √n.
 
     Parameters

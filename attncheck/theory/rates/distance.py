@@ -24,7 +24,7 @@ from attncheck.theory.rates.law import Distance, check_inputs, check_separate, g
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.quadratic import ScoreSum
 from attncheck.theory.rates.vanishing import restored, vanishes
-from attncheck.theory.rates.weights import SumEntry, check_literal, kept_gap
+from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
 # Coordinates of vectors that the draws of the default size take for programs, and bounds on their number.
@@ -203,7 +203,7 @@ def _check_finite(width: float | None, reference: str, layer: AttentionLayer, we
 def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distance:
     """Return a distance of the law with other weights from its limit."""
     of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
-    gap = kept_gap(entry, size, seed)
+    gap = kept_mde(entry, size, seed)
     wide, draws = float(entry.layer.width), gap.deviation.draws
     if vanishes(entry.layer, of):
         return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, draws)

@@ -27,7 +27,7 @@ from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import Gap, standard_error, told_errors, widening
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.vanishing import restored, vanishes
-from attncheck.theory.rates.weights import SumEntry, kept_gap
+from attncheck.theory.rates.weights import SumEntry, kept_mde
 
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
@@ -285,7 +285,7 @@ class FiniteWidthLaw(SymmetricLaw):
             if self.weights.gaussian:
                 found = gap_of(marginal, self.layer, self.size, self.seed, False)
             else:
-                found = kept_gap(SumEntry(marginal, self.weights), self.size, self.seed)
+                found = kept_mde(SumEntry(marginal, self.weights), self.size, self.seed)
             self._gaps[position] = found
         return self._gaps[position]
 

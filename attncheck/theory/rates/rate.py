@@ -70,7 +70,7 @@ class Rate:
         c and d of the fit D = (c + d/n) n^predicted, or for such sums D = (c + d/√n + f/n) n^{-1/2}.
     leading, leading_error : float
         c by the expansion, at the largest width; no fit enters. NaN where it is not known, see `Distance`.
-    gap : Distance or None
+    mde : Distance or None
         With a head_dim: what stays at infinite width, from the limit of large heads. The distances are from the law
         at infinite width.
     """

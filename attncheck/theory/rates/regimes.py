@@ -25,7 +25,7 @@ _POINTS, _REACH = 4000, 20.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
+class RegimePrediction:
     """Laws of one output in a regime, in the limit that the regime is about.
 
     Attributes
@@ -198,7 +198,7 @@ _LAWS: Mapping[str, tuple[int, str, Callable[[AttentionLayer, int], tuple[ScaleM
 )
 
 
-def prediction(regime: str) -> Prediction:
+def prediction(regime: str) -> RegimePrediction:
     """Return what a regime predicts of an output, beside the neighbouring prediction.
 
     Raises
@@ -214,4 +214,4 @@ def prediction(regime: str) -> Prediction:
     """
     regime = check_choice("regime", regime, tuple(_LAWS))
     position, against, laws = _LAWS[regime]
-    return Prediction(regime, position, -1.0, *laws(REGIMES[regime].layer, position), against)
+    return RegimePrediction(regime, position, -1.0, *laws(REGIMES[regime].layer, position), against)

@@ -56,7 +56,7 @@ class SumDeviation(Deviation):
 
     Attributes
     ----------
-    unit : float
+    item : float
         What variances are binned in units of.
     corrections : ndarray, shape (REPLICATES, `BINS`, frequencies)
         Means of what the law of the terms adds to the characteristic function, over all draws.

@@ -322,11 +322,11 @@ class SumEntry:
 
 
 @functools.lru_cache(maxsize=32)
-def kept_gap(entry: SumEntry, size: int | None, seed: int) -> Gap:
+def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
     """Return the gap from draws of this number, over all repetitions, once for all that is asked of it."""
     if vanishes(entry.layer, "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"):
         whole = dataclasses.replace(entry.marginal, layer=restored(entry.layer))
-        return kept_gap(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
+        return kept_mde(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
     each = max(2, -(-(entry.default_size if size is None else size) // REPLICATES))
     found = entry.deviation(each, np.random.SeedSequence(seed).spawn(REPLICATES))
     if found.cut > _MOST_CUT:

@@ -22,7 +22,7 @@ from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.theory.stacks.draw import limit_entries
 from attncheck.theory.stacks.recursion import draw_normals, recur
-from attncheck.theory.stacks.walk import NEURONS, Walked, ratio_of
+from attncheck.theory.stacks.walk import NEURONS, WalkResult, ratio_of
 
 FloatArray = NDArray[np.float64]
 
@@ -229,7 +229,7 @@ def _coupled(
     stack: AttentionStack, size: int, position: int, points: FloatArray, depths: range, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """Return draws of F_n - F_∞ after some layers, and of its control variate, each of shape (size, depths, points)."""
-    walked = Walked.draw(stack, size, position, rng)
+    walked = WalkResult.draw(stack, size, position, rng)
     more, less, total = (
         streams[:, 1:, position, position] for streams in (walked.more, walked.less, walked.limit.streams)
     )

@@ -22,7 +22,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.theory.stacks.distance import PARTS, check_drawn, check_stack, controlled, walk_entries
 from attncheck.theory.stacks.draw import limit_entries
 from attncheck.theory.stacks.recursion import draw_normals, recur
-from attncheck.theory.stacks.walk import Walked
+from attncheck.theory.stacks.walk import WalkResult
 
 FloatArray = NDArray[np.float64]
 
@@ -165,7 +165,7 @@ def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> Correlat
 
 def _coupled(stack: AttentionStack, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Return draws of c_n - c_∞ after each layer, and of a control variate of mean 0, each (size, depth)."""
-    walked = Walked.draw(stack, size, 0, rng, with_grams=True)
+    walked = WalkResult.draw(stack, size, 0, rng, with_grams=True)
     ours, twins = (np.stack(each, axis=1) for each in zip(*walked.grams, strict=True))
     limit, more, less = (each[:, 1:] for each in (walked.limit.streams, walked.more, walked.less))
     at_limit = _correlations(limit)

@@ -33,13 +33,13 @@ NEURONS = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Walked:
+class WalkResult:
     """A stack of finite width and its limit on the same normals, and what deviations do to the limit to first order.
 
     Attributes
     ----------
     limit : Recursion
-    layers : list of Passed
+    layers : list of LayerPass
     grams : list of (ndarray, ndarray)
         See `Walk`.
     more, less : ndarray, shape (size, depth + 1, s, s)
@@ -47,7 +47,7 @@ class Walked:
     """
 
     limit: Recursion
-    layers: list[Passed]
+    layers: list[LayerPass]
     grams: list[tuple[FloatArray, FloatArray]]
     more: FloatArray
     less: FloatArray
@@ -55,7 +55,7 @@ class Walked:
     @classmethod
     def draw(
         cls, stack: AttentionStack, size: int, position: int, rng: np.random.Generator, with_grams: bool = False
-    ) -> Walked:
+    ) -> WalkResult:
         """Draw both."""
         normals = draw_normals(stack, size, rng)
         limit = recur(stack, normals)
@@ -71,7 +71,7 @@ class Walked:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Passed:
+class LayerPass:
     """What a layer of finite width made, next to its limit.
 
     Attributes
@@ -136,7 +136,7 @@ class Walk:
         self.grams: list[tuple[FloatArray, FloatArray]] = []
         self._with_grams = with_grams
 
-    def __iter__(self) -> Iterator[Passed]:
+    def __iter__(self) -> Iterator[LayerPass]:
         stack, limit, place = self._stack, self._limit, self._position
         for k, layer in enumerate(stack.layers):
             covariance, deviations = self._attend(k, layer)
@@ -145,7 +145,7 @@ class Walk:
                 self._add(covariance, limits, limit.scales[:, k, 0])
                 covariance, deviations = self._perceive(k, layer, stack.perceptron, deviations)
                 limits = limit.perceptrons[:, k]
-            yield Passed(
+            yield LayerPass(
                 variance=covariance[:, place, place],
                 limit=limits[:, place, place],
                 stream=self._stream[:, place, some] if stack.residual else None,

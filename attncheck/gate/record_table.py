@@ -15,15 +15,15 @@ import numpy as np
 from attncheck._lib.errors import InputError
 from attncheck.evidence.ledger import Conclusion, Ledger
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.book import COMPARED, Book, Columns, IntArray, Names
+from attncheck.gate.result_table import COMPARED, ColumnBuffer, IntArray, NameIndex, ResultTable
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name
-from attncheck.records.baseline import Head
+from attncheck.records.baseline import BaselineManifest
 from attncheck.records.conclusion import concluded, entry_of
 from attncheck.records.schema import (
     Closing,
-    Planned,
-    Theory,
+    PlannedResult,
+    StatementResult,
     combined_digest,
     of_pool,
     read_as,
@@ -37,19 +37,19 @@ from attncheck.records.scope import Scope
 MOST_KEPT = 1000
 
 
-class _Head(Head, frozen=True, kw_only=True, tag="manifest", tag_field="type"):
+class _ManifestHead(BaselineManifest, frozen=True, kw_only=True, tag="manifest", tag_field="type"):
     """A manifest whose plan stays as bytes until it is read, one entry at a time."""
 
     planned: list[msgspec.Raw]
     statements: list[str] = msgspec.field(default_factory=list)
 
 
-class Line(msgspec.Struct, tag="result", tag_field="type"):
+class ResultLine(msgspec.Struct, tag="result", tag_field="type"):
     """What the gate needs of a result."""
 
     id: str
     key: str
-    unit: str
+    item: str
     check: str
     claim: str
     case: dict[str, Any]
@@ -64,7 +64,7 @@ class Line(msgspec.Struct, tag="result", tag_field="type"):
     low: float | None
     high: float | None
     null_effect: float | None
-    gap: float | None
+    mde: float | None
     combined: float
     continuous: bool
     text: str
@@ -77,7 +77,7 @@ class Line(msgspec.Struct, tag="result", tag_field="type"):
 
 
 @dataclasses.dataclass(frozen=True)
-class Account(Book):
+class RecordTable(ResultTable):
     """What a record says.
 
     Attributes
@@ -91,9 +91,9 @@ class Account(Book):
         How often each verdict was given on each claim.
     layers : dict of str to str
         The layer of each unit, in words.
-    notable : list of Line
+    notable : list of ResultLine
         Violated and inconclusive results, the most suspicious first, `MOST_KEPT` of each at most.
-    refuted : list of Theory
+    refuted : list of StatementResult
         Failed statements of attncheck's own theory.
     statements : int
         How many there are.
@@ -108,8 +108,8 @@ class Account(Book):
     reasons: list[str]
     claims: dict[str, Counter[str]]
     layers: dict[str, str]
-    notable: list[Line]
-    refuted: list[Theory]
+    notable: list[ResultLine]
+    refuted: list[StatementResult]
     statements: int
     conclusion: Conclusion
     scope: Scope
@@ -120,56 +120,56 @@ class Account(Book):
         return int(np.isin(self.keys[self.examined], self.planned).sum())
 
 
-class _Gathering(Columns):
+class _ResultReader(ColumnBuffer):
     """The results of a record, as they are read."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameIndex) -> None:
         super().__init__(names, (*COMPARED, "seconds"))
         self.why = array("l")
         self.reasons: dict[str, int] = {}
         self.claims: dict[str, Counter[str]] = {}
         self.layers: dict[str, str] = {}
-        self.notable: dict[str, list[Line]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
-        self.refuted: list[Theory] = []
+        self.notable: dict[str, list[ResultLine]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
+        self.refuted: list[StatementResult] = []
         self.statements = 0
         self.digests = bytearray()
         self.seen: Counter[str] = Counter()
         self.reported: Counter[str] = Counter()
 
-    def take(self, line: Line) -> None:
+    def take(self, line: ResultLine) -> None:
         """Take one result."""
         pooled = of_pool(line)
-        self.add(line, line.check, line.unit, tuple(line.case["of"]) if pooled else ())
+        self.add(line, line.check, line.item, tuple(line.case["of"]) if pooled else ())
         if not pooled:
             self.reported[line.check] += 1
             self.seen[line.check] += bool(line.p_values)
         self.why.append(self.reasons.setdefault(line.reason, len(self.reasons)))
         self.claims.setdefault(line.claim, Counter())[line.verdict] += 1
-        if line.unit not in self.layers:
-            self.layers[line.unit] = _describe(line.case)
+        if line.item not in self.layers:
+            self.layers[line.item] = _describe(line.case)
         if line.verdict in self.notable:
             self._keep(self.notable[line.verdict], line)
         self.digests += result_digest(line)
 
-    def take_theory(self, line: Theory) -> None:
+    def take_theory(self, line: StatementResult) -> None:
         """Take one statement of attncheck's own theory, which says nothing of the subject."""
         self.statements += 1
         if line.verdict == Verdict.VIOLATED:
             self.refuted.append(line)
         self.digests += theory_digest(line)
 
-    def _keep(self, kept: list[Line], line: Line) -> None:
+    def _keep(self, kept: list[ResultLine], line: ResultLine) -> None:
         kept.append(line)
         if len(kept) >= 2 * MOST_KEPT:
             kept[:] = worst(kept)
 
 
-def worst(lines: Sequence[Line]) -> list[Line]:
+def worst(lines: Sequence[ResultLine]) -> list[ResultLine]:
     """Return the most suspicious results, `MOST_KEPT` at most."""
     return sorted(lines, key=lambda line: line.suspicion)[:MOST_KEPT]
 
 
-def read_account(path: Path, names: Names) -> Account:
+def read_record_table(path: Path, names: NameIndex) -> RecordTable:
     """Read a record.
 
     Raises
@@ -177,24 +177,24 @@ def read_account(path: Path, names: Names) -> Account:
     InputError
         If it cannot be read, was edited, or holds what no run writes.
     """
-    lines = read_as(path, _Head | Line | Theory | Closing)
-    head: _Head = next(lines)
+    lines = read_as(path, _ManifestHead | ResultLine | StatementResult | Closing)
+    head: _ManifestHead = next(lines)
     planned, ids = _planned(path, head, names)
-    gathered, closing = _Gathering(names), None
+    gathered, closing = _ResultReader(names), None
     ledger = Ledger(ids if head.shard is None else (), head.seed)
     for number, line in enumerate(lines, 2):
         if isinstance(line, Closing):
             closing = line
             continue
         with sensible(path, number):
-            own = head.shard is not None or (isinstance(line, Line) and of_pool(line))
+            own = head.shard is not None or (isinstance(line, ResultLine) and of_pool(line))
             ledger.take(entry_of(line), planned=own)
-            (gathered.take_theory if isinstance(line, Theory) else gathered.take)(line)
+            (gathered.take_theory if isinstance(line, StatementResult) else gathered.take)(line)
     _check_digest(path, closing, gathered.digests)
     gathered.digests = bytearray()
     scope = Scope.of(gathered.seen, gathered.reported)
     order, columns = gathered.sorted()
-    return Account(
+    return RecordTable(
         path=path,
         head=head,
         closing=closing,
@@ -212,16 +212,16 @@ def read_account(path: Path, names: Names) -> Account:
     )
 
 
-def _planned(path: Path, head: _Head, names: Names) -> tuple[IntArray, list[str]]:
+def _planned(path: Path, head: _ManifestHead, names: NameIndex) -> tuple[IntArray, list[str]]:
     """Return the keys of the planned results, each once, and their ids."""
-    decoder = msgspec.json.Decoder(Planned)
+    decoder = msgspec.json.Decoder(PlannedResult)
     keys, ids = array("q"), []
     for raw in head.planned:
         try:
             planned = decoder.decode(raw)
         except msgspec.DecodeError as error:
             raise InputError(f"record={path}: the plan is broken ({error}); make the record again") from None
-        keys.append(names.key(planned.check, planned.unit))
+        keys.append(names.key(planned.check, planned.item))
         ids.append(planned.id)
     head.planned.clear()
     return np.unique(np.asarray(keys, dtype=np.int64)), [*ids, *head.statements]

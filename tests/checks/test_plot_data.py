@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.streams import stream
-from attncheck.checks import portraits
+from attncheck.checks import plot_data
 from attncheck.checks.laws import marginal_law
 from attncheck.checks.marginals import last_position
 from attncheck.checks.sample import Sample
-from attncheck.evidence.pictures import joined
+from attncheck.evidence.plot_data import joined
 from attncheck.layers.attention import AttentionLayer
 from attncheck.subject import Subject
 
@@ -26,30 +26,30 @@ def sample_of(subject: str) -> Sample:
     return Subject.of(subject).draw(LAYER, SIZE, stream(0, "tests", "portraits"))
 
 
-def deviations(picture: dict[str, Any]) -> NDArray[np.float64]:
+def deviations(plot: dict[str, Any]) -> NDArray[np.float64]:
     """Return a matrix of differences in standard errors, its upper triangle 0."""
-    observed, declared, error = (np.array(picture[name]) for name in ("observed", "declared", "error"))
-    found = np.zeros((picture["size"],) * 2)
-    found[np.tril_indices(picture["size"])] = (observed - declared) / error
+    observed, declared, error = (np.array(plot[name]) for name in ("observed", "declared", "error"))
+    found = np.zeros((plot["size"],) * 2)
+    found[np.tril_indices(plot["size"])] = (observed - declared) / error
     return found
 
 
-@pytest.mark.parametrize("show", [portraits.between_heads, portraits.between_positions])
+@pytest.mark.parametrize("show", [plot_data.between_heads, plot_data.between_positions])
 def test_matrix_of_a_right_sample_is_as_declared(show: Any) -> None:
-    picture = show(sample_of("attncheck.subject:collapsed"))
-    assert np.abs(deviations(picture)).max() < 5.0
-    assert np.abs(deviations(picture)).max() > 0.5
+    plot = show(sample_of("attncheck.subject:collapsed"))
+    assert np.abs(deviations(plot)).max() < 5.0
+    assert np.abs(deviations(plot)).max() > 0.5
 
 
 def test_heads_that_share_queries_are_told_from_each_other() -> None:
-    found = deviations(portraits.between_heads(sample_of("attncheck.faults:twin_queries")))
+    found = deviations(plot_data.between_heads(sample_of("attncheck.faults:twin_queries")))
     pairs = found[np.tril_indices(3, -1)]
     assert (np.abs(pairs) > 10.0).any()
     assert np.abs(np.diag(found)).max() < 6.0
 
 
 def test_positions_that_a_leaking_mask_lets_see_too_much_are_told() -> None:
-    found = deviations(portraits.between_positions(sample_of("attncheck.faults:leaking_mask")))
+    found = deviations(plot_data.between_positions(sample_of("attncheck.faults:leaking_mask")))
     assert np.abs(found[0, 0]) > 10.0  # the first position sees the second one
     assert np.abs(found[3, 3]) < 5.0  # the last position sees all anyway
 
@@ -60,11 +60,11 @@ def test_values_stand_against_the_law_of_the_limit_and_that_is_no_normal_one() -
     rng = np.random.default_rng(3)
     chances = law.mixture.weights / law.mixture.weights.sum()
     values = rng.standard_normal(200_000) * np.sqrt(rng.choice(law.mixture.variances, 200_000, p=chances))
-    picture = portraits.against_limit(values, law)
-    shares, declared = np.array(picture["shares"]), np.array(picture["law"])
+    plot = plot_data.against_limit(values, law)
+    shares, declared = np.array(plot["shares"]), np.array(plot["law"])
     errors = np.sqrt(declared * (1 - declared) / values.size)
     assert np.abs(shares - declared).max() < 5 * errors.max() + 1e-5
-    assert picture["std"] == pytest.approx(values.std(), rel=0.02)
+    assert plot["std"] == pytest.approx(values.std(), rel=0.02)
     normal = np.diff([0.0, *special.ndtr(np.linspace(-4, 4, 33)[1:-1]), 1.0])
     assert np.abs(declared - normal).max() > 0.02
     assert declared.sum() == pytest.approx(1.0, abs=1e-3)
@@ -73,7 +73,7 @@ def test_values_stand_against_the_law_of_the_limit_and_that_is_no_normal_one() -
 @pytest.mark.parametrize("subject", ["attncheck.subject:collapsed", "attncheck.faults:twin_queries"])
 @pytest.mark.parametrize("name", ["whitened_scores", "score_covariances", "between_heads", "between_positions"])
 def test_chunks_together_show_what_the_whole_sample_shows(name: str, subject: str) -> None:
-    show, sample = getattr(portraits, name), sample_of(subject)
+    show, sample = getattr(plot_data, name), sample_of(subject)
     parts = sample.blocks(SIZE // 16)
     whole, together = show(sample), joined([show(part) for part in parts])
     assert together.keys() == whole.keys()

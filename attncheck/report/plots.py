@@ -128,7 +128,7 @@ class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
     count: int
 
 
-class Matrix(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
+class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
     """A symmetric matrix up to its diagonal, row by row, what it should be, and standard errors; `of` are its rows."""
 
     observed: list[float]
@@ -144,7 +144,7 @@ class Matrix(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
             raise ValueError("is not what attncheck writes")
 
 
-class RatePicture(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
+class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     """A distance at several widths, and the slope of its logarithm with an interval."""
 
     widths: list[float]
@@ -155,32 +155,32 @@ class RatePicture(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     high: float
 
 
-Picture = Counts | PairedCounts | Residuals | Density | Matrix | Covariances | RatePicture
+Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | Covariances | RatePlot
 
 
-def read_picture(raw: dict[str, Any] | None) -> Picture | None:
+def read_plot(raw: dict[str, Any] | None) -> Plot | None:
     """Return a record's picture, or None where there is none that can be drawn.
 
     Examples
     --------
-    >>> read_picture({"kind": "residuals", "shares": [0.5, 0.5], "widest": 4.0, "count": 10}).count
+    >>> read_plot({"kind": "residuals", "shares": [0.5, 0.5], "widest": 4.0, "count": 10}).count
     10
-    >>> read_picture({"kind": "hologram"}) is None
+    >>> read_plot({"kind": "hologram"}) is None
     True
     """
     if raw is None:
         return None
     try:
-        picture = msgspec.convert(raw, Picture)
+        plot = msgspec.convert(raw, Plot)
     except msgspec.ValidationError:
         return None
-    return picture if _drawable(picture) else None
+    return plot if _drawable(plot) else None
 
 
-def leaves(picture: Counts | PairedCounts) -> int | None:
+def leaves(plot: Counts | PairedCounts) -> int | None:
     """Return the place of the point that lies farthest outside its band, in standard errors, or None."""
-    low, high = map(picture.in_errors, picture.band)
-    outside = np.maximum((found := picture.in_errors(picture.below)) - high, low - found)
+    low, high = map(plot.in_errors, plot.band)
+    outside = np.maximum((found := plot.in_errors(plot.below)) - high, low - found)
     worst = int(np.argmax(outside))
     return worst if outside[worst] > 0.0 else None
 
@@ -200,9 +200,9 @@ def _check_counts(below: Sequence[int], count: int) -> None:
         raise ValueError("is not what attncheck writes")
 
 
-def _drawable(picture: Picture) -> bool:
+def _drawable(plot: Plot) -> bool:
     """Return whether there is something to draw: lists of one length, and numbers that axes can hold."""
-    values = [value for value in msgspec.structs.astuple(picture) if not isinstance(value, str)]
+    values = [value for value in msgspec.structs.astuple(plot) if not isinstance(value, str)]
     columns = [value for value in values if isinstance(value, list)]
     numbers = [*(value for value in values if not isinstance(value, list)), *(x for column in columns for x in column)]
     return bool(columns[0]) and len({len(column) for column in columns}) == 1 and max(map(abs, numbers)) < _LARGEST

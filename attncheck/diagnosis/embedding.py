@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.features import features_of
+from attncheck.diagnosis.statistics import features_of
 
 FloatArray = NDArray[np.float64]
 
@@ -18,7 +18,7 @@ _SHARE = 1e-4
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
-class _Features:
+class _SampleStatistics:
     """Features of a sample, and the normal score of each place among the values of each of them."""
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
@@ -56,7 +56,7 @@ def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
     return np.asarray(special.ndtri((below_and_upto + 1.0) / (2.0 * upto[-1] + 2.0)))
 
 
-class Placed:
+class SampleEmbedding:
     """A sample's features, among which others are placed.
 
     Numbers are placed among those of the sample, so that heavy tails do no harm: under equality the mean and the spread
@@ -78,7 +78,7 @@ class Placed:
         # A feature that is one number in all draws is kept: another number elsewhere tells the most.
         self.names = list(found)
         values = np.stack(list(found.values()))
-        self._features = _Features(values, sample.rounding)
+        self._features = _SampleStatistics(values, sample.rounding)
         scores = self._features.scores(values)
         own = np.concatenate([scores, scores * scores])
         self._center = own.mean(axis=1)

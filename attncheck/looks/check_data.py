@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from attncheck.checks.check import AnyCheck
-from attncheck.evidence.family import Condensed, Outcome
+from attncheck.evidence.family import CondensedData, Outcome
 
 #: Numbers of several chunks that are held as they are. First looks of the default profile have half as many.
 MOST_HELD = 2**17
 
 
-class Held:
+class CheckData:
     """The data of one check: as its family tests them while they are few, else what stands for them.
 
     Parameters
@@ -27,7 +27,7 @@ class Held:
         self._check, self._setting = check, setting
         self._parts: list[tuple[Any, ...]] = []
         self._size = 0
-        self._condensed: Condensed | None = None
+        self._condensed: CondensedData | None = None
 
     def add(self, part: tuple[Any, ...]) -> None:
         """Take in what was measured on one more chunk."""

@@ -11,7 +11,7 @@ from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, simulate, simulate_chunks
 from attncheck.layers.nonlinearity import of_inputs
-from attncheck.readings import Reading
+from attncheck.methods import Method
 from attncheck.simulators.collapsed import attend, draw_inputs
 
 FloatArray = NDArray[np.float64]
@@ -57,11 +57,11 @@ def p_values(ours: StackDraws, theirs: StackDraws) -> dict[str, float]:
 def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
     size = 20_000
     collapsed = simulate(stack, size, 1, coordinates=2)
-    for seed, reading in ((2, "direct"), (3, "matrix-free")):
+    for seed, method in ((2, "direct"), (3, "matrix-free")):
         # The overloads take the readings' names.
-        theirs = simulate(stack, size, seed, reading, coordinates=2)  # type: ignore[arg-type]
+        theirs = simulate(stack, size, seed, method, coordinates=2)  # type: ignore[arg-type]
         found = p_values(collapsed, theirs)
-        assert min(found.values()) > LEVEL / COMPARISONS, f"{reading}: {found}"
+        assert min(found.values()) > LEVEL / COMPARISONS, f"{method}: {found}"
     assert len(STACKS) * 2 * len(FUNCTIONALS) + 2 * len(FUNCTIONALS) <= COMPARISONS
 
 
@@ -111,10 +111,10 @@ LAYERS = (
 def test_one_layer_is_an_attention_layer(layer: AttentionLayer) -> None:
     """To the last digit, under each reading that consumes random numbers in the same order."""
     stack = AttentionStack(layer=layer, depth=1)
-    readings: tuple[Reading, ...] = ("collapsed", "direct", "matrix-free")
-    for reading in readings:
-        ours, theirs = simulate(stack, 500, 7, reading, coordinates=2), simulate(layer, 500, 7, reading, coordinates=2)
-        if reading == "collapsed":
+    methods: tuple[Method, ...] = ("collapsed", "direct", "matrix-free")
+    for method in methods:
+        ours, theirs = simulate(stack, 500, 7, method, coordinates=2), simulate(layer, 500, 7, method, coordinates=2)
+        if method == "collapsed":
             np.testing.assert_array_equal(ours.outputs, theirs.outputs)
             np.testing.assert_array_equal(ours.scores[:, 0], theirs.scores)
             np.testing.assert_array_equal(ours.grams[:, 0], theirs.input_gram)
@@ -124,15 +124,15 @@ def test_one_layer_is_an_attention_layer(layer: AttentionLayer) -> None:
     assert of_inputs(stack.layers[0].inputs)(inputs).shape == inputs.shape
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed", "limit"])
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed", "limit"])
 @pytest.mark.parametrize("residual", [False, True])
-def test_eight_layers_of_every_reading(reading: str, residual: bool) -> None:
+def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
     names = ("clip", "relu", "tanh", "erf", "identity", "clip", "relu", "tanh")
     stack = AttentionStack(
         layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
     )
     # The overloads take the readings' names.
-    draws = simulate(stack, 3, 0, reading, coordinates=4)  # type: ignore[arg-type]
+    draws = simulate(stack, 3, 0, method, coordinates=4)  # type: ignore[arg-type]
     assert draws.outputs.shape == (3, 6, 4)
     assert draws.scores.shape == (3, 8, 2, 6, 6)
     assert draws.streams.shape == (3, 8, 6, 4)
@@ -140,12 +140,12 @@ def test_eight_layers_of_every_reading(reading: str, residual: bool) -> None:
     assert all(np.isfinite(value).all() for value in draws.as_dict().values())
 
 
-@pytest.mark.parametrize("reading", ["direct", "collapsed", "limit"])
-def test_chunks_have_the_digits_of_the_whole(reading: str) -> None:
+@pytest.mark.parametrize("method", ["direct", "collapsed", "limit"])
+def test_chunks_have_the_digits_of_the_whole(method: str) -> None:
     stack = STACKS[1]
     # The overloads take the readings' names.
-    whole = simulate(stack, 50, 4, reading)  # type: ignore[arg-type]
-    chunks = list(simulate_chunks(stack, 50, 17, 4, reading))  # type: ignore[arg-type]
+    whole = simulate(stack, 50, 4, method)  # type: ignore[arg-type]
+    chunks = list(simulate_chunks(stack, 50, 17, 4, method))  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([chunk.outputs for chunk in chunks]), whole.outputs)
 
 
@@ -154,4 +154,4 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         simulate(STACKS[1], 10, coordinates=9)
     with pytest.raises(InputError, match=r"^memory=1000: allows less than one collapsed draw of this stack"):
         simulate(STACKS[1], 10, memory=1000)
-    assert simulate(STACKS[1], 2, reading="limit", coordinates=9).outputs.shape == (2, 2, 9)
+    assert simulate(STACKS[1], 2, method="limit", coordinates=9).outputs.shape == (2, 2, 9)

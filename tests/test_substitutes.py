@@ -11,7 +11,7 @@ import pytest
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.stand_ins import stand_in
+from attncheck.looks.substitutes import substitute
 from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import collapsed
@@ -39,45 +39,45 @@ def _plain(layer: Any) -> bool | str:
 
 def test_others_stand_in_for_layers_that_are_not_supported() -> None:
     run = made(supporting(_plain))
-    units = run.units("scores", layers())
-    every = made(collapsed).units("scores", layers())
+    items = run.items("scores", layers())
+    every = made(collapsed).items("scores", layers())
     # What is not supported is still planned, so that it is told as not examined.
-    assert [unit.case for unit in units][: len(every)] == [unit.case for unit in every]
-    added = [unit.case for unit in units][len(every) :]
+    assert [item.case for item in items][: len(every)] == [item.case for item in every]
+    added = [item.case for item in items][len(every) :]
     assert added
     assert all(_plain(layer) is True for layer in added)
     # The grouped causal anchor is not supported: a causal layer of its sizes is.
     assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in added
-    assert len(set(units)) == len(units)
+    assert len(set(items)) == len(items)
 
 
 def test_nothing_stands_in_where_sizes_are_not_supported() -> None:
     run = made(supporting(lambda layer: False))
-    assert len(run.units("scores", layers())) == len(made().units("scores", layers()))
-    assert stand_in(GROUPED, lambda layer: layer.width == 8) is None
+    assert len(run.items("scores", layers())) == len(made().items("scores", layers()))
+    assert substitute(GROUPED, lambda layer: layer.width == 8) is None
 
 
 def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
     run = made(supporting(lambda layer: layer.head_dim is not None and layer.mask == "none"))
-    added = run.units("scores", layers())[len(made().units("scores", layers())) :]
+    added = run.items("scores", layers())[len(made().items("scores", layers())) :]
     assert added
-    assert all(isinstance(unit.case, AttentionLayer) and unit.case.head_dim is not None for unit in added)
+    assert all(isinstance(item.case, AttentionLayer) and item.case.head_dim is not None for item in added)
     # The grouped causal anchor: heads of width/num_heads, and its groups.
     assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in [u.case for u in added]
     # The first plain layer that is supported is the base, and what the layer itself says goes before it.
     wide = AttentionLayer(width=16, num_heads=4, head_dim=8, score_scaling="1/n")
-    assert stand_in(wide, lambda layer: layer.head_dim is not None) == wide
-    linear = stand_in(wide, lambda layer: layer.attention_map == "linear" and layer.head_dim is None)
+    assert substitute(wide, lambda layer: layer.head_dim is not None) == wide
+    linear = substitute(wide, lambda layer: layer.attention_map == "linear" and layer.head_dim is None)
     assert linear == AttentionLayer(width=16, num_heads=4, attention_map="linear", score_scaling="1/n")
 
 
 def test_stand_ins_keep_all_that_is_supported() -> None:
     tied = REGIMES["tied queries and keys"].layer
-    assert stand_in(tied, lambda layer: layer.mask == "none") == tied
-    assert stand_in(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
+    assert substitute(tied, lambda layer: layer.mask == "none") == tied
+    assert substitute(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
     # Fields that a subject supports together only, whatever their order.
     together = AttentionLayer(width=4, head_dim=2, mask="causal")
-    assert stand_in(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
+    assert substitute(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
 
 
 def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
@@ -85,7 +85,7 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
         raise RuntimeError("no licence")
 
     run = made(supporting(failing))
-    assert run.units("scores", layers()) == made().units("scores", layers())
+    assert run.items("scores", layers()) == made().items("scores", layers())
 
 
 def being(*own: AttentionLayer) -> Any:
@@ -98,7 +98,7 @@ def being(*own: AttentionLayer) -> Any:
 def test_a_subject_that_says_which_layers_it_is_is_examined_on_these() -> None:
     own = (AttentionLayer(width=8, query_std=0.5), GROUPED)
     run = made(being(*own))
-    assert [unit.case for unit in run.units("scores", layers())] == list(own)
+    assert [item.case for item in run.items("scores", layers())] == list(own)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ _OTHERS: tuple[dict[str, Any], ...] = (
 )
 
 
-def stand_in(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) -> AttentionLayer | None:
+def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) -> AttentionLayer | None:
     """Return the layer with what `supports` refuses set to that of a plain layer, or None if no plain one is supported.
 
     The plain layer is the first that `supports` accepts: defaults but for the sizes; then heads of size
@@ -37,9 +37,9 @@ def stand_in(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) 
     Examples
     --------
     >>> grouped = AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")
-    >>> print(stand_in(grouped, lambda layer: layer.num_kv_heads is None).describe())
+    >>> print(substitute(grouped, lambda layer: layer.num_kv_heads is None).describe())
     n=16 s=4 H=4 causal
-    >>> print(stand_in(grouped, lambda layer: layer.head_dim is not None and layer.mask == "none").head_dim)
+    >>> print(substitute(grouped, lambda layer: layer.head_dim is not None and layer.mask == "none").head_dim)
     4
     """
     found = next(filter(supports, _plain(layer)), None)

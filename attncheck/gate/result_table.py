@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.baseline import Head, Kept, read_baseline
+from attncheck.records.baseline import BaselineManifest, BaselineResult, read_baseline
 from attncheck.records.schema import Closing
 
 IntArray = NDArray[np.int64]
@@ -22,31 +22,31 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 #: Numbers of a result that are compared.
-COMPARED = ("effect", "low", "high", "null_effect", "gap", "size", "power")
+COMPARED = ("effect", "low", "high", "null_effect", "mde", "size", "power")
 _VERDICTS = [str(verdict) for verdict in Verdict]
 
 
-class Names:
+class NameIndex:
     """Numbers for the names of checks and units, the same in a run and in its baseline."""
 
     def __init__(self) -> None:
         self._checks: dict[str, int] = {}
-        self._units: dict[str, int] = {}
+        self._items: dict[str, int] = {}
 
-    def key(self, check: str, unit: str) -> int:
+    def key(self, check: str, item: str) -> int:
         """Return the number that stands for a check on a unit of work."""
         first = self._checks.setdefault(check, len(self._checks))
-        return first << 32 | self._units.setdefault(unit, len(self._units))
+        return first << 32 | self._items.setdefault(item, len(self._items))
 
     def pairs(self, keys: IntArray) -> Iterator[tuple[str, str]]:
         """Iterate over the checks and units that keys stand for."""
-        checks, units = list(self._checks), list(self._units)
+        checks, items = list(self._checks), list(self._items)
         for key in keys.tolist():
-            yield checks[key >> 32], units[key & 0xFFFFFFFF]
+            yield checks[key >> 32], items[key & 0xFFFFFFFF]
 
-    def units(self, keys: IntArray) -> set[str]:
+    def items(self, keys: IntArray) -> set[str]:
         """Return the units that keys stand for."""
-        return {unit for _, unit in self.pairs(keys)}
+        return {item for _, item in self.pairs(keys)}
 
     def checks(self, keys: IntArray) -> set[str]:
         """Return the checks that keys stand for."""
@@ -54,16 +54,16 @@ class Names:
 
 
 @dataclasses.dataclass(frozen=True)
-class Book:
+class ResultTable:
     """What is compared of results. Arrays over results are sorted by key.
 
     Attributes
     ----------
     path : Path
-    head : Head
+    head : BaselineManifest
     closing : Closing or None
         None if the run did not finish.
-    names : Names
+    names : NameIndex
         What the keys stand for.
     keys : ndarray
         Keys of the results.
@@ -76,9 +76,9 @@ class Book:
     """
 
     path: Path
-    head: Head
+    head: BaselineManifest
     closing: Closing | None
-    names: Names
+    names: NameIndex
     keys: IntArray
     verdicts: IntArray
     numbers: dict[str, FloatArray]
@@ -98,26 +98,26 @@ class Book:
         """Of each result, whether it has this verdict."""
         return np.equal(self.verdicts, _VERDICTS.index(verdict))
 
-    def common(self, other: Book) -> tuple[IntArray, IntArray]:
+    def common(self, other: ResultTable) -> tuple[IntArray, IntArray]:
         """Return where in this and in the other book the results are that both have; pools, of the same cases."""
         keys, ours, theirs = np.intersect1d(self.keys, other.keys, return_indices=True)
         same = np.array([self.pooled.get(key) == other.pooled.get(key) for key in keys.tolist()], dtype=bool)
         return ours[same], theirs[same]
 
 
-class Columns:
+class ColumnBuffer:
     """Results as they are read, one number under another."""
 
-    def __init__(self, names: Names, numbers: tuple[str, ...]) -> None:
+    def __init__(self, names: NameIndex, numbers: tuple[str, ...]) -> None:
         self.names = names
         self.keys = array("q")
         self.verdicts = array("b")
         self.numbers = {name: array("d") for name in numbers}
         self.pooled: dict[int, tuple[str, ...]] = {}
 
-    def add(self, line: Any, check: str, unit: str, of: tuple[str, ...] = ()) -> None:
+    def add(self, line: Any, check: str, item: str, of: tuple[str, ...] = ()) -> None:
         """Take a line; numbers that it lacks are NaN."""
-        self.keys.append(self.names.key(check, unit))
+        self.keys.append(self.names.key(check, item))
         self.verdicts.append(_VERDICTS.index(line.verdict))
         for name, values in self.numbers.items():
             value = getattr(line, name, None)
@@ -139,7 +139,7 @@ class Columns:
         }
 
 
-def read_book(path: Path, names: Names) -> Book:
+def read_results(path: Path, names: NameIndex) -> ResultTable:
     """Read a baseline, or a whole record for one.
 
     Raises
@@ -149,14 +149,14 @@ def read_book(path: Path, names: Names) -> Book:
     """
     lines = read_baseline(path)
     head = next(lines)
-    assert isinstance(head, Head)
-    columns, closing = Columns(names, COMPARED), None
+    assert isinstance(head, BaselineManifest)
+    columns, closing = ColumnBuffer(names, COMPARED), None
     for line in lines:
-        if isinstance(line, Kept):
-            columns.add(line, line.check, line.unit, line.of)
+        if isinstance(line, BaselineResult):
+            columns.add(line, line.check, line.item, line.of)
         else:
             assert isinstance(line, Closing)
             closing = line
     if not columns.keys:
         raise InputError(f"baseline={path}: has no examined result; make the baseline again")
-    return Book(path=path, head=head, closing=closing, **columns.sorted()[1])
+    return ResultTable(path=path, head=head, closing=closing, **columns.sorted()[1])

@@ -13,12 +13,12 @@ from attncheck.evidence.exchange import Calls
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.trend import Trend
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks import held
+from attncheck.looks import check_data
+from attncheck.looks.check_data import CheckData
 from attncheck.looks.examine import probed
-from attncheck.looks.held import Held
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan
-from attncheck.looks.unit import Unit
 from attncheck.subject import Subject
 
 LAYER = AttentionLayer(width=4, seq_len=3, num_heads=2)
@@ -27,7 +27,7 @@ SUBJECT = Subject.of("attncheck.subject:collapsed")
 
 
 def planned(name: str) -> Plan:
-    plan = probed([Unit(name, LAYER)], SUBJECT, 0, Cost(100_000, 5e-4, 0.99))
+    plan = probed([Item(name, LAYER)], SUBJECT, 0, Cost(100_000, 5e-4, 0.99))
     return dataclasses.replace(plan, sizes=dict.fromkeys(plan.sizes, DRAWS), chunk=CHUNK)
 
 
@@ -39,7 +39,7 @@ def look(plan: Plan) -> dict[str, Outcome]:
 def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plan = planned(name)
     whole = look(plan)
-    monkeypatch.setattr(held, "MOST_HELD", 600)
+    monkeypatch.setattr(check_data, "MOST_HELD", 600)
     found = look(plan)
     assert found.keys() == whole.keys()
     assert found
@@ -60,21 +60,21 @@ def of(name: str) -> tuple[AnyCheck, Plan]:
 
 def test_one_chunk_is_never_condensed_and_several_are() -> None:
     check, plan = of("scores.scale")
-    many = np.ones(2 * held.MOST_HELD)
-    data = Held(check, plan.setting)
+    many = np.ones(2 * check_data.MOST_HELD)
+    data = CheckData(check, plan.setting)
     data.add((many, many))
     assert len(data._parts) == 1
     data.add((many[:1], many[:1]))
     assert data._parts == []
     assert data.outcome().effect == 1.0
-    assert data.outcome().count == 2 * held.MOST_HELD + 1
+    assert data.outcome().count == 2 * check_data.MOST_HELD + 1
 
 
 def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "MOST_HELD", 1000)
+    monkeypatch.setattr(check_data, "MOST_HELD", 1000)
     check, plan = of("scores.size")
     rng = np.random.default_rng(0)
-    data = Held(check, plan.setting)
+    data = CheckData(check, plan.setting)
     for _ in range(50):
         data.add((np.zeros(0), rng.standard_normal(500)))
         assert sum(np.size(column) for part in data._parts for column in part) <= 1500

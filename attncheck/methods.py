@@ -15,7 +15,7 @@ from attncheck.layers.description import Description
 from attncheck.layers.draws import Batch, Draws, ProgramDraws, StackDraws
 from attncheck.layers.program import Program, ProgramAt
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators.blocks import Work, blocks, chunks, root_of
+from attncheck.simulators.blocks import DrawPlan, blocks, chunks, root_of
 from attncheck.simulators.collapsed import GRAMS, draw_collapsed
 from attncheck.simulators.finite import FINITE, WorkOf, collapsed_layer, head_entries
 from attncheck.simulators.tangent import TangentDraws, tangent_work
@@ -26,38 +26,38 @@ from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
 
 _Drawn = TypeVar("_Drawn", bound=Batch)
 
-Reading = Literal["direct", "matrix-free", "collapsed", "limit"]
+Method = Literal["direct", "matrix-free", "collapsed", "limit"]
 
 #: The readings by their names, literal matrices first.
-NAMES: tuple[Reading, ...] = ("direct", "matrix-free", "collapsed", "limit")
+NAMES: tuple[Method, ...] = ("direct", "matrix-free", "collapsed", "limit")
 # The reading that is taken where none is asked for: the first that the description has.
-_USUAL: tuple[Reading, ...] = ("collapsed", "matrix-free")
+_USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
 
 
-def limit_layer(layer: AttentionLayer, coordinates: int) -> Work[Draws]:
+def limit_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
     """Return the work of drawing the limit of a layer."""
     shared = 0 if layer.rotary_base is None else 4 * layer.seq_len**4
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
         return draw_limit(layer, count, coordinates, rng)
 
-    return Work(draw, head_entries(layer, coordinates), shared)
+    return DrawPlan(draw, head_entries(layer, coordinates), shared)
 
 
-def _limit_stack(stack: AttentionStack, coordinates: int) -> Work[StackDraws]:
+def _limit_stack(stack: AttentionStack, coordinates: int) -> DrawPlan[StackDraws]:
     def draw(count: int, rng: np.random.Generator) -> StackDraws:
         return draw_limit_stack(stack, count, coordinates, rng)
 
-    return Work(draw, limit_entries(stack, coordinates))
+    return DrawPlan(draw, limit_entries(stack, coordinates))
 
 
-def _limit_program(case: ProgramAt, coordinates: int) -> Work[ProgramDraws]:
+def _limit_program(case: ProgramAt, coordinates: int) -> DrawPlan[ProgramDraws]:
     law = limit_of_program(case.program)
 
     def draw(count: int, rng: np.random.Generator) -> ProgramDraws:
         return law.draw(count, coordinates, rng)
 
-    return Work(draw, 4 * coordinates * len(case.program.nodes) + 4 * len(law.scores))
+    return DrawPlan(draw, 4 * coordinates * len(case.program.nodes) + 4 * len(law.scores))
 
 
 _LIMITS: Mapping[type, WorkOf[Any, Any]] = {
@@ -75,7 +75,7 @@ def simulate(
     layer: Description[_Drawn],
     size: int,
     seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
+    method: Method | None = None,
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> _Drawn:
@@ -89,7 +89,7 @@ def simulate(
         Number of independent draws (every draw has its own weights and inputs).
     seed : int or numpy.random.SeedSequence
         The same seed gives the same digits, whatever the chunks the draws are taken in.
-    reading : {"direct", "matrix-free", "collapsed", "limit"}, optional
+    method : {"direct", "matrix-free", "collapsed", "limit"}, optional
         "direct" multiplies literal n × n matrices; "matrix-free" and "collapsed" have exactly the
         same law at a small part of the cost; "limit" is the theorem's hierarchical law, of a stack what is
         conjectured. "collapsed" is for layers and stacks, and their default; that of programs is "matrix-free".
@@ -124,7 +124,7 @@ def simulate(
     ((100, 1, 1), (100, 1))
     """
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    return next(simulate_chunks(layer, size, size, seed, reading, coordinates, memory))
+    return next(simulate_chunks(layer, size, size, seed, method, coordinates, memory))
 
 
 def simulate_chunks(
@@ -132,7 +132,7 @@ def simulate_chunks(
     size: int,
     chunk_size: int = 10_000,
     seed: int | np.random.SeedSequence = 0,
-    reading: Reading | None = None,
+    method: Method | None = None,
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> Iterator[_Drawn]:
@@ -155,29 +155,29 @@ def simulate_chunks(
     >>> sum(float((chunk.outputs**2).sum()) > 0 for chunk in simulate_chunks(layer, 250, 100))
     3
     """
-    readings = _readings_of(layer)
+    methods = _methods_of(layer)
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-    usual = next(name for name in _USUAL if name in readings)
-    chosen: Reading = usual if reading is None else reading
-    check_choice("reading", chosen, NAMES)
-    if chosen not in readings:
-        refuse("reading", chosen, "is for attention layers", f'use "{usual}", which is exact for any {layer.kind}')
+    usual = next(name for name in _USUAL if name in methods)
+    chosen: Method = usual if method is None else method
+    check_choice("method", chosen, NAMES)
+    if chosen not in methods:
+        refuse("method", chosen, "is for attention layers", f'use "{usual}", which is exact for any {layer.kind}')
     root = root_of(seed)
-    work = readings[chosen](layer, coordinates)
+    work = methods[chosen](layer, coordinates)
     cheapest = usual if chosen != "limit" else chosen
     _check_fits(work, memory, coordinates, f"{chosen} draw of this {layer.kind}", cheapest)
     return chunks(work, size, chunk_size, root)
 
 
-def _readings_of(layer: Any) -> Mapping[str, WorkOf[Any, Any]]:
+def _methods_of(layer: Any) -> Mapping[str, WorkOf[Any, Any]]:
     """Return the readings of a description, or refuse what cannot be drawn."""
     if isinstance(layer, Program):
         refuse("layer", "a program", "has no width", "pass the program at one, e.g. program.at(64)")
-    for kind, readings in READINGS.items():
+    for kind, methods in READINGS.items():
         if isinstance(layer, kind):
-            return readings
+            return methods
     remedy = "pass attncheck.AttentionLayer(width=...), an attncheck.AttentionStack, or program.at(width)"
     refuse("layer", layer, "is not an AttentionLayer", remedy)
 
@@ -186,7 +186,7 @@ def drawn_blocks(
     layer: AttentionLayer,
     size: int,
     seed: int | np.random.SeedSequence,
-    reading: Literal["collapsed", "limit"] = "collapsed",
+    method: Literal["collapsed", "limit"] = "collapsed",
     coordinates: int = 1,
     grams: frozenset[str] = GRAMS,
     outputs: bool = True,
@@ -213,18 +213,18 @@ def drawn_blocks(
     >>> draws.outputs.shape, draws.scores.shape
     ((100, 4, 0), (100, 2, 4, 4))
     """
-    work = (limit_layer if reading == "limit" else collapsed_layer)(layer, coordinates)
+    work = (limit_layer if method == "limit" else collapsed_layer)(layer, coordinates)
     shown = coordinates if outputs else 0
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
-        if reading == "limit":
+        if method == "limit":
             return draw_limit(layer, count, shown, rng)
         return draw_collapsed(layer, count, shown, rng, grams)
 
     return blocks(dataclasses.replace(work, draw=draw), size, root_of(seed), first)
 
 
-def _check_fits(work: Work[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
+def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
     """Refuse a draw that takes more memory than is allowed."""
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
@@ -239,7 +239,7 @@ def tangent_kernel(
     layer: AttentionLayer,
     size: int,
     seed: int | np.random.SeedSequence = 0,
-    reading: Literal["direct", "collapsed", "limit"] = "collapsed",
+    method: Literal["direct", "collapsed", "limit"] = "collapsed",
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> TangentDraws:
@@ -257,7 +257,7 @@ def tangent_kernel(
         Number of independent draws.
     seed : int or numpy.random.SeedSequence
         The same seed gives the same digits.
-    reading : {"direct", "collapsed", "limit"}
+    method : {"direct", "collapsed", "limit"}
         "direct" multiplies literal gradients by all entries, "collapsed" has exactly the same law without any matrix,
         "limit" is the law at infinite width.
     coordinates : int
@@ -286,9 +286,9 @@ def tangent_kernel(
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons of the output")
-    check_choice("reading", reading, ("direct", "collapsed", "limit"))
-    if reading != "limit" and coordinates > layer.width:
+    check_choice("method", method, ("direct", "collapsed", "limit"))
+    if method != "limit" and coordinates > layer.width:
         refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
-    work = tangent_limit_work(layer, coordinates) if reading == "limit" else tangent_work(layer, reading, coordinates)
-    _check_fits(work, memory, coordinates, f"{reading} tangent kernel", "limit" if reading == "limit" else "collapsed")
+    work = tangent_limit_work(layer, coordinates) if method == "limit" else tangent_work(layer, method, coordinates)
+    _check_fits(work, memory, coordinates, f"{method} tangent kernel", "limit" if method == "limit" else "collapsed")
     return next(chunks(work, size, size, root_of(seed)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attncheck.checks.check import DepartureOf
+from attncheck.checks.check import AlternativeOf
 
 # A Kolmogorov distance, a correlation, and a component of a law: each with the coarsest that is worth a look.
 _DISTANCE, _FAR = 0.07, 0.2
@@ -17,7 +17,7 @@ _CORRELATION, _STRONG = 0.14, 0.4
 _ALONG = 0.07
 
 
-def of_law(error: float = 0.0) -> DepartureOf[Any]:
+def of_law(error: float = 0.0) -> AlternativeOf[Any]:
     """Return a law at a Kolmogorov distance, beyond the error of the law that it is compared with.
 
     Examples
@@ -25,10 +25,10 @@ def of_law(error: float = 0.0) -> DepartureOf[Any]:
     >>> of_law().text
     'a law at Kolmogorov distance 0.07'
     """
-    return DepartureOf.of(f"a law at Kolmogorov distance {_DISTANCE:g}", _DISTANCE + error, coarsest=_FAR)
+    return AlternativeOf.of(f"a law at Kolmogorov distance {_DISTANCE:g}", _DISTANCE + error, coarsest=_FAR)
 
 
-def of_correlation(where: str = "") -> DepartureOf[Any]:
+def of_correlation(where: str = "") -> AlternativeOf[Any]:
     """Return a correlation.
 
     Examples
@@ -39,16 +39,16 @@ def of_correlation(where: str = "") -> DepartureOf[Any]:
     return _correlation(_CORRELATION, where)
 
 
-def of_direction(where: str = "") -> DepartureOf[Any]:
+def of_direction(where: str = "") -> AlternativeOf[Any]:
     """Return a correlation of many entries a draw with one direction: half of that between single numbers."""
     return _correlation(_ALONG, where)
 
 
-def _correlation(size: float, where: str) -> DepartureOf[Any]:
-    return DepartureOf.of(f"a correlation of {size:g} {where}".rstrip(), size, coarsest=_STRONG)
+def _correlation(size: float, where: str) -> AlternativeOf[Any]:
+    return AlternativeOf.of(f"a correlation of {size:g} {where}".rstrip(), size, coarsest=_STRONG)
 
 
-def of_std() -> DepartureOf[Any]:
+def of_std() -> AlternativeOf[Any]:
     """Return a standard deviation that is wrong by 3%, as a ratio of variances.
 
     Examples
@@ -56,14 +56,14 @@ def of_std() -> DepartureOf[Any]:
     >>> of_std().text
     'a standard deviation off by 3% (variance ratio 1.0609)'
     """
-    return DepartureOf.of("a standard deviation off by 3% (variance ratio 1.0609)", 1.0609, coarsest=1.21)
+    return AlternativeOf.of("a standard deviation off by 3% (variance ratio 1.0609)", 1.0609, coarsest=1.21)
 
 
-def of_spread() -> DepartureOf[Any]:
+def of_spread() -> AlternativeOf[Any]:
     """Return a standard deviation of single numbers that is wrong by 10%, as a component of their law."""
-    return DepartureOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
+    return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
 
 
-def of_kurtosis() -> DepartureOf[Any]:
+def of_kurtosis() -> AlternativeOf[Any]:
     """Return a fourth component of the law of single numbers."""
-    return DepartureOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)
+    return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)

@@ -21,14 +21,14 @@ _ROWS, _DRAWN = 12, 5
 _OTHER = "of another version"
 
 
-def show_history(states: Sequence[Path], out: Path | None, picture: Path | None, accepted: bool) -> int:
+def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, accepted: bool) -> int:
     """Print what a history shows; the arguments are those of `attncheck history`."""
     if not states:
         refuse("states", "", "are no histories", "pass the file that attncheck gate --history wrote")
     if accepted and len(states) > 1:
         refuse("accept", "", "is of one file", "merge them first, with --out")
-    if picture is not None:
-        _check_picture(picture)
+    if plot is not None:
+        _check_plot(plot)
     shown = accept(states[0]) if accepted else History.read(states)
     print(shown.sentence())
     moved = shown.moved()
@@ -53,8 +53,8 @@ def show_history(states: Sequence[Path], out: Path | None, picture: Path | None,
         print(f"and {len(moved) - _ROWS:,} more streams that show less")
     if out is not None:
         print(f"History: {write(shown, out)}")
-    if picture is not None:
-        print(f"Picture: {draw(shown, picture)}")
+    if plot is not None:
+        print(f"Picture: {draw(shown, plot)}")
     return ExitCode.CONSISTENT if shown.course.alarm is None else ExitCode.VIOLATED
 
 
@@ -69,11 +69,11 @@ def by_claim(shown: History) -> dict[str, FloatArray]:
     return dict(sorted(found.items(), key=lambda each: (-float(each[1].max()), each[0])))
 
 
-def _check_picture(path: Path) -> str:
+def _check_plot(path: Path) -> str:
     """Return the kind of a picture that can be drawn."""
     kind = path.suffix.removeprefix(".").lower()
     if kind not in ("svg", "png"):
-        refuse("picture", str(path), "ends in neither .svg nor .png", "choose one of them")
+        refuse("plot", str(path), "ends in neither .svg nor .png", "choose one of them")
     return kind
 
 
@@ -85,7 +85,7 @@ def draw(shown: History, path: Path) -> Path:
     InputError
         If the file cannot be written, or its name ends in neither .svg nor .png.
     """
-    kind = _check_picture(path)
+    kind = _check_plot(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 6.0), layout="constrained")
@@ -107,4 +107,4 @@ def draw(shown: History, path: Path) -> Path:
     below.legend(fontsize="small")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return write_whole(path, buffer.getvalue(), "picture")
+    return write_whole(path, buffer.getvalue(), "plot")

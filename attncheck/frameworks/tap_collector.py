@@ -16,7 +16,7 @@ from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIG
 _EMBEDDINGS = ("Embedding", "Embed")
 
 
-class Seen:
+class TapCollector:
     """Collects taps while modules begin and end.
 
     Parameters

@@ -35,8 +35,8 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
 
     Examples
     --------
-    >>> picture = cdf_of_uniform((np.arange(640) + 0.5) / 640, 0.0)
-    >>> picture["kind"], picture["below"][16:19], picture["count"]
+    >>> plot = cdf_of_uniform((np.arange(640) + 0.5) / 640, 0.0)
+    >>> plot["kind"], plot["below"][16:19], plot["count"]
     ('counts', [20, 40, 60], 640)
     """
     below = np.searchsorted(values, QUANTILES, side="right").tolist()

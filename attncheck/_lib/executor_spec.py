@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck._lib.executors import Hands, here, pool
+from attncheck._lib.executors import ExecutorSpec, here, pool
 from attncheck._lib.imports import find
 
 _DASK = "dask:"
@@ -21,7 +21,7 @@ _ANSWER = "10s"
 _AT_ONCE = 10_000
 
 
-def hands_of(executor: str | None, workers: str) -> Hands:
+def spec_of(executor: str | None, workers: str) -> ExecutorSpec:
     """Return who does the work, from what a person typed.
 
     Parameters
@@ -40,7 +40,7 @@ def hands_of(executor: str | None, workers: str) -> Hands:
 
     Examples
     --------
-    >>> hands_of(None, "2").name, hands_of(None, "0").name
+    >>> spec_of(None, "2").name, spec_of(None, "0").name
     ('2 processes', 'here')
     """
     cores = os.cpu_count() or 1
@@ -50,7 +50,7 @@ def hands_of(executor: str | None, workers: str) -> Hands:
         return pool(number) if number else here()
     if executor.startswith(_DASK):
         return _of_dask(executor, executor.removeprefix(_DASK))
-    return Hands(executor, functools.partial(_made, executor, _found(executor)), number)
+    return ExecutorSpec(executor, functools.partial(_made, executor, _found(executor)), number)
 
 
 def _found(executor: str) -> Callable[[], Any]:
@@ -84,7 +84,7 @@ def _made(name: str, make: Callable[[], Any]) -> Executor:
     return made
 
 
-def _of_dask(name: str, address: str) -> Hands:
+def _of_dask(name: str, address: str) -> ExecutorSpec:
     """Return the workers of a scheduler.
 
     Raises
@@ -102,7 +102,7 @@ def _of_dask(name: str, address: str) -> Hands:
     except Exception as error:  # also of protocols that are not installed
         refuse("executor", name, f"is no address ({error})", "pass that of a scheduler, dask:tcp://HOST:PORT")
     client = functools.partial(_client, distributed, name, address)
-    return Hands(name, client, _AT_ONCE, (distributed.KilledWorker,), _deserted)
+    return ExecutorSpec(name, client, _AT_ONCE, (distributed.KilledWorker,), _deserted)
 
 
 @contextlib.contextmanager

@@ -10,26 +10,26 @@ from pathlib import Path
 from attncheck._lib.errors import refuse
 from attncheck.checks.registry import checks_of
 from attncheck.records.manifest import installed_versions
-from attncheck.records.schema import Manifest, Result, Theory, of_pool, read
+from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read
 
 
 @dataclasses.dataclass(frozen=True)
-class Earlier:
+class ResumedRun:
     """The finished part of a run.
 
     Attributes
     ----------
-    units : mapping of str to list of Result
+    items : mapping of str to list of Result
         Results of the units of which all are there, by unit. Pools are made again: they rest on these.
-    theory : mapping of str to Theory
+    theory : mapping of str to StatementResult
         Statements of the theory, by id.
     """
 
-    units: Mapping[str, list[Result]] = dataclasses.field(default_factory=dict)
-    theory: Mapping[str, Theory] = dataclasses.field(default_factory=dict)
+    items: Mapping[str, list[Result]] = dataclasses.field(default_factory=dict)
+    theory: Mapping[str, StatementResult] = dataclasses.field(default_factory=dict)
 
 
-def earlier_of(path: Path, same: Mapping[str, object]) -> Earlier:
+def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
     """Return what a record holds of the run that goes on with it.
 
     Parameters
@@ -53,15 +53,15 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> Earlier:
                 refuse("resume", str(path), "is of a simulator whose file has changed since", "begin the run anew")
             problem = f"is of a run with {field.replace('_', ' ')} {getattr(manifest, field)}, and here it is {value}"
             refuse("resume", str(path), problem, "run it as it was begun, or without --resume")
-    units: dict[str, list[Result]] = {}
-    theory: dict[str, Theory] = {}
+    items: dict[str, list[Result]] = {}
+    theory: dict[str, StatementResult] = {}
     for line in lines:
-        if isinstance(line, Theory):
+        if isinstance(line, StatementResult):
             theory[line.id] = line
         elif isinstance(line, Result) and not of_pool(line):
-            units.setdefault(line.unit, []).append(line)
-    whole = {unit: results for unit, results in units.items() if len(results) == _owed(unit)}
-    return Earlier(whole, theory)
+            items.setdefault(line.item, []).append(line)
+    whole = {item: results for item, results in items.items() if len(results) == _owed(item)}
+    return ResumedRun(whole, theory)
 
 
 def set_aside(earlier: Path | None, record: Path) -> Path | None:
@@ -77,6 +77,6 @@ def set_aside(earlier: Path | None, record: Path) -> Path | None:
     return earlier.replace(aside)
 
 
-def _owed(unit: str) -> int:
+def _owed(item: str) -> int:
     """Return how many results a unit has."""
-    return len(checks_of(unit.partition("@")[0]))
+    return len(checks_of(item.partition("@")[0]))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.laws import MarginalLaw
 from attncheck.checks.sample import Sample
-from attncheck.evidence.pictures import covariances, density, histogram_of_residuals, matrix
+from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
 from attncheck.layers.attention_map import visible
 from attncheck.layers.rotary import score_alignment
 

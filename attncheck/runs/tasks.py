@@ -16,16 +16,16 @@ from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
-from attncheck.looks.examine import run_units
+from attncheck.looks.examine import run_items
+from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
-from attncheck.looks.unit import Unit
 from attncheck.records.schema import Result
 from attncheck.subject import Subject
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class CaseTask:
     """Units of one case, which are examined on the same draws, with all that their results depend on.
 
     Attributes
@@ -34,7 +34,7 @@ class Piece:
         Its name, where another process is to import it.
     seed : int
         The run seed.
-    units : tuple of Unit
+    items : tuple of Item
         One or more.
     cost : Cost
     explains : bool
@@ -43,14 +43,14 @@ class Piece:
 
     subject: Subject | str
     seed: int
-    units: tuple[Unit, ...]
+    items: tuple[Item, ...]
     cost: Cost
     explains: bool
 
     @property
     def case(self) -> Case:
         """What is examined."""
-        return self.units[0].case
+        return self.items[0].case
 
     def results(self) -> list[Result]:
         """Return one result for each check.
@@ -62,7 +62,7 @@ class Piece:
         """
         subject = _named(self.subject) if isinstance(self.subject, str) else self.subject
         with own_arithmetic():
-            results = run_units(self.units, subject, self.seed, self.cost)
+            results = run_items(self.items, subject, self.seed, self.cost)
             if self.explains and violated(results):
                 results = self._explained(results, subject)
             rounded = in_use()
@@ -72,10 +72,10 @@ class Piece:
         """Add to violated results what a person needs: numbers, and a smaller layer for the worst of each unit."""
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
-            diagnosis = diagnose(self.units[0], subject, self.seed)
+            diagnosis = diagnose(self.items[0], subject, self.seed)
         smaller = dict(self._illustrations(results, subject))
         return [
-            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller[result.unit])
+            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller[result.item])
             if result.verdict == Verdict.VIOLATED
             else result
             for result in results
@@ -83,12 +83,12 @@ class Piece:
 
     def _illustrations(self, results: Sequence[Result], subject: Subject) -> Iterator[tuple[str, str]]:
         """Yield the id of each violated unit, with a smaller layer on which its worst result is seen."""
-        for unit in self.units:
-            if worst := violated([result for result in results if result.unit == unit.id]):
-                yield unit.id, illustration(unit, worst[0].check, subject, self.seed, self.cost)
+        for item in self.items:
+            if worst := violated([result for result in results if result.item == item.id]):
+                yield item.id, illustration(item, worst[0].check, subject, self.seed, self.cost)
 
 
-class Examined(NamedTuple):
+class Examination(NamedTuple):
     """The results of a unit, or why there are none and where the subject failed."""
 
     results: list[Result]
@@ -96,22 +96,22 @@ class Examined(NamedTuple):
     traceback: str = ""
 
 
-def examine(piece: Piece) -> dict[str, Examined]:
+def examine(task: CaseTask) -> dict[str, Examination]:
     """Return what a piece comes to, by the ids of its units.
 
     Where it fails, each unit has its own try, and those that fail have no results. If none does, the subject fails now
     and then, and none has.
     """
     try:
-        results = piece.results()
+        results = task.results()
     except InputError as error:
-        failed = dict.fromkeys((unit.id for unit in piece.units), Examined([], str(error), foreign_traceback(error)))
-        if len(piece.units) == 1:
+        failed = dict.fromkeys((item.id for item in task.items), Examination([], str(error), foreign_traceback(error)))
+        if len(task.items) == 1:
             return failed
-        alone = (dataclasses.replace(piece, units=(unit,)) for unit in piece.units)
+        alone = (dataclasses.replace(task, items=(item,)) for item in task.items)
         found = {id: examined for part in alone for id, examined in examine(part).items()}
         return found if any(examined.unusable for examined in found.values()) else failed
-    return {unit.id: Examined([result for result in results if result.unit == unit.id]) for unit in piece.units}
+    return {item.id: Examination([result for result in results if result.item == item.id]) for item in task.items}
 
 
 @functools.lru_cache(maxsize=2)

@@ -19,16 +19,16 @@ import pytest
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import refuse
 from attncheck._lib.version import PACKAGE
-from attncheck.looks.unit import Unit
+from attncheck.looks.item import Item
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY
-from attncheck.records.schema import Theory
+from attncheck.records.schema import StatementResult
 from attncheck.runs.run import Run
 from attncheck.runs.shards import Dealer
 from attncheck.runs.statements import Statement, cases_of, named
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stated:
+class StatementTask:
     """A statement of the theory on one case as a piece of work, which any process can do.
 
     Attributes
@@ -51,29 +51,29 @@ class Stated:
     case: str
 
 
-class Settled(NamedTuple):
+class StatementOutcome(NamedTuple):
     """A statement that was examined, or why that could not be done."""
 
-    theory: Theory | None
+    theory: StatementResult | None
     failure: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Collected:
+class PlannedRun:
     """A run with its plan.
 
     Attributes
     ----------
     run : Run
-    units : tuple of Unit
+    items : tuple of Item
         Those that are examined here: of a shard its own.
-    stated : tuple of Stated
+    stated : tuple of StatementTask
         Statements of the theory, likewise.
     """
 
     run: Run
-    units: tuple[Unit, ...]
-    stated: tuple[Stated, ...]
+    items: tuple[Item, ...]
+    stated: tuple[StatementTask, ...]
 
 
 def properties_folder() -> Path:
@@ -90,7 +90,7 @@ def properties_folder() -> Path:
     refuse("properties", str(PACKAGE), "are not installed", "install attncheck again")
 
 
-def collect(run: Run, folder: Path) -> Collected:
+def collect(run: Run, folder: Path) -> PlannedRun:
     """Return a run with the plan that pytest makes of a folder of properties.
 
     Parameters
@@ -106,37 +106,37 @@ def collect(run: Run, folder: Path) -> Collected:
     InputError
         If the subject cannot say what it supports, or simulates nothing that is examined.
     """
-    units = _units(run, folder)
+    items = _items(run, folder)
     stated = _own(run, statements(run, folder)) if run.theory else {}
-    if not units and not stated:
+    if not items and not stated:
         refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "name other properties")
-    own_units = tuple(unit for unit, mine in units.items() if mine)
+    own_items = tuple(item for item, mine in items.items() if mine)
     own_stated = tuple(one for one, mine in stated.items() if mine)
-    part = [unit.id for unit in own_units] + [one.id for one in own_stated]
-    settled = run.settled([unit.id for unit in units], [one.id for one in stated], part)
-    return Collected(settled, own_units, own_stated)
+    part = [item.id for item in own_items] + [one.id for one in own_stated]
+    settled = run.settled([item.id for item in items], [one.id for one in stated], part)
+    return PlannedRun(settled, own_items, own_stated)
 
 
-def _units(run: Run, folder: Path) -> dict[Unit, bool]:
+def _items(run: Run, folder: Path) -> dict[Item, bool]:
     """Return the planned units, and whether each is of the run's shard."""
-    units: dict[Unit, bool] = {}
+    items: dict[Item, bool] = {}
     dealer = Dealer(run.shard.of if run.shard else 1)
     for _, _, mark in _marked(folder, EXAMINES):
-        found = run.units(*mark.args)
+        found = run.items(*mark.args)
         homes = dealer.deal(run.costs(found))
-        units |= {unit: run.shard in (None, homes[unit.case.key]) for unit in found}
-    return units
+        items |= {item: run.shard in (None, homes[item.case.key]) for item in found}
+    return items
 
 
-def statements(run: Run, folder: Path) -> list[list[Stated]]:
+def statements(run: Run, folder: Path) -> list[list[StatementTask]]:
     """Return the cases of each statement of the theory."""
     return [list(_stated(run, *marked)) for marked in _marked(folder / "theory", THEORY)]
 
 
-def _own(run: Run, stated: Iterable[Sequence[Stated]]) -> dict[Stated, bool]:
+def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementTask, bool]:
     """Return all cases of statements, and whether each is of the run's shard: what they cost is not known."""
     dealer = Dealer(run.shard.of if run.shard else 1)
-    found: dict[Stated, bool] = {}
+    found: dict[StatementTask, bool] = {}
     for cases in stated:
         homes = dealer.deal(dict.fromkeys([one.id for one in cases], 1.0))
         found |= {one: run.shard in (None, homes[one.id]) for one in cases}
@@ -151,14 +151,14 @@ def _marked(folder: Path, kind: str) -> Iterator[tuple[str, Any, pytest.Mark]]:
                 yield from ((path.stem, test, mark) for mark in getattr(test, "pytestmark", ()) if mark.name == kind)
 
 
-def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Stated]:
+def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[StatementTask]:
     key, strategy = mark.args
     cases = cases_of(run, key, strategy, mark.kwargs, tuple(inspect.signature(test).parameters))
     for statement, case in zip(named(key, cases), cases, strict=True):
-        yield Stated(module, test.__name__, case, run.seed, statement.id, statement.case)
+        yield StatementTask(module, test.__name__, case, run.seed, statement.id, statement.case)
 
 
-def settle(stated: Stated) -> Settled:
+def settle(stated: StatementTask) -> StatementOutcome:
     """Examine a statement: call its test as pytest does, with one BLAS thread."""
     test = getattr(_module(properties_folder() / "theory" / f"{stated.module}.py"), stated.test)
     statement = Statement(stated.id, stated.case)
@@ -172,8 +172,8 @@ def settle(stated: Stated) -> Settled:
     except (AssertionError, pytest.fail.Exception) as error:
         failure = str(error) or _where(error)
     except Exception as error:
-        return Settled(None, f"{stated.module}::{stated.test}[{stated.id}]: {type(error).__name__}: {error}")
-    return Settled(statement.told(failure, time.perf_counter() - started))
+        return StatementOutcome(None, f"{stated.module}::{stated.test}[{stated.id}]: {type(error).__name__}: {error}")
+    return StatementOutcome(statement.told(failure, time.perf_counter() - started))
 
 
 def _where(error: BaseException) -> str:

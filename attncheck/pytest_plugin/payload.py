@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import pytest
 
 
-class Shipped(TypedDict):
+class ReportPayload(TypedDict):
     """What an item sends along with its report, in built-in types.
 
     Results, or why there are none and where a subject failed, and the statement of the theory that it is about.
@@ -24,17 +24,17 @@ def parcel(
     unusable: str = "",
     traceback: str = "",
     theory: dict[str, Any] | None = None,
-) -> Shipped:
+) -> ReportPayload:
     """Return what is sent along; the defaults are nothing."""
     return {"results": results or [], "unusable": unusable, "traceback": traceback, "theory": theory}
 
 
-def shipped(report: pytest.TestReport | pytest.CollectReport) -> Shipped:
+def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
     """Return what came along with a report; nothing if it is not of an item that examines a property."""
-    found: Shipped = getattr(report, "attncheck", parcel())
+    found: ReportPayload = getattr(report, "attncheck", parcel())
     return found
 
 
-def ship(report: pytest.TestReport, sent: Shipped) -> None:
+def ship(report: pytest.TestReport, sent: ReportPayload) -> None:
     """Send along with a report, as an attribute of its own: properties of a report go into JUnit files."""
     vars(report)["attncheck"] = sent

@@ -93,10 +93,10 @@ def test_the_comparisons_cover_all_functionals_and_are_no_more_than_their_level_
     assert len(FUNCTIONALS) >= 12
     shown = {f.name: sum(f.applies(layer, min(layer.width, 2)) for layer in LAYERS) for f in FUNCTIONALS}
     assert min(shown.values()) >= 2, shown
-    of_readings = 2 * (sum(shown.values()) + len(LAYERS) * len(gram_functionals(simulate(LAYERS[0], 1))))
+    of_methods = 2 * (sum(shown.values()) + len(LAYERS) * len(gram_functionals(simulate(LAYERS[0], 1))))
     of_definition = 2 * len(FUNCTIONALS)
     of_programs = 4 * 12 + 6 * 7 + 30
-    assert of_readings + of_definition + of_programs <= COMPARISONS
+    assert of_methods + of_definition + of_programs <= COMPARISONS
 
 
 def test_zero_inputs_give_scores_that_are_exactly_zero() -> None:
@@ -104,7 +104,7 @@ def test_zero_inputs_give_scores_that_are_exactly_zero() -> None:
     for seq_len, width in ((12, 1), (5, 2), (2, 3)):
         layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=2, activation="relu")
         for name in ("direct", "matrix-free", "collapsed"):
-            draws = simulate(layer, 500, reading=name, coordinates=width)
+            draws = simulate(layer, 500, method=name, coordinates=width)
             zero = (draws.inputs == 0.0).all(axis=-1)
             assert zero.any()
             either = np.broadcast_to((zero[:, :, None] | zero[:, None, :])[:, None], draws.scores.shape)
@@ -171,12 +171,12 @@ def test_direct_has_the_law_of_the_definition(layer: AttentionLayer) -> None:
 # Gram matrices
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed"])
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
-def test_gram_matrices_fit_the_draw(layer: AttentionLayer, reading: str) -> None:
+def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: str) -> None:
     """Exact relations: shapes, symmetry, groups, the inputs' own Gram matrix, and the range of the scores."""
     # The overloads take the readings' names, parameters are any text.
-    draws = simulate(layer, 40, 5, reading, coordinates=layer.width)  # type: ignore[arg-type]
+    draws = simulate(layer, 40, 5, method, coordinates=layer.width)  # type: ignore[arg-type]
     s, heads = layer.seq_len, layer.num_heads
     assert draws.outputs.shape == draws.inputs.shape == (40, s, layer.width)
     assert draws.scores.shape == (40, heads, s, s)
@@ -205,15 +205,15 @@ def test_gram_matrices_fit_the_draw(layer: AttentionLayer, reading: str) -> None
         assert np.abs(outside).max() <= 1e-5 * np.abs(scores).max()
 
 
-@pytest.mark.parametrize("reading", ["direct", "matrix-free", "collapsed"])
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
 @pytest.mark.parametrize("head_dim", [None, 2])
-def test_scores_have_the_scale_of_their_gram_matrices(reading: str, head_dim: int | None) -> None:
+def test_scores_have_the_scale_of_their_gram_matrices(method: str, head_dim: int | None) -> None:
     """With one position P/(σ_Q √(G K)) and y/(σ_O A √(V/H)) are exactly N(0, 1), whatever G, K and V are."""
     layer = AttentionLayer(
         width=4, seq_len=1, num_heads=1, head_dim=head_dim, query_std=1.5, key_std=0.7, value_std=2.0, output_std=0.5
     )
     # The overloads take the readings' names, parameters are any text.
-    draws = simulate(layer, 5_000, 6, reading)  # type: ignore[arg-type]
+    draws = simulate(layer, 5_000, 6, method)  # type: ignore[arg-type]
     assert draws.input_gram is not None
     assert draws.key_gram is not None
     assert draws.value_gram is not None
@@ -230,7 +230,7 @@ def test_scores_have_the_scale_of_their_gram_matrices(reading: str, head_dim: in
 
 
 def test_the_limit_has_no_gram_matrices() -> None:
-    draws = simulate(LAYERS[0], 10, reading="limit", coordinates=3)
+    draws = simulate(LAYERS[0], 10, method="limit", coordinates=3)
     assert draws.outputs.shape == draws.inputs.shape == (10, 1, 3)
     assert draws.input_gram is draws.key_gram is draws.value_gram is None
     assert set(draws.as_dict()) == {"outputs", "scores", "inputs"}

@@ -7,11 +7,11 @@ import dataclasses
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import checks_of
 from attncheck.layers.case import Case
-from attncheck.records.schema import Planned
+from attncheck.records.schema import PlannedResult
 
 
 @dataclasses.dataclass(frozen=True)
-class Unit:
+class Item:
     """One property on one layer or program. All units of a case look at the same draws.
 
     Attributes
@@ -44,9 +44,9 @@ class Unit:
         """Return ``check name@case key``."""
         return f"{check.name}@{self.case.key}"
 
-    def planned(self) -> list[Planned]:
+    def planned(self) -> list[PlannedResult]:
         """Return every result that this unit owes."""
-        return [Planned(self.result_id(check), self.id, check.name) for check in self.checks]
+        return [PlannedResult(self.result_id(check), self.id, check.name) for check in self.checks]
 
     def result_key(self, check: AnyCheck) -> str:
         """Return ``check key@case key``: what a result is known by in digests and comparisons."""

@@ -1,0 +1,154 @@
+"""Pictures: compact, of built-in types, true to the sample, and without a say in verdicts and digests."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from attncheck.evidence.bands import QUANTILES
+from attncheck.evidence.families import Scale, TwoSample, Uniform
+from attncheck.evidence.family import Outcome
+from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix, rate
+from attncheck.records.schema import Result, run_digest
+
+RNG = np.random.default_rng(20)
+
+
+def test_uniform_counts_values_up_to_quantiles() -> None:
+    values = RNG.random(2000) ** 1.2
+    plot = Uniform().test(values).plot
+    assert plot is not None
+    assert plot["below"] == [int((values <= point).sum()) for point in QUANTILES]
+    assert (plot["count"], plot["allowance"]) == (2000, 0.0)
+
+
+def test_ties_of_uniform_values_count_at_their_place() -> None:
+    plot = Uniform().test(np.arange(64) / 64).plot  # points in the middle are values
+    assert plot is not None
+    assert plot["below"][16:-16] == list(range(3, 64, 2))
+
+
+def test_allowance_is_kept() -> None:
+    plot = Uniform(allowance=0.03).test(RNG.random(400)).plot
+    assert plot is not None
+    assert plot["allowance"] == 0.03
+
+
+def test_two_samples_are_counted_at_pooled_quantiles() -> None:
+    ours, theirs = RNG.standard_normal(500) + 1.0, RNG.standard_normal(2000)
+    plot = TwoSample(ratio=4).test(ours, theirs).plot
+    assert plot is not None
+    values = np.sort(np.concatenate([ours, theirs]))
+    assert plot["pooled"] == sorted({int(np.ceil(2500 * point)) for point in QUANTILES} - {2500})
+    assert plot["below"] == [int((ours <= values[rank - 1]).sum()) for rank in plot["pooled"]]
+    assert (plot["count"], plot["against"]) == (500, 2000)
+
+
+def test_ties_of_two_samples_count_at_their_place() -> None:
+    ours, theirs = RNG.integers(0, 5, 300).astype(float), RNG.integers(1, 6, 700).astype(float)
+    plot = TwoSample().test(ours, theirs).plot
+    assert plot is not None
+    both = np.concatenate([ours, theirs])
+    assert plot["pooled"] == [int((both <= value).sum()) for value in range(5)]
+    assert plot["below"] == [int((ours <= value).sum()) for value in range(5)]
+
+
+def test_numbers_that_rounding_may_have_made_of_one_are_ties() -> None:
+    plot = TwoSample().test(np.full(200, 0.1), np.full(800, np.float32(0.1))).plot
+    assert plot is not None
+    assert plot["pooled"] == []
+
+
+def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None:
+    middles, numbers = np.arange(-3.875, 4.0, 0.25), np.arange(1, 33)
+    residuals = np.concatenate([np.repeat(middles, numbers), [-30.0, -4.0, 4.0, 30.0]])
+    counts = numbers + 2 * ((numbers == 1) | (numbers == 32))
+    plot = histogram_of_residuals(residuals)
+    np.testing.assert_allclose(plot.pop("shares"), counts / residuals.size, atol=1e-5)
+    assert plot == {"kind": "residuals", "widest": 4.0, "count": residuals.size}
+    assert sum(histogram_of_residuals(np.array([0.3]))["shares"]) == 1.0
+
+
+def test_histogram_adds_up_and_keeps_the_tails() -> None:
+    residuals = np.concatenate([RNG.standard_normal(990), np.full(10, 30.0)])
+    plot = histogram_of_residuals(residuals)
+    assert sum(plot["shares"]) == pytest.approx(1.0, abs=1e-3)
+    assert plot["shares"][-1] >= 0.01
+    assert histogram_of_residuals(np.empty(0))["count"] == 0
+
+
+def test_covariances_have_the_error_of_their_difference() -> None:
+    draws = RNG.standard_normal((4000, 2))
+    plot = covariances(np.full((4000, 1), 0.0), draws[:, :1] * draws[:, 1:])
+    assert plot["error"][0] == pytest.approx(4000**-0.5, rel=0.1)
+    assert abs(plot["observed"][0]) < 5 * plot["error"][0]
+
+
+def test_covariances_are_means_over_draws() -> None:
+    predicted, products = RNG.random((50, 3)) * [1.0, 20.0, 300.0], RNG.standard_normal((50, 3))
+    plot = covariances(predicted, products)
+    assert set(plot) == {"kind", "predicted", "observed", "error", "count"}
+    assert (plot["kind"], plot["count"]) == ("covariances", 50)
+    np.testing.assert_allclose(plot["predicted"], predicted.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(plot["observed"], products.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(plot["error"], stats.sem(products - predicted, axis=0, ddof=0), rtol=1e-3)
+    assert covariances(predicted[:1], products[:1])["count"] == 1
+
+
+def test_rate_keeps_four_digits() -> None:
+    plot = rate(np.array([8, 32]), np.array([1 / 3, 2e-7 / 3]), np.array([0.01, 2e5 / 3]), -2 / 3, -0.7, -1.6e5 / 3)
+    assert plot == {
+        "kind": "rate",
+        "widths": [8.0, 32.0],
+        "distances": [0.3333, 6.667e-8],
+        "errors": [0.01, 66670.0],
+        "slope": -0.6667,
+        "low": -0.7,
+        "high": -53330.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "most"),
+    [
+        (Uniform().test(RNG.random(9999)), 600),
+        (TwoSample().test(RNG.random(50), RNG.random(50)), 600),
+        (TwoSample().test(RNG.random(2000), RNG.random(8000)), 700),
+    ],
+)
+def test_pictures_are_small_and_plain(outcome: Outcome, most: int) -> None:
+    plot = outcome.plot
+    assert json.loads(json.dumps(plot)) == plot
+    assert len(msgspec.json.encode(plot)) < most
+
+
+def test_scale_has_none() -> None:
+    assert Scale(4).test(special.chdtri(4, RNG.random(50))).plot is None
+
+
+def test_picture_has_no_say_in_equality_and_digest() -> None:
+    outcome = Uniform().test(RNG.random(100))
+    assert hash(outcome) == hash(outcome)
+    fields = {name: None for name in Result.__struct_fields__}
+    # Only the id, the layer and the picture matter: the other fields are None, whatever their types.
+    result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]
+    assert run_digest([result]) == run_digest([msgspec.structs.replace(result, plot={"kind": "counts"})])
+
+
+def test_density_has_the_shares_of_a_law_in_the_same_bins() -> None:
+    plot = density(3.0 * RNG.standard_normal(1000), 3.0, lambda points: special.ndtr(points / 3.0))
+    assert np.abs(np.array(plot["law"]) - np.array(plot["shares"])).max() < 5 * (0.1 * 0.9 / 1000) ** 0.5
+    assert sum(plot["law"]) == pytest.approx(1.0, abs=1e-3)
+    assert (plot["kind"], plot["std"], plot["count"]) == ("density", 3.0, 1000)
+
+
+def test_matrix_goes_row_by_row_up_to_the_diagonal() -> None:
+    entries = np.array([[1.0, 9.0], [0.123456, 2.0]])
+    plot = matrix(entries, 2 * entries, entries, "heads", "correlations", 7)
+    assert plot["observed"] == [1.0, 0.1235, 2.0]
+    assert plot["declared"][1] == 0.2469
+    assert (plot["of"], plot["size"], plot["count"]) == ("heads", 2, 7)
