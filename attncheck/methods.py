@@ -230,7 +230,7 @@ def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, c
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
         remedies = ["raise memory"]
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
-        remedies += [f'use reading="{cheapest}"'] * (not what.startswith(cheapest))
+        remedies += [f'use method="{cheapest}"'] * (not what.startswith(cheapest))
         remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
         refuse("memory", memory, f"allows less than one {what}, {needed} bytes", ", or ".join(remedies))
 

@@ -1,8 +1,8 @@
-"""What a history of runs finds, and how often it alarms for nothing: simulated lives, and real nights.
+"""What a history of runs finds, and how often it alarms for nothing: simulated lives, and real runs.
 
 ``python benchmarks/history.py --entries 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
 Nights are kept in the file that ``--resume`` names, and gone on with; those of a drifting subject in the file that
-``--drifting`` names, which begins with the nights before its drift.
+``--drifting`` names, which begins with the runs before its drift.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def alone(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
 
 
 def as_measured(history: History) -> tuple[Drawn, str]:
-    """Return scores with the correlations and the mean of the signed streams of real nights, and what they are."""
+    """Return scores with the correlations and the mean of the signed streams of real runs, and what they are."""
     signed = _signed(history)
     there = ~np.isnan(signed)
     bias = float(np.nanmean(signed, axis=1).mean())
@@ -95,7 +95,7 @@ def as_measured(history: History) -> tuple[Drawn, str]:
     def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
         return np.asarray(rng.standard_normal((lives, runs, len(rows))) @ rows + bias)
 
-    return drawn, f"correlations of {rows.shape[1]} streams in {len(rows)} nights, off by {bias:.3f} as they are"
+    return drawn, f"correlations of {rows.shape[1]} streams in {len(rows)} runs, off by {bias:.3f} as they are"
 
 
 def delays(
@@ -158,8 +158,8 @@ def _key(number: int) -> str:
 
 
 def drift_told(history: History, factor: float, since: int, lives: int) -> str:
-    """Return when a drift of real nights was found, beside what is predicted from the first night alone."""
-    assert history.course.alarm is not None, "no alarm yet: make more nights"
+    """Return when a drift of real runs was found, beside what is predicted from the first run alone."""
+    assert history.course.alarm is not None, "no alarm yet: make more runs"
     first = history.moved()[0]
     with tempfile.TemporaryDirectory() as folder:
         results = read(entry(0, 1.0, Path(folder)))
@@ -189,7 +189,7 @@ def _signed(history: History) -> FloatArray:
 
 
 def told(history: History) -> str:
-    """Return what real nights came to."""
+    """Return what real runs came to."""
     one_sided = {name for each in history.since for name in each.one_sided}
     upwards = np.array([name in one_sided for name in history.streams])
     signed, others = history.scores[:, ~upwards], history.scores[:, upwards]
@@ -237,7 +237,7 @@ def _all_entries(count: int, state: Path, factor: float, since: int) -> History 
 
 def main() -> None:
     """Print the page."""
-    parser = argparse.ArgumentParser(description="Simulate lives of a history, and make real nights.")
+    parser = argparse.ArgumentParser(description="Simulate lives of a history, and make real runs.")
     parser.add_argument("--lives", type=int, default=LIVES, help=f"simulated lives (default: {LIVES:,})")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of a life (default: {RUNS:,})")
     parser.add_argument("--nights", type=int, default=0, help="real runs of the profile smoke (default: none)")

@@ -26,7 +26,7 @@ from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan
-from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
+from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
@@ -101,7 +101,7 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
 
 # `LiteralSimulator` with nothing replaced has no fault, so that the faults made of it have one each. The methods are
 # held to all properties in tests/test_properties.py, and on more draws in benchmarks/calibration.md.
-@pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED, *REGIME_ANCHORS], ids=AttentionLayer.describe)
+@pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED], ids=AttentionLayer.describe)
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     # `outputs` compares with a limit, which takes seconds to compute for each layer; `conditional` holds outputs to
     # their exact law in every one.

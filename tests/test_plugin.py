@@ -391,7 +391,7 @@ class TestOthers:
             @pytest.mark.parametrize("address", ["somebody@example.org", "scores@0123456789ab"])
             def test_modules(address):
                 ours = {name for name in sys.modules if name.partition(".")[0] == "attncheck"}
-                light = ("cases", "marks", "reporter", "sharing", "shipped", "statements")
+                light = ("cases", "marks", "reporter", "sharing", "payload", "statements")
                 ours -= {f"attncheck.pytest_plugin.{name}" for name in light}
                 assert ours == {"attncheck", "attncheck._lib", "attncheck._lib.version", "attncheck.pytest_plugin"}
                 assert not {"numpy", "scipy", "rich", "msgspec"} & set(sys.modules)

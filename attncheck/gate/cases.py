@@ -22,7 +22,7 @@ PARTS = {
     "uniformity": "first-look p-values are uniform",
     "theory": "attncheck's own statements hold",
     "drift": "effects are those of the baseline, within the errors of both",
-    "power": "gaps and sizes are no worse than the baseline's",
+    "power": "minimum detectable effects and sizes are no worse than the baseline's",
     "history": "nothing moves over runs",
 }
 

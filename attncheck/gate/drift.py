@@ -19,6 +19,7 @@ _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
 #: A gap that grew, or a size that fell, by less than this share is no loss of power: another number of planned
 #: results moves the level a little.
 SLACK = 0.1
+_TEXTS = {"mde": "minimum detectable effect"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,10 @@ def weaker(run: RecordTable, baseline: ResultTable) -> list[Change]:
     fell = now("size") < (1.0 - SLACK) * before("size")
     planned = 1.0 - now("power") > (1.0 + SLACK) * (1.0 - before("power"))
     found: list[Change] = []
-    for name, where in (("mde", grew), ("size", fell & ~grew), ("power", planned & ~grew & ~fell)):
-        found += _changes(name, run, keys[where], before(name)[where], now(name)[where], np.zeros(int(where.sum())))
+    columns = {"mde": grew, "size": fell & ~grew, "power": planned & ~grew & ~fell}
+    for name, where in columns.items():
+        what = _TEXTS.get(name, name)
+        found += _changes(what, run, keys[where], before(name)[where], now(name)[where], np.zeros(int(where.sum())))
     return sorted(found, key=lambda change: (change.check, change.item))
 
 

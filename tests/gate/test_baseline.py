@@ -120,7 +120,7 @@ def _edit(path: Path) -> None:
 
 
 def _newer(path: Path) -> None:
-    path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()).replace(b'"schema":4', b'"schema":9', 1)))
+    path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()).replace(b'"schema":5', b'"schema":9', 1)))
 
 
 def _folder(path: Path) -> None:

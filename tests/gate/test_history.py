@@ -183,13 +183,13 @@ class TestHistory:
         [
             ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
-            ({"nights": (entry(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
+            ({"entries": (entry(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
             (
-                {"nights": (entry(3, {}, key="else"),)},
+                {"entries": (entry(3, {}, key="else"),)},
                 "seed=3: is the seed of commit003 and of else in .*: the same draws",
             ),
             (
-                {"nights": tuple(entry(100 + k, {"a@all": 3.0}) for k in range(20))},
+                {"entries": tuple(entry(100 + k, {"a@all": 3.0}) for k in range(20))},
                 "has an alarm, which runs of another branch might hide; look at it first, by attncheck history",
             ),
         ],
@@ -302,7 +302,7 @@ def _record(folder: Path, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("nights")
+    return tmp_path_factory.mktemp("histories")
 
 
 class TestRuns:
@@ -427,7 +427,7 @@ class TestRuns:
     def test_history_is_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
         plot, out = tmp_path / "course.svg", tmp_path / "all.jsonl"
-        code = main(["history", str(path), "--picture", str(plot), "--out", str(out)])
+        code = main(["history", str(path), "--plot", str(plot), "--out", str(out)])
         told = capsys.readouterr().out
         assert code == ExitCode.VIOLATED
         assert told.startswith("ALARM: ")
@@ -443,7 +443,7 @@ class TestRuns:
         [
             ((), "are no histories"),
             (("none.jsonl",), "history=none.jsonl: cannot be read"),
-            (("one.jsonl", "--picture", "course.gif"), "ends in neither .svg nor .png"),
+            (("one.jsonl", "--plot", "course.gif"), "ends in neither .svg nor .png"),
             (("one.jsonl", "two.jsonl", "--accept"), "is of one file"),
         ],
     )

@@ -108,7 +108,7 @@ def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.Monkey
             raise InputError("subject=mine: no scores today")
         return real(items, *rest)
 
-    monkeypatch.setattr("attncheck.runs.tasks.run_units", failing)
+    monkeypatch.setattr("attncheck.runs.tasks.run_items", failing)
     task = CaseTask(Subject.of(collapsed), 0, tuple(units_of(LAYER, ("scores", "draws", "inputs"))), COST, False)
     found = {id.partition("@")[0]: examined for id, examined in examine(task).items()}
     assert found["scores"] == ([], "subject=mine: no scores today", found["scores"].traceback)
@@ -118,7 +118,7 @@ def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.Monkey
 
 def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("attncheck.runs.tasks.run_units", functools.partial(_noted, asked))
+    monkeypatch.setattr("attncheck.runs.tasks.run_items", functools.partial(_noted, asked))
     run = made(subject="attncheck.subject:collapsed")
     items = [item for name in ("draws", "inputs") for item in run.items_on(name, [LAYER, WIDE])]
     run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)

@@ -174,7 +174,7 @@ class TestShrink:
             assert item.role == "shrink"
             return examine(item, *arguments)
 
-        monkeypatch.setattr(attncheck.diagnosis.shrink, "run_unit", counting)
+        monkeypatch.setattr(attncheck.diagnosis.shrink, "run_item", counting)
         found = []
         for _ in range(2):
             counted.clear()

@@ -79,11 +79,10 @@ def test_what_is_no_attention_is_refused(said: str) -> None:
 GRAMS = ("input_gram", "value_gram", "inputs")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_right_subject_is_consistent(seed: int) -> None:
+def test_a_right_subject_is_consistent() -> None:
     """Each layer by itself, and both in pools."""
     layers = [LAYER, LAYER.replace(attention_map="relu", mask="none")]
-    report = ac.check(subject_of(LiteralSimulator(), *GRAMS), layers, profile="smoke", seed=seed)
+    report = ac.check(subject_of(LiteralSimulator(), *GRAMS), layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"
     for layer in layers:
         examined = {result.check for result in report.results if result.p_values and result.item.endswith(layer.key)}

@@ -108,10 +108,10 @@ def test_draws_can_be_sliced() -> None:
         ({"seed": None}, "seed=None: must be a whole number; pass"),
         ({"seed": 0.5}, r"seed=0\.5: must be a whole number; pass"),
         ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
-        ({"method": "exact"}, "reading='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'lim"),
-        ({"method": ""}, "reading='': is not known; use one of"),
-        ({"method": []}, r"reading=\[\]: is not known; use one of"),
-        ({"method": np.array(["limit", "direct"])}, r"reading=array\(.*: is not known; use one of"),
+        ({"method": "exact"}, "method='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'lim"),
+        ({"method": ""}, "method='': is not known; use one of"),
+        ({"method": []}, r"method=\[\]: is not known; use one of"),
+        ({"method": np.array(["limit", "direct"])}, r"method=array\(.*: is not known; use one of"),
         ({"coordinates": 0}, "coordinates=0: must be at least 1; pass"),
         ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
         ({"coordinates": 1.0}, r"coordinates=1\.0: must be a whole number; pass"),
@@ -142,7 +142,7 @@ def test_no_reading_is_advised_that_is_used(method: Any) -> None:
     with pytest.raises(InputError, match=r"^memory=1: ") as caught:
         simulate(LAYER, 5, method=method, memory=1)
     remedy = str(caught.value).partition("; ")[2]
-    assert ('reading="collapsed"' in remedy) == (used in ("direct", "matrix-free"))
+    assert ('method="collapsed"' in remedy) == (used in ("direct", "matrix-free"))
     assert len(remedy) > len("raise memory")
     assert "coordinates" not in remedy
     with pytest.raises(InputError, match=r"; raise memory, or ask for fewer coordinates"):

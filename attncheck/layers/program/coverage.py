@@ -133,7 +133,7 @@ def coverage(program: Lines) -> Coverage:
     >>> x = program.nonlin(clip(3.0), program.matmul(W, program.initial("h")))
     >>> p = program.score(program.matmul(Q, x), program.matmul(K, x))
     >>> coverage(program).of(p.name).statement
-    <Statement.SCORE: 'Proposition 8'>
+    <CoverageKind.SCORE: 'Proposition 8'>
     >>> tied = program.score(program.matmul(Q, x), program.matmul(Q, x))
     >>> print(coverage(program).of(tied.name))
     p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
