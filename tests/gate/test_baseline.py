@@ -137,7 +137,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut early": (_cut_early, "is cut or damaged (Compressed file ended"),
     "another byte": (_flip, "is cut or damaged (Corrupt input data); make the baseline again"),
     "edited": (_edit, "was edited after the run; make the baseline again"),
-    "newer": (_newer, "has schema 9, this version reads 4; upgrade attncheck"),
+    "newer": (_newer, "has schema 9, this version reads 5; upgrade attncheck"),
     "folder": (_folder, "cannot be read (Is a directory); pass the path of a run record"),
 }
 
