@@ -1,1 +1,1 @@
-"""Evidence with a budget: streams, families of tests, looks, verdicts and the ledger of a run."""
+"""Evidence within a false-alarm budget: families of tests, looks, verdicts and the ledger of a run."""

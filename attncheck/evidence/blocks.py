@@ -1,4 +1,4 @@
-"""A statistic of blocks of draws, against that of blocks of a reference: exact whatever the law of either."""
+"""Rank test of a statistic on blocks of draws against blocks of a reference, exact for any law."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatAr
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore
 
-#: The fewest draws of a block, and the blocks that a look has about; fewer where its draws are few.
+#: Fewest draws in a block, and most blocks in a look, approximately.
 BLOCK, BLOCKS = 16, 32
-# What ranks of few blocks leave of a normal statistic's information.
+# Efficiency of ranks of few blocks, relative to a normal statistic.
 _EFFICIENCY = 0.8
-# Distances of a block from its own law, in units of 1/√count, that a departure must exceed to move all of them.
+# Noise of a block's distance, in units of 1/√count: larger alternatives shift the distances of all blocks.
 _ABOVE_NOISE = 2.0
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 
 
 def block_of(size: int) -> int:
-    """Return how many draws of a look of `size` make a block.
+    """Return the number of draws per block in a look of `size` draws.
 
     Examples
     --------
@@ -37,16 +37,16 @@ def block_of(size: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks(Family):
-    """The effects of a family on blocks of a sample and of a reference, compared by their joint ranks.
+    """Rank test of a family's effects on blocks of a sample against those on blocks of a reference.
 
-    Given the effects of all blocks every way to share them out is as likely, whatever law the draws have: normal scores
-    of the ranks have a known mean and variance. The sum has lighter tails than the normal law that it is held to.
-    The effect is what the null of the family expects, plus the difference of the means.
+    Under the null, every assignment of the pooled effects to the two samples is equally likely, so that normal
+    scores of the joint ranks have known mean and variance. Their sum has lighter tails than the normal law used for
+    the p-value. The effect is the null effect of the family plus the difference of the means.
 
     Parameters
     ----------
     base : Family
-        What the effects are of, in its own unit.
+        Family of the effects; sets their unit.
     ratio : float
         Size of the reference divided by that of the sample.
 
@@ -62,30 +62,26 @@ class Blocks(Family):
 
     base: Family
     ratio: float = 1.0
-    #: Below this ranks waste most of the level.
+    #: With fewer blocks, ranks waste most of the level.
     minimum_count: ClassVar[int] = 8
 
     @property
     def null_effect(self) -> float:
-        """That of the family."""
+        """Null effect of the base family."""
         return self.base.null_effect
 
     @property
     def continuous(self) -> bool:
-        """No: the sum of scores takes few values, and its p-values are conservative."""
+        """False: the sum of scores is discrete, and p-values are conservative."""
         return False
 
     def test(self, ours: ArrayLike, theirs: ArrayLike) -> Outcome:
-        """Return the outcome for the effects of blocks.
-
-        Parameters
-        ----------
-        ours, theirs : array_like, shapes (blocks,), (others,)
+        """Return the outcome for effects of blocks, (blocks,) and (others,).
 
         Raises
         ------
         InputError
-            If an effect is NaN or infinite, or there are fewer than `minimum_count` of either.
+            If an effect is NaN or infinite, or either sample has fewer than `minimum_count`.
         """
         mine, others = (np.sort(finite_array(name, each)) for name, each in (("ours", ours), ("theirs", theirs)))
         check_count("ours", mine.size, self.minimum_count)
@@ -98,9 +94,9 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the score with the error of the effect, from all blocks: whose they are does not show in it.
+        """Return the score, with the error of the effect estimated from all blocks, whichever sample they belong to.
 
-        Distances add up as the shifts of single numbers do, which others of the same check may be.
+        Distances pool like shifts of single numbers, which may belong to the same check.
         """
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
@@ -109,7 +105,7 @@ class Blocks(Family):
         return NormalScore(z, information / variance if variance else 0.0, "deviation")
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the effects themselves: a look has few blocks, however many draws they hold."""
+        """Condense to the effects themselves: a look has few blocks, however many draws they hold."""
 
         def joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(np.concatenate(pair) for pair in zip(some, more, strict=True))
@@ -117,9 +113,9 @@ class Blocks(Family):
         return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return about the chance of detecting a departure of the family.
+        """Return the approximate chance of detecting an alternative of the base family.
 
-        A distance from a law adds up over blocks only where it stands out of the noise of each.
+        A distance from a law adds up over blocks only where it exceeds the noise of each.
         """
         if size < BLOCK * max(BLOCK, self.minimum_count):
             return 0.0

@@ -1,4 +1,4 @@
-"""The false-alarm budget of a run, and the level of one look that follows from it."""
+"""False-alarm budget of a run, and the level of one look that follows from it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 
 @dataclass(frozen=True)
 class Budget:
-    """Chance that a run on a right simulator says "violated", and how that chance is spent.
+    """Chance that a run on a right simulator ends violated, and how it is divided.
 
-    A share is kept for the ledger's uniformity test. The rest, B', is split evenly over the planned
-    statistics. One of them is violated if three looks are suspicious, or the first two and the fourth:
-    at level ℓ that has chance at most 2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps M statistics within B'.
+    The ledger's uniformity test takes a share. The rest, B', is split evenly over the M planned statistics. A
+    statistic is violated if looks 1 to 3 are suspicious, or looks 1, 2 and 4: at level ℓ this has chance at most
+    2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps all M within B'.
 
     Parameters
     ----------
     false_alarm : float
-        The budget B of the whole run, in (0, 1).
+        Budget B of the whole run, in (0, 1).
     ledger_share : float
-        Part of B kept for the ledger, in (0, 1).
+        Share of B for the uniformity test, in (0, 1).
 
     Raises
     ------
@@ -52,17 +52,12 @@ class Budget:
         return self.false_alarm * self.ledger_share
 
     def level(self, statistics: int) -> float:
-        """Return the level of one look.
+        """Return the level (B'/2M)^(1/3) of one look.
 
         Parameters
         ----------
         statistics : int
-            Number M of statistics that the run has planned: claims × layers × statistics of a claim.
-
-        Returns
-        -------
-        float
-            (B'/2M)^(1/3), in (0, 1).
+            Number M of planned statistics: claims × layers × statistics per claim.
 
         Raises
         ------
