@@ -1,10 +1,8 @@
-"""Bands around distribution functions with the same local level at every point.
+"""Bands around distribution functions with the same local level at every point, half of it on either side.
 
-A right sample leaves the band with the same chance at each point, half of it on either side. The local level is the
-largest at which the whole band holds with 99% chance.
-
-That chance is computed for the given sample size, by convolution from point to point. Counts between points are
-independent Poisson variables given their sum; for the first of two samples, independent binomial ones.
+The local level is the largest at which the whole band holds with 99% chance. That chance is exact for the given
+size: counts between points are convolved, as independent Poisson variables given their sum, or binomial ones for
+the first of two samples.
 """
 
 from __future__ import annotations
@@ -33,14 +31,9 @@ _HALVINGS = 7
 
 @functools.lru_cache(maxsize=256)
 def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest count inside the band at each of `QUANTILES`.
+    """Return the lowest and highest count inside the band at each of `QUANTILES`, for uniform values.
 
-    Parameters
-    ----------
-    count : int
-        Number of independent uniform values on [0, 1].
-    allowance : float
-        Kolmogorov distance from uniform allowed by the null; the local level holds for every such law.
+    The level at each point holds for all laws at Kolmogorov distance `allowance` from uniform.
 
     Examples
     --------
@@ -61,14 +54,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest count of the first sample among the smallest values of both.
-
-    Parameters
-    ----------
-    ours, theirs : int
-        Sample sizes.
-    pooled : tuple of int
-        Numbers of smallest values of both samples together; increasing, between 1 and the total minus 1.
+    """Return the lowest and highest count of the first sample among the `pooled` (increasing) smallest of both.
 
     Examples
     --------
@@ -82,11 +68,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 @dataclass(frozen=True)
 class _Law:
-    """Law of how many of `count` values lie up to each point, given their total.
-
-    ``parts(sizes)`` is the law of the counts in parts of these sizes, `sizes` those of the parts up to each point,
-    and `total` that of all.
-    """
+    """Law of counts up to each point given their total: ``parts(sizes)`` is that of counts in parts of these sizes."""
 
     parts: Callable[[Any], Any]
     sizes: NDArray[Any]
@@ -125,7 +107,7 @@ def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
 
 
 def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: IntArray, high: IntArray) -> float:
-    """Return the chance that partial sums stay in a band, for steps from `fewest` on given by Fourier transforms."""
+    """Return the chance that partial sums of steps, given by Fourier transforms, stay in a band."""
     chances, start = np.ones(1), 0
     for spectrum, step, least, most in zip(spectra, fewest, low, high, strict=True):
         reached = np.fft.irfft(np.fft.rfft(chances, length) * spectrum, length)
@@ -135,7 +117,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return the first of a range of counts up to the mean, at each point, and the distribution function on the range."""
+    """Return the first count of a range up to the mean, and the distribution function on the range, at each point."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]

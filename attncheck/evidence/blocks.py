@@ -39,14 +39,14 @@ def block_of(size: int) -> int:
 class Blocks(Family):
     """Rank test of a family's effects on blocks of a sample against those on blocks of a reference.
 
-    Under the null, every assignment of the pooled effects to the two samples is equally likely, so that normal
-    scores of the joint ranks have known mean and variance. Their sum has lighter tails than the normal law used for
-    the p-value. The effect is the null effect of the family plus the difference of the means.
+    Under the null, every assignment of the pooled effects is equally likely, so that normal scores of the ranks
+    have known mean and variance, and lighter tails than the normal law. The effect is the null effect plus the
+    difference of means.
 
     Parameters
     ----------
     base : Family
-        Family of the effects; sets their unit.
+        Family of the effects.
     ratio : float
         Size of the reference divided by that of the sample.
 
@@ -76,13 +76,7 @@ class Blocks(Family):
         return False
 
     def test(self, ours: ArrayLike, theirs: ArrayLike) -> Outcome:
-        """Return the outcome for effects of blocks, (blocks,) and (others,).
-
-        Raises
-        ------
-        InputError
-            If an effect is NaN or infinite, or either sample has fewer than `minimum_count`.
-        """
+        """Return the outcome for effects of blocks, (blocks,) and (others,)."""
         mine, others = (np.sort(finite_array(name, each)) for name, each in (("ours", ours), ("theirs", theirs)))
         check_count("ours", mine.size, self.minimum_count)
         check_count("theirs", others.size, self.minimum_count)
@@ -94,10 +88,7 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the score, with the error of the effect estimated from all blocks, whichever sample they belong to.
-
-        Distances pool like shifts of single numbers, which may belong to the same check.
-        """
+        """Return the score; all blocks together give its error, and distances pool like shifts of numbers."""
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
             return NormalScore(z, information, "shift")
@@ -105,7 +96,7 @@ class Blocks(Family):
         return NormalScore(z, information / variance if variance else 0.0, "deviation")
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the effects themselves: a look has few blocks, however many draws they hold."""
+        """Condense to the effects themselves: blocks are few."""
 
         def joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(np.concatenate(pair) for pair in zip(some, more, strict=True))
@@ -113,10 +104,7 @@ class Blocks(Family):
         return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the approximate chance of detecting an alternative of the base family.
-
-        A distance from a law adds up over blocks only where it exceeds the noise of each.
-        """
+        """Return the approximate power; a distance must exceed the noise of each block to add up."""
         if size < BLOCK * max(BLOCK, self.minimum_count):
             return 0.0
         if isinstance(self.base, Uniform):

@@ -11,9 +11,9 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 class Budget:
     """Chance that a run on a right simulator ends violated, and how it is divided.
 
-    The ledger's uniformity test takes a share. The rest, B', is split evenly over the M planned statistics. A
-    statistic is violated if looks 1 to 3 are suspicious, or looks 1, 2 and 4: at level ℓ this has chance at most
-    2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps all M within B'.
+    The uniformity test takes a share; the rest, B', is split evenly over the M planned statistics. Violations need
+    suspicious looks 1 to 3, or 1, 2 and 4: at level ℓ the chance is at most 2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps
+    within B'.
 
     Parameters
     ----------
@@ -21,11 +21,6 @@ class Budget:
         Budget B of the whole run, in (0, 1).
     ledger_share : float
         Share of B for the uniformity test, in (0, 1).
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
 
     Examples
     --------
@@ -52,18 +47,7 @@ class Budget:
         return self.false_alarm * self.ledger_share
 
     def level(self, statistics: int) -> float:
-        """Return the level (B'/2M)^(1/3) of one look.
-
-        Parameters
-        ----------
-        statistics : int
-            Number M of planned statistics: claims × layers × statistics per claim.
-
-        Raises
-        ------
-        InputError
-            If `statistics` is not a positive whole number.
-        """
+        """Return the level (B'/2M)^(1/3) of one look, for M statistics: claims × layers × statistics per claim."""
         planned = check_whole("statistics", statistics, 1, "pass the number of planned statistics")
         return float((self.looks_share / (2.0 * planned)) ** (1.0 / 3.0))
 

@@ -16,18 +16,14 @@ FloatArray = NDArray[np.float64]
 def mean_p_value(
     estimate: float, error: float, expected: float, *, allowance: float = 0.0, df: float = math.inf
 ) -> float:
-    """Return the two-sided p-value of a mean against its expected value.
+    """Return the two-sided p-value of a mean with a standard `error`, which may be infinite.
 
     Parameters
     ----------
-    estimate, error : float
-        Mean and standard error, which may be infinite.
-    expected : float
-        Mean under the null.
     allowance : float
-        Deviation of the mean allowed by the null.
+        Deviation of the mean from `expected` allowed by the null.
     df : float
-        Degrees of freedom of the error for Student's law; infinite for the normal one.
+        Degrees of freedom of the error.
 
     Examples
     --------
@@ -61,19 +57,15 @@ def order_p_value(
     allowance: float = 0.0,
     df: float = math.inf,
 ) -> float:
-    """Return the two-sided p-value of a power law in the width, between two widths.
+    """Return the two-sided p-value of a power law between two widths, for independent estimates.
 
-    The statistic value₂ - value₁ (n₂/n₁)^order is linear in both values, so that the p-value holds however large
-    the errors are; that of logarithms would not.
+    The statistic value₂ - value₁ (n₂/n₁)^order is linear in both values: unlike logarithms, valid however large the
+    errors.
 
     Parameters
     ----------
-    values, errors, widths : sequence of two floats
-        Independent estimates, their standard errors and widths.
-    expected : float
-        Order under the null.
     allowance : float
-        Deviation of the order allowed by the null, for higher-order terms.
+        Deviation from the `expected` order allowed by the null, for higher-order terms.
     df : float
         Degrees of freedom of each error.
 
@@ -109,9 +101,7 @@ def sign_p_value(values: FloatArray) -> float:
 
 
 def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
-    """Return the exact p-value of independent values being N(0, variance), arrays of one shape.
-
-    Values of variance 0 are left out.
+    """Return the exact p-value of independent values being N(0, variance), without those of variance 0.
 
     Examples
     --------

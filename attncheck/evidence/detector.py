@@ -1,13 +1,12 @@
 """Drift of a statistic over runs: a sum of Shiryaev–Roberts e-detectors, valid at any stopping time.
 
-Each run gives a normal score per stream, N(μ, 1) with |μ| at most 0.05 under the null: bias can only be measured to
-about this accuracy. For each stream and drift λ,
+Scores per run and stream are N(μ, 1) under the null, with |μ| at most 0.05, as bias cannot be measured more
+accurately. For each stream and drift λ,
 
     R_t = (1 + R_{t-1}) exp(λ z_t - λ²/2 - 0.05 |λ|)
 
-is the evidence that the drift began at any run so far. The mean of R over drifts and streams, with fixed weights,
-has expectation at most t under the null. It reaches c within T runs with chance at most T/c, however the streams
-depend on each other.
+is the evidence for a drift. The mean of R, with fixed weights, has expectation at most t under the null: it reaches
+c within T runs with chance at most T/c, however the streams depend on each other.
 """
 
 from __future__ import annotations
@@ -34,21 +33,13 @@ _MOST = 1e200
 
 @dataclasses.dataclass(frozen=True)
 class DriftState:
-    """Evidence for a drift after each run.
-
-    Attributes
-    ----------
-    evidence : ndarray, (..., runs, streams)
-        Contribution of each stream.
-    """
+    """Evidence for a drift after each run, by stream: (..., runs, streams)."""
 
     evidence: FloatArray
 
     @property
     def total(self) -> FloatArray:
-        """Evidence of all streams after each run, (..., runs): under the null at most the number of runs in
-        expectation.
-        """
+        """Total evidence after each run, (..., runs)."""
         return np.asarray(self.evidence.sum(axis=-1))
 
     @property
@@ -59,16 +50,16 @@ class DriftState:
 
 
 def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = None) -> DriftState:
-    """Return the evidence for a drift after each run, in the given order.
+    """Return the evidence for a drift after each run.
 
     Parameters
     ----------
     z : ndarray, (..., runs, streams)
-        Normal scores; NaN where a stream has none.
+        Normal scores; NaN where missing.
     one_sided : ndarray of bool, (streams,)
-        Whether only large scores are evidence against the null.
+        Streams with upward drifts only.
     weights : ndarray, (streams,), optional
-        Weights of the streams, summing to at most 1; equal by default.
+        Summing to at most 1; equal by default.
 
     Examples
     --------
@@ -99,14 +90,7 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
 
 
 def begin(z: FloatArray, one_sided: bool) -> int:
-    """Return the index of the run at which a drift most likely began, by maximum likelihood.
-
-    Parameters
-    ----------
-    z : ndarray, (runs,)
-        Scores of one stream; at least one.
-    one_sided : bool
-        Whether only upward drifts count.
+    """Return the index of the run at which a drift of scores, (runs,), most likely began.
 
     Examples
     --------

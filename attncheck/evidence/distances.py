@@ -49,20 +49,15 @@ _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
 class Uniform(Family):
     """Values that are independent and uniform on [0, 1] under the null, or nearly so.
 
-    The one-sample Kolmogorov–Smirnov test, evaluated at the distance minus the allowance: the p-value is valid for
-    every law within `allowance` of uniform.
+    The one-sample Kolmogorov–Smirnov test at the distance minus the allowance: valid for every law within
+    `allowance` of uniform.
 
     Parameters
     ----------
     allowance : float
-        Largest distance under the null, in [0, 1]; fixed beforehand, never fitted.
+        Largest distance under the null, in [0, 1]; never fitted.
     per_draw : int
         Independent values in one draw.
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
 
     Examples
     --------
@@ -91,22 +86,9 @@ class Uniform(Family):
         return self.allowance == 0.0
 
     def test(self, values: ArrayLike) -> Outcome:
-        """Return the outcome for probability integral transforms.
+        """Return the outcome for probability integral transforms in [0, 1], of any shape.
 
-        Parameters
-        ----------
-        values : array_like, any shape
-            Independent values in [0, 1].
-
-        Returns
-        -------
-        Outcome
-            `effect` is the distance D with its Dvoretzky–Kiefer–Wolfowitz–Massart interval.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN, infinite or outside [0, 1].
+        The interval of the distance is that of Dvoretzky, Kiefer, Wolfowitz and Massart.
         """
         array = np.sort(unit_array("values", values))
         count = array.size
@@ -117,10 +99,7 @@ class Uniform(Family):
         return self._outcome(distance, count, half, plot, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the count of each cell of a grid, and the sum of scores.
-
-        The distance on the grid is smaller than the exact one by at most the probability of a cell.
-        """
+        """Condense to cell counts and the sum of scores; distances lose at most the probability of a cell."""
         edges = np.arange(_CELLS) / _CELLS
 
         def sums(values: ArrayLike) -> tuple[NDArray[np.int64], float]:
@@ -147,8 +126,7 @@ class Uniform(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `alternative`.
 
-        The bound uses only the point where the two laws differ most, at its worst position; see
-        `attncheck.evidence.family.Family.power`.
+        The bound uses only the point of largest distance, at its worst position.
         """
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
@@ -164,12 +142,11 @@ class TwoSample(Family):
     """Two samples from one law under the null.
 
     The two-sample Kolmogorov–Smirnov test with the limiting law at the effective size n·m/(n + m). For sizes from
-    20 to 3000 its p-values are never too small below 0.05, and at most 3% too small above; those of SciPy's
-    ``method="asymp"`` are up to 1.6 times too small at 50 against 50. Ties only make them larger.
+    20 to 3000 p-values are never too small below 0.05, and at most 3% too small above; SciPy's ``method="asymp"``
+    is up to 1.6 times too small. Ties only enlarge them.
 
-    Numbers that differ by single-precision rounding count as equal: values are moved in favour of the null by 4e-6
-    of the largest of their own size, the size that a tenth of them exceeds, and `unit`. This makes no p-value
-    smaller and hides only the probability between numbers that close.
+    Values move in favour of the null by single-precision rounding: 4e-6 of their size, the size that a tenth of
+    them exceeds, or `unit`, whichever is largest.
 
     Parameters
     ----------
@@ -178,12 +155,7 @@ class TwoSample(Family):
     per_draw : int
         Independent values in one draw of the sample.
     unit : float
-        Size of the numbers that were rounded, if not the values themselves: 1 for logarithms.
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
+        Size of the numbers that were rounded: 1 for logarithms.
 
     Examples
     --------
@@ -218,23 +190,7 @@ class TwoSample(Family):
         return False
 
     def test(self, sample: ArrayLike, reference: ArrayLike) -> Outcome:
-        """Return the outcome for a sample and an independent reference.
-
-        Parameters
-        ----------
-        sample, reference : array_like, any shape
-            Independent values; shapes may differ.
-
-        Returns
-        -------
-        Outcome
-            `effect` is the distance D; `count` the number of values in `sample`.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN or infinite, or either sample has fewer than `minimum_count` values.
-        """
+        """Return the outcome for a sample and an independent reference, of any shapes; `effect` is the distance."""
         ours = np.sort(finite_array("sample", sample), axis=None)
         theirs = np.sort(finite_array("reference", reference), axis=None)
         check_count("sample", ours.size, self.minimum_count)
@@ -248,8 +204,7 @@ class TwoSample(Family):
     def condensed(self, *data: Any) -> CondensedData:
         """Condense to counts of both samples up to points that divide the first data evenly.
 
-        The distance at these points is smaller than the exact one by at most the probability between two points.
-        Rounding is that of the first data.
+        Distances lose at most the probability between two points.
         """
         ours, theirs = (finite_array("values", part).ravel() for part in data)
         points = np.unique(cells_of(np.concatenate([ours, theirs])))
@@ -275,10 +230,7 @@ class TwoSample(Family):
         return CondensedData(counts, conclude).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return an approximate lower bound of the chance of detecting two laws at distance `alternative`.
-
-        As for `Uniform`, at the effective size. Zero if `test` would refuse the sample as too small.
-        """
+        """Return an approximate lower bound of the power, as for `Uniform` at the effective size."""
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
         check_level(level)
@@ -303,7 +255,7 @@ def _critical(level: float, count: int) -> float:
 def one_sample_tail(distance: float, count: int) -> float:
     """Return P(D > distance) for the one-sample Kolmogorov–Smirnov statistic D of `count` values.
 
-    Below 0.2/√count it is 1 to twelve digits; SciPy's ``kstwo.sf`` overflows to 0 there for some counts (65,000).
+    Below 0.2/√count SciPy's ``kstwo.sf`` overflows for some counts (65,000), and the chance is 1 to twelve digits.
 
     Examples
     --------
@@ -316,24 +268,10 @@ def one_sample_tail(distance: float, count: int) -> float:
 
 
 def least_power(margin: float, count: float) -> float:
-    """Return the smallest chance that a relative frequency is less than `margin` below its mean.
+    """Return the minimum over q of P(Binomial(count, q) > count·(q − margin)), for any real `count`.
 
-    Parameters
-    ----------
-    margin : float
-        True probability minus the critical frequency.
-    count : float
-        Number of trials, or an effective size.
-
-    Returns
-    -------
-    float
-        Minimum over q of P(Binomial(count, q) > count·(q − margin)); 0 if `margin` is not positive.
-
-    Notes
-    -----
-    The incomplete beta function continues the binomial distribution function from above: the bound stays valid and
-    is smooth in q, so that a grid finds its minimum (near q = (1 + margin)/2, the middle of the grid).
+    The incomplete beta function continues the binomial law from above: the bound stays valid and is smooth in q,
+    with its minimum near q = (1 + margin)/2, the middle of the grid.
 
     Examples
     --------
@@ -351,7 +289,7 @@ def least_power(margin: float, count: float) -> float:
 
 
 def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[FloatArray], FloatArray]:
-    """Return the rounding of numbers of two arrays in single precision, as a function of them."""
+    """Return the single-precision rounding of numbers of two arrays, as a function."""
     size = max(unit, float(np.quantile(np.abs(np.concatenate([ours, theirs])), 0.9)))
     return lambda values: _ROUNDING * np.maximum(np.abs(values), size)
 
