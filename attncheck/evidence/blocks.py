@@ -15,7 +15,7 @@ from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatAr
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore
 
-#: Fewest draws in a block, and most blocks in a look, approximately.
+#: Fewest draws in a block, and about the most blocks in a look.
 BLOCK, BLOCKS = 16, 32
 # Efficiency of ranks of few blocks, relative to a normal statistic.
 _EFFICIENCY = 0.8
@@ -39,9 +39,8 @@ def block_of(size: int) -> int:
 class Blocks(Family):
     """Rank test of a family's effects on blocks of a sample against those on blocks of a reference.
 
-    Under the null, every assignment of the pooled effects is equally likely, so that normal scores of the ranks
-    have known mean and variance, and lighter tails than the normal law. The effect is the null effect plus the
-    difference of means.
+    Normal scores of the ranks have known mean and variance under the null, whatever the law of the draws, and
+    lighter tails than the normal law. The effect is the null effect plus the difference of means.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the score; all blocks together give its error, and distances pool like shifts of numbers."""
+        """Return the score, with the error of its effect estimated from all blocks."""
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
             return NormalScore(z, information, "shift")

@@ -16,12 +16,12 @@ FloatArray = NDArray[np.float64]
 def mean_p_value(
     estimate: float, error: float, expected: float, *, allowance: float = 0.0, df: float = math.inf
 ) -> float:
-    """Return the two-sided p-value of a mean with a standard `error`, which may be infinite.
+    """Return the two-sided p-value of a mean, given its estimate and standard error.
 
     Parameters
     ----------
     allowance : float
-        Deviation of the mean from `expected` allowed by the null.
+        Deviation from `expected` allowed by the null.
     df : float
         Degrees of freedom of the error.
 

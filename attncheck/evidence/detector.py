@@ -90,7 +90,7 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
 
 
 def begin(z: FloatArray, one_sided: bool) -> int:
-    """Return the index of the run at which a drift of scores, (runs,), most likely began.
+    """Return the index of the run at which a drift of the scores, (runs,), most likely began.
 
     Examples
     --------

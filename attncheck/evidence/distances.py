@@ -86,10 +86,7 @@ class Uniform(Family):
         return self.allowance == 0.0
 
     def test(self, values: ArrayLike) -> Outcome:
-        """Return the outcome for probability integral transforms in [0, 1], of any shape.
-
-        The interval of the distance is that of Dvoretzky, Kiefer, Wolfowitz and Massart.
-        """
+        """Return the outcome for probability integral transforms in [0, 1], with the DKW–Massart interval."""
         array = np.sort(unit_array("values", values))
         count = array.size
         steps = np.arange(count + 1) / count
@@ -255,7 +252,8 @@ def _critical(level: float, count: int) -> float:
 def one_sample_tail(distance: float, count: int) -> float:
     """Return P(D > distance) for the one-sample Kolmogorov–Smirnov statistic D of `count` values.
 
-    Below 0.2/√count SciPy's ``kstwo.sf`` overflows for some counts (65,000), and the chance is 1 to twelve digits.
+    SciPy's ``kstwo.sf`` overflows below 0.2/√count for some counts (65,000), where the chance is 1 to twelve
+    digits.
 
     Examples
     --------

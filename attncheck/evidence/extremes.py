@@ -1,4 +1,4 @@
-"""Ties at the extremes of a continuous law, as clipping makes them."""
+"""Ties at the extremes of draws, as clipping makes them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Extremes(Family):
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting that each draw lies at one bound with chance `alternative`."""
+        """Return the power if each draw lies at one bound with chance `alternative`."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
         draws = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         rate = _rate(_CALLS, 2)
@@ -89,7 +89,7 @@ class Extremes(Family):
 
 
 def _rate(calls: int, sides: int) -> float:
-    """Return the expected ties by rounding, at each side of each call and of all."""
+    """Return the expected number of ties by rounding."""
     return TIE * sides * (calls + 1)
 
 

@@ -118,9 +118,9 @@ class CondensedData:
 class Family(ABC):
     """Statistic with a known null law: test, minimum detectable effect and sample size.
 
-    Sizes count draws, each of which may hold several independent values. An alternative is a true effect, in the
-    unit of ``Outcome.effect``. In `mde` and `size` it stands for itself and its mirror image beyond the null, if
-    any (1/r for a ratio r, −m for a component m): both must be detected.
+    Sizes count draws, each of which may hold several values. Alternatives are true effects, in the unit of
+    ``Outcome.effect``. In `mde` and `size` an alternative and its mirror image beyond the null, if any (1/r for a
+    ratio r, −m for a component m), must both be detected.
     """
 
     #: Fewest independent values for a p-value.

@@ -19,17 +19,17 @@ _TAIL = 0.5 * (1.0 - CONFIDENCE)
 
 @dataclass(frozen=True)
 class EqualVariances(Family):
-    """F test of whether one of several groups has another variance than the others.
+    """F test of whether one of several groups differs in variance from the others.
 
-    Each group is compared with all others, whatever scale they share. The most extreme group counts, its p-value
-    times the number of groups. Two groups make one comparison, reported by the larger ratio.
+    The most extreme group counts, and its p-value is multiplied by the number of groups. Two groups make one
+    comparison, reported by the larger ratio.
 
     Parameters
     ----------
     groups : int
         Number of groups, two or more.
     dof : float
-        Degrees of freedom of one group in one draw; for planning.
+        Degrees of freedom of one group in one draw.
 
     Examples
     --------

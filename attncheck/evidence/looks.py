@@ -1,8 +1,8 @@
 """Protocol of looks: a suspicious result must recur on fresh draws before it is a violation.
 
-An unsuspicious look 1 or 2 is consistent. Otherwise look 3 decides if suspicious; if not, a fourth look of eight
-times the size does. Looks are independent: a true null is called violated with chance at most ℓ³ + ℓ³(1 − ℓ) ≤ 2ℓ³
-at level ℓ, and p-values need be valid down to ℓ only.
+A statistic is consistent if look 1 or 2 is unsuspicious, and violated if looks 1 to 3 are suspicious; otherwise a
+fourth look of eight times the size decides. Looks are independent: a true null is called violated with chance at
+most ℓ³ + ℓ³(1 − ℓ) ≤ 2ℓ³ at level ℓ, and p-values need be valid only down to ℓ.
 """
 
 from __future__ import annotations

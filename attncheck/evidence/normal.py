@@ -87,7 +87,7 @@ class Association(Family):
         return CondensedData(lambda noise, weight: sums(np.ravel(noise), np.ravel(weight)), outcome_of_sums).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a correlation of `alternative`, conservatively for linear dependence."""
+        """Return the power for a correlation of `alternative`: a lower bound if the dependence is linear."""
         remedy = "pass a correlation, e.g. 0.05"
         mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
         count = check_whole("size", size, 1, _DRAWS) * self.per_draw

@@ -33,9 +33,9 @@ _LOG_NORMAL = math.pi / 8**0.5
 class Order(Family):
     """Deviations at widths n, f n, f² n that fall as n^order under the null.
 
-    The effect is the slope (f s₂ - s₁)/(f - 1) of mean log |deviation| against log n, where s₁ and s₂ are slopes
-    between neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the
-    effect as 1/n². The p-value is that of a mean of independent values with the tails of log |normal|.
+    The effect is (f s₂ - s₁)/(f - 1), where s₁ and s₂ are slopes of mean log |deviation| against log n between
+    neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the effect as
+    1/n². The p-value uses the normal limit.
 
     Parameters
     ----------

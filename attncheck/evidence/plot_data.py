@@ -1,4 +1,7 @@
-"""Plot data in records: a named kind and a few dozen rounded built-in numbers. No verdict or digest depends on them."""
+"""Plot data in records: a named kind and a few dozen rounded numbers of built-in types.
+
+No verdict or digest depends on them.
+"""
 
 from __future__ import annotations
 

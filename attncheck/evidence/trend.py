@@ -26,8 +26,8 @@ class Trend(Family):
     """Permutation test for numbers that rise or fall from the first draw of a call to the last.
 
     For exchangeable draws, the product of normal scores and position has mean 0 and known variance; both add up
-    over calls. The p-value is that of a correlation of normal numbers, with the same variance and nearly the same
-    tails. The effect is the correlation of score and position.
+    over calls. The p-value is that of a correlation of normal numbers, whose tails are nearly the same. The effect
+    is the correlation of score and position.
 
     Examples
     --------
