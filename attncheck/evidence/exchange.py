@@ -77,14 +77,9 @@ class Repeats(Family):
 
 @dataclass(frozen=True)
 class Calls(Family):
-    """Kruskal–Wallis rank test for differences between calls.
+    """Kruskal–Wallis rank test for differences between calls; `calls` is the number per look, for planning.
 
     The effect is the share of the variance of the ranks between calls, minus its expectation under the null.
-
-    Parameters
-    ----------
-    calls : int
-        Calls per look; for planning.
 
     Examples
     --------
@@ -143,7 +138,7 @@ class Calls(Family):
         return Outcome(p_value, effect, min(low, effect), max(high, effect), 0.0, count, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a share `alternative` of the variance between calls."""
+        """Return the power if a share `alternative` of the variance lies between calls."""
         remedy = "pass a share of the variance in [0, 1]"
         share = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1

@@ -29,7 +29,7 @@ class Extremes(Family):
     """Ties at the largest number of each call, and of all calls: none for a continuous law.
 
     The effect is the share of draws that tie. The null allows one tie by rounding per quarter of a million
-    extremes; the p-value is a Poisson tail, and very conservative.
+    extremes; the Poisson p-value is very conservative.
 
     Examples
     --------
@@ -52,13 +52,9 @@ class Extremes(Family):
         return False
 
     def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for the reach of each draw to every side, and the draws of each call.
+        """Return the outcome for the reach of each draw, (draws, sides), and the draws of each call, (calls,).
 
-        Parameters
-        ----------
-        sides : array_like, shape (draws, sides)
-            Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
-        counts : array_like, shape (calls,)
+        Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
         """
         return self._outcome(*_reached(sides, counts))
 

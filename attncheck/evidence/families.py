@@ -123,7 +123,7 @@ class Count(Family):
     Parameters
     ----------
     probability : float
-        Chance per trial under the null, in [0, 1].
+        Chance per trial under the null, in [0, 1]; 0 for events that must never happen.
     per_draw : int
         Independent trials in one draw.
     tail : {"upper", "two-sided"}

@@ -97,7 +97,7 @@ def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
 
 
 def per_look_power(target: float, power_fourth: float = 1.0) -> float:
-    """Return the power per look for which `detection` is `target`.
+    """Return the power per look at which `detection` gives `target`.
 
     Examples
     --------
