@@ -117,7 +117,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return the first count of a range up to the mean, and the distribution function on the range, at each point."""
+    """Return the first count of a range up to the mean at each point, and the distribution function on it."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]

@@ -1,4 +1,4 @@
-"""False-alarm budget of a run, and the level of one look that follows from it."""
+"""False-alarm budget of a run, and the level of one look."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Budget:
 
     @property
     def looks_share(self) -> float:
-        """B': the part of the budget that the planned statistics share."""
+        """B': the part of the budget for the planned statistics."""
         return self.false_alarm * (1.0 - self.ledger_share)
 
     @property

@@ -28,7 +28,7 @@ class LargestAssociation(Association):
     per_draw : int
         Pairs of noise and weight of one draw in one column.
     columns : int
-        Number of columns; for planning.
+        Number of columns.
 
     Examples
     --------

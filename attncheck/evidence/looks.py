@@ -34,9 +34,9 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
     evaluate : callable (look, factor, names) -> mapping of name to Outcome
         Called once per look, with the names still undecided; `factor` is 8 at look 4, otherwise 1.
     statistics : iterable of str
-        Names of the planned statistics.
+        Their names.
     level : float
-        Level of one look, in (0, 1).
+        Level of one look.
 
     Examples
     --------

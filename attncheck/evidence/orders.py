@@ -40,7 +40,7 @@ class Order(Family):
     Parameters
     ----------
     order : float
-        Order under the null, e.g. -0.5.
+        Order under the null.
     ratio : float
         Ratio f of neighbouring widths.
 
