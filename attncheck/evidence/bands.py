@@ -1,11 +1,8 @@
-"""Bands around distribution functions that a right sample leaves with the same chance at every point.
+"""Bands around distribution functions with the same local level at every point, half of it on either side.
 
-A band of constant width says nothing of the tails. Here the number of values below each point has the same local level,
-half of it for too few and half for too many: the largest at which the whole band is kept with 99% chance.
-
-That chance is computed for the size at hand. Numbers of values from point to point are independent Poisson counts,
-given their sum; of the first of two samples, independent binomial ones. They are added up from point to point, and
-what leaves the band on the way is dropped.
+The local level is the largest at which the whole band holds with 99% chance. That chance is exact for the given
+size: counts between points are convolved, as independent Poisson variables given their sum, or binomial ones for
+the first of two samples.
 """
 
 from __future__ import annotations
@@ -26,22 +23,17 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _TAIL = 2.0 ** -np.arange(21, 5, -1)
-#: Where distribution functions are looked at: 1/32 apart in the middle, and down to 2⁻²¹ by halves in both tails.
+#: Evaluation points: 1/32 apart in the middle, and halving down to 2⁻²¹ in both tails.
 QUANTILES: FloatArray = np.concatenate([_TAIL, np.arange(1, 32) / 32, 1.0 - _TAIL[::-1]])
-# Halvings of the logarithm of the local level: to 4%.
+# Bisection steps for the logarithm of the local level, accurate to 4%.
 _HALVINGS = 7
 
 
 @functools.lru_cache(maxsize=256)
 def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
-    """Return the least and the largest number of values up to each of `QUANTILES` that the band holds.
+    """Return the lowest and highest count inside the band at each of `QUANTILES`, for uniform values.
 
-    Parameters
-    ----------
-    count : int
-        Independent values that are uniform on [0, 1].
-    allowance : float
-        How far from uniform their distribution function may lie: each point keeps its level for each such law.
+    The level at each point holds for all laws at Kolmogorov distance `allowance` from uniform.
 
     Examples
     --------
@@ -62,14 +54,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the least and the largest number of values of the first sample among the lowest of both.
-
-    Parameters
-    ----------
-    ours, theirs : int
-        Sizes of both samples.
-    pooled : tuple of int
-        How many lowest values of both together; increasing, more than none and less than all.
+    """Return the lowest and highest count of the first sample among the `pooled` (increasing) smallest of both.
 
     Examples
     --------
@@ -83,10 +68,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 @dataclass(frozen=True)
 class _Law:
-    """How many of `count` values lie up to each point, where parts of a size hold independent numbers but for the sum.
-
-    ``parts(sizes)`` is the law of such numbers, ``sizes`` those of the parts up to each point and ``total`` all.
-    """
+    """Law of counts up to each point given their total: ``parts(sizes)`` is that of counts in parts of these sizes."""
 
     parts: Callable[[Any], Any]
     sizes: NDArray[Any]
@@ -100,14 +82,14 @@ def _uniform(count: int) -> tuple[float, IntArray, IntArray]:
 
 
 def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
-    """Return the largest local level, of both sides together, at which the whole band is kept, and that band."""
+    """Return the largest local level, both sides together, at which the whole band holds, and that band."""
     count, tables = law.count, (_table(law), _table(replace(law, sizes=law.total - law.sizes)))
 
     def band(level: float) -> tuple[IntArray, IntArray]:
         low, rest = (_lowest(table, level) for table in tables)
         return np.append(low, count), np.append(count - rest, count)
 
-    # At the least level the points keep the band whatever their joint law; at the largest a single one does.
+    # Bounds on the level: a union bound over all points, and a single point.
     least, most = math.log((1.0 - CONFIDENCE) / len(law.sizes)), math.log(1.0 - CONFIDENCE)
     low, high = band(math.exp(least))
     fewest = np.maximum(0, low - np.append(0, high[:-1]))
@@ -125,7 +107,7 @@ def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
 
 
 def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: IntArray, high: IntArray) -> float:
-    """Return the chance that sums of steps, from `fewest` on and given by Fourier transforms, keep to a band."""
+    """Return the chance that partial sums of steps, given by Fourier transforms, stay in a band."""
     chances, start = np.ones(1), 0
     for spectrum, step, least, most in zip(spectra, fewest, low, high, strict=True):
         reached = np.fft.irfft(np.fft.rfft(chances, length) * spectrum, length)
@@ -135,7 +117,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return numbers that a law hardly falls below, and its distribution function from there to beyond the mean."""
+    """Return the first count of a range up to the mean at each point, and the distribution function on it."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]
@@ -146,6 +128,6 @@ def _table(law: _Law) -> tuple[IntArray, FloatArray]:
 
 
 def _lowest(table: tuple[IntArray, FloatArray], level: float) -> IntArray:
-    """Return the least number at each point that the law falls below with less than half the level."""
+    """Return the lowest count inside the band at each point: the quantile at half the level."""
     lowest: IntArray = table[0] + np.sum(table[1] < 0.5 * level, axis=1)
     return lowest

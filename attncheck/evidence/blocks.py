@@ -1,4 +1,4 @@
-"""A statistic of blocks of draws, against that of blocks of a reference: exact whatever the law of either."""
+"""Rank test of a statistic on blocks of draws against blocks of a reference, exact for any law."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatAr
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore
 
-#: The fewest draws of a block, and the blocks that a look has about; fewer where its draws are few.
+#: Fewest draws in a block, and about the most blocks in a look.
 BLOCK, BLOCKS = 16, 32
-# What ranks of few blocks leave of a normal statistic's information.
+# Efficiency of ranks of few blocks, relative to a normal statistic.
 _EFFICIENCY = 0.8
-# Distances of a block from its own law, in units of 1/√count, that a departure must exceed to move all of them.
+# Noise of a block's distance, in units of 1/√count: larger alternatives shift the distances of all blocks.
 _ABOVE_NOISE = 2.0
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 
 
 def block_of(size: int) -> int:
-    """Return how many draws of a look of `size` make a block.
+    """Return the number of draws per block in a look of `size` draws.
 
     Examples
     --------
@@ -37,16 +37,15 @@ def block_of(size: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks(Family):
-    """The effects of a family on blocks of a sample and of a reference, compared by their joint ranks.
+    """Rank test of a family's effects on blocks of a sample against those on blocks of a reference.
 
-    Given the effects of all blocks every way to share them out is as likely, whatever law the draws have: normal scores
-    of the ranks have a known mean and variance. The sum has lighter tails than the normal law that it is held to.
-    The effect is what the null of the family expects, plus the difference of the means.
+    Normal scores of the ranks have known mean and variance under the null, whatever the law of the draws, and
+    lighter tails than the normal law. The effect is the null effect plus the difference of means.
 
     Parameters
     ----------
     base : Family
-        What the effects are of, in its own unit.
+        Family of the effects.
     ratio : float
         Size of the reference divided by that of the sample.
 
@@ -62,31 +61,21 @@ class Blocks(Family):
 
     base: Family
     ratio: float = 1.0
-    #: Below this ranks waste most of the level.
+    #: With fewer blocks, ranks waste most of the level.
     minimum_count: ClassVar[int] = 8
 
     @property
     def null_effect(self) -> float:
-        """That of the family."""
+        """Null effect of the base family."""
         return self.base.null_effect
 
     @property
     def continuous(self) -> bool:
-        """No: the sum of scores takes few values, and its p-values are conservative."""
+        """False: the sum of scores is discrete, and p-values are conservative."""
         return False
 
     def test(self, ours: ArrayLike, theirs: ArrayLike) -> Outcome:
-        """Return the outcome for the effects of blocks.
-
-        Parameters
-        ----------
-        ours, theirs : array_like, shapes (blocks,), (others,)
-
-        Raises
-        ------
-        InputError
-            If an effect is NaN or infinite, or there are fewer than `minimum_count` of either.
-        """
+        """Return the outcome for effects of blocks, (blocks,) and (others,)."""
         mine, others = (np.sort(finite_array(name, each)) for name, each in (("ours", ours), ("theirs", theirs)))
         check_count("ours", mine.size, self.minimum_count)
         check_count("theirs", others.size, self.minimum_count)
@@ -98,10 +87,7 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the score with the error of the effect, from all blocks: whose they are does not show in it.
-
-        Distances add up as the shifts of single numbers do, which others of the same check may be.
-        """
+        """Return the score, with the error of its effect estimated from all blocks."""
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
             return NormalScore(z, information, "shift")
@@ -109,7 +95,7 @@ class Blocks(Family):
         return NormalScore(z, information / variance if variance else 0.0, "deviation")
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the effects themselves: a look has few blocks, however many draws they hold."""
+        """Condense to the effects themselves: blocks are few."""
 
         def joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(np.concatenate(pair) for pair in zip(some, more, strict=True))
@@ -117,10 +103,7 @@ class Blocks(Family):
         return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return about the chance of detecting a departure of the family.
-
-        A distance from a law adds up over blocks only where it stands out of the noise of each.
-        """
+        """Return the approximate power; a distance must exceed the noise of each block to add up."""
         if size < BLOCK * max(BLOCK, self.minimum_count):
             return 0.0
         if isinstance(self.base, Uniform):

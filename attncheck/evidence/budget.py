@@ -1,4 +1,4 @@
-"""The false-alarm budget of a run, and the level of one look that follows from it."""
+"""False-alarm budget of a run, and the level of one look."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 
 @dataclass(frozen=True)
 class Budget:
-    """Chance that a run on a right simulator says "violated", and how that chance is spent.
+    """Chance that a run on a right simulator ends violated, and how it is divided.
 
-    A share is kept for the ledger's uniformity test. The rest, B', is split evenly over the planned
-    statistics. One of them is violated if three looks are suspicious, or the first two and the fourth:
-    at level ℓ that has chance at most 2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps M statistics within B'.
+    The uniformity test takes a share; the rest, B', is split evenly over the M planned statistics. Violations need
+    suspicious looks 1 to 3, or 1, 2 and 4: at level ℓ the chance is at most 2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps
+    within B'.
 
     Parameters
     ----------
     false_alarm : float
-        The budget B of the whole run, in (0, 1).
+        Budget B of the whole run, in (0, 1).
     ledger_share : float
-        Part of B kept for the ledger, in (0, 1).
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
+        Share of B for the uniformity test, in (0, 1).
 
     Examples
     --------
@@ -43,7 +38,7 @@ class Budget:
 
     @property
     def looks_share(self) -> float:
-        """B': the part of the budget that the planned statistics share."""
+        """B': the part of the budget for the planned statistics."""
         return self.false_alarm * (1.0 - self.ledger_share)
 
     @property
@@ -52,23 +47,7 @@ class Budget:
         return self.false_alarm * self.ledger_share
 
     def level(self, statistics: int) -> float:
-        """Return the level of one look.
-
-        Parameters
-        ----------
-        statistics : int
-            Number M of statistics that the run has planned: claims × layers × statistics of a claim.
-
-        Returns
-        -------
-        float
-            (B'/2M)^(1/3), in (0, 1).
-
-        Raises
-        ------
-        InputError
-            If `statistics` is not a positive whole number.
-        """
+        """Return the level (B'/2M)^(1/3) of one look, for M statistics: claims × layers × statistics per claim."""
         planned = check_whole("statistics", statistics, 1, "pass the number of planned statistics")
         return float((self.looks_share / (2.0 * planned)) ** (1.0 / 3.0))
 

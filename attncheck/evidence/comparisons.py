@@ -1,4 +1,4 @@
-"""p-values of statements: a mean, the order of a power law between two widths, signs, and standard normals."""
+"""p-values for means, power laws in the width, signs and normal laws."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ FloatArray = NDArray[np.float64]
 def mean_p_value(
     estimate: float, error: float, expected: float, *, allowance: float = 0.0, df: float = math.inf
 ) -> float:
-    """Return the two-sided p-value of an estimate being that of a number.
+    """Return the two-sided p-value of a mean, given its estimate and standard error.
 
     Parameters
     ----------
-    estimate, error : float
-        A mean and its standard error; an infinite error says nothing.
-    expected : float
-        The number.
     allowance : float
-        How far the mean of the estimate may be from it.
+        Deviation from `expected` allowed by the null.
     df : float
-        Degrees of freedom of the error: Student's law, or the normal one if infinite.
+        Degrees of freedom of the error.
 
     Examples
     --------
@@ -41,7 +37,7 @@ def mean_p_value(
 
 
 def order_between(values: Sequence[float], widths: Sequence[float]) -> float:
-    """Return the order of a power law through two values, NaN where they have not one sign.
+    """Return the order of the power law through two values, NaN unless they have the same sign.
 
     Examples
     --------
@@ -61,19 +57,15 @@ def order_p_value(
     allowance: float = 0.0,
     df: float = math.inf,
 ) -> float:
-    """Return the two-sided p-value of a number following a power law of the width, between two widths.
+    """Return the two-sided p-value of a power law between two widths, for independent estimates.
 
-    What is tested is value₂ - value₁ (n₂/n₁)^order, which is linear in both: the p-value holds however large the
-    errors are, where that of the logarithms would not.
+    The statistic value₂ - value₁ (n₂/n₁)^order is linear in both values: unlike logarithms, valid however large the
+    errors.
 
     Parameters
     ----------
-    values, errors, widths : sequence of two floats
-        Independent estimates, their standard errors, and the widths they are at.
-    expected : float
-        The order.
     allowance : float
-        How far the order may be from it: what higher orders bend the slope by.
+        Deviation from the `expected` order allowed by the null, for higher-order terms.
     df : float
         Degrees of freedom of each error.
 
@@ -97,9 +89,7 @@ def order_p_value(
 
 
 def sign_p_value(values: FloatArray) -> float:
-    """Return the p-value of as many values being positive as negative, (any shape): exact for independent ones.
-
-    Zeros are left out.
+    """Return the sign-test p-value of values of any shape, without zeros: exact for independent ones.
 
     Examples
     --------
@@ -111,9 +101,7 @@ def sign_p_value(values: FloatArray) -> float:
 
 
 def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
-    """Return the p-value of independent values being N(0, variance), both of one shape: exact.
-
-    Those of variance 0 are left out.
+    """Return the exact p-value of independent values being N(0, variance), without those of variance 0.
 
     Examples
     --------

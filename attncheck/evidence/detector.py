@@ -1,10 +1,12 @@
-"""Does a statistic drift over runs? A sum of Shiryaev–Roberts e-detectors, valid whenever one looks.
+"""Drift of a statistic over runs: a sum of Shiryaev–Roberts e-detectors, valid at any stopping time.
 
-Each run leaves a normal score of each of several streams, N(μ, 1) with |μ| at most 0.05 while nothing is wrong: that
-scores are unbiased can only be measured to about this. A stream and a drift λ make
-R_t = (1 + R_{t-1}) exp(λ z_t - λ²/2 - 0.05 |λ|): what has been seen so far if the drift began at any run before. The
-mean of R over drifts and streams, with weights that no data decide on, has expectation at most t while nothing is
-wrong, so that it reaches c within T runs with a chance of at most T/c, however the streams hang together.
+Scores per run and stream are N(μ, 1) under the null, with |μ| at most 0.05, as bias cannot be measured more
+accurately. For each stream and drift λ,
+
+    R_t = (1 + R_{t-1}) exp(λ z_t - λ²/2 - 0.05 |λ|)
+
+is the evidence for a drift. The mean of R, with fixed weights, has expectation at most t under the null: it reaches
+c within T runs with chance at most T/c, however the streams depend on each other.
 """
 
 from __future__ import annotations
@@ -17,53 +19,47 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-#: Drifts that are looked for, in standard deviations of a run's score.
+#: Drifts to detect, in standard deviations of a run's score.
 DRIFTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-#: How far the mean of a score may be off while nothing is wrong.
+#: Largest absolute mean of a score under the null.
 BIAS = 0.05
-#: Scores count up to here: no p-value was promised to be accurate further out.
+#: Scores are clipped here: p-values need not be accurate further out.
 CLIP = 3.45
-#: Where there is an alarm: within 1,000 runs of a right subject with a chance of at most 0.1%.
+#: Alarm threshold: reached within 1,000 runs of a right subject with chance at most 0.1%.
 ALARM = 1e6
-# Beyond this nothing is gained, and doubles end.
+# Cap of the evidence, which avoids overflow.
 _MOST = 1e200
 
 
 @dataclasses.dataclass(frozen=True)
 class DriftState:
-    """What runs have shown.
-
-    Attributes
-    ----------
-    evidence : ndarray, (..., runs, streams)
-        The part of each stream after each run.
-    """
+    """Evidence for a drift after each run, by stream: (..., runs, streams)."""
 
     evidence: FloatArray
 
     @property
     def total(self) -> FloatArray:
-        """The evidence of all streams after each run, (..., runs): at most the number of runs in expectation."""
+        """Total evidence after each run, (..., runs)."""
         return np.asarray(self.evidence.sum(axis=-1))
 
     @property
     def alarm(self) -> int | None:
-        """The place of the first run of one history with an alarm; None where there is none."""
+        """Index of the first run with an alarm in a single history, or None."""
         reached = np.flatnonzero(self.total >= ALARM)
         return int(reached[0]) if len(reached) else None
 
 
 def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = None) -> DriftState:
-    """Return what runs have shown, in the order in which they are given.
+    """Return the evidence for a drift after each run.
 
     Parameters
     ----------
     z : ndarray, (..., runs, streams)
-        Normal scores; NaN where a run has none of a stream.
+        Normal scores; NaN where missing.
     one_sided : ndarray of bool, (streams,)
-        Whether only large scores speak against the null.
+        Streams with upward drifts only.
     weights : ndarray, (streams,), optional
-        Shares of the streams, of a sum of at most 1; the same for all by default.
+        Summing to at most 1; equal by default.
 
     Examples
     --------
@@ -77,7 +73,7 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
     *lives, runs, streams = z.shape
     share = np.full(streams, 1.0 / max(1, streams)) if weights is None else weights
     drifts = np.concatenate([DRIFTS, np.negative(DRIFTS)])
-    # A drift downwards is none of a stream that is one-sided; its drifts upwards have the whole share.
+    # One-sided streams have upward drifts only, which take the whole weight.
     looked_for = (drifts[:, None] > 0) | ~one_sided
     part = looked_for / looked_for.sum(axis=0) * share
     seen = np.clip(z, -CLIP, CLIP)
@@ -87,21 +83,14 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
     for run in range(runs):
         now = seen[..., run, None, :]
         longer = (detectors + 1.0) * np.exp(drifts[:, None] * now - allowed)
-        # A run without a score leaves what was seen as it is.
+        # A run without a score leaves the evidence unchanged.
         detectors = np.minimum(np.where(np.isnan(longer), detectors, longer), _MOST)
         evidence[..., run, :] = (part * detectors).sum(axis=-2)
     return DriftState(evidence)
 
 
 def begin(z: FloatArray, one_sided: bool) -> int:
-    """Return the place of the run with which a drift most likely began: the likelihood ratio of its best size decides.
-
-    Parameters
-    ----------
-    z : ndarray, (runs,)
-        The scores of one stream, of one run at least.
-    one_sided : bool
-        Whether only a drift upwards is one.
+    """Return the index of the run at which a drift of the scores, (runs,), most likely began.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Families that compare whole laws by the largest distance between distribution functions."""
+"""Families that compare laws by the Kolmogorov distance."""
 
 from __future__ import annotations
 
@@ -38,31 +38,26 @@ from attncheck.evidence.ranks import (
 from attncheck.evidence.summaries import NormalScore
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
-# Cells of [0, 1] in which values are counted; `POINTS` divides it.
+# Cells of [0, 1] in condensed data.
 _CELLS = 2**16
-# Relative differences that single precision makes in sums of some numbers.
+# Relative rounding error of short sums in single precision.
 _ROUNDING = 4e-6
 _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
 
 
 @dataclass(frozen=True)
 class Uniform(Family):
-    """Values that the null makes independent and uniform on [0, 1], or nearly so.
+    """Values that are independent and uniform on [0, 1] under the null, or nearly so.
 
-    The p-value is that of the one-sample Kolmogorov–Smirnov test, computed at the distance less the
-    allowance. If the true law is within `allowance` of uniform, the p-value is valid whatever that law is.
+    The one-sample Kolmogorov–Smirnov test at the distance minus the allowance: valid for every law within
+    `allowance` of uniform.
 
     Parameters
     ----------
     allowance : float
-        Largest distance that the null itself may have, in [0, 1]; computed beforehand, never fitted.
+        Largest distance under the null, in [0, 1]; never fitted.
     per_draw : int
         Independent values in one draw.
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
 
     Examples
     --------
@@ -82,32 +77,16 @@ class Uniform(Family):
 
     @property
     def null_effect(self) -> float:
-        """The allowance: the largest distance under the null."""
+        """The allowance."""
         return float(self.allowance)
 
     @property
     def continuous(self) -> bool:
-        """Only without an allowance: with one, p-values are conservative."""
+        """True without an allowance; with one, p-values are conservative."""
         return self.allowance == 0.0
 
     def test(self, values: ArrayLike) -> Outcome:
-        """Return the outcome for probability integral transforms.
-
-        Parameters
-        ----------
-        values : array_like, any shape
-            Independent values in [0, 1].
-
-        Returns
-        -------
-        Outcome
-            `effect` is the distance D, its interval that of Dvoretzky, Kiefer, Wolfowitz and Massart.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN, infinite or outside [0, 1].
-        """
+        """Return the outcome for probability integral transforms in [0, 1], with the DKW–Massart interval."""
         array = np.sort(unit_array("values", values))
         count = array.size
         steps = np.arange(count + 1) / count
@@ -117,10 +96,7 @@ class Uniform(Family):
         return self._outcome(distance, count, half, plot, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return how many values lie in each cell of a grid, and the sum of their scores.
-
-        The distance on the grid is the whole one, or less than it by no more than the probability of a cell.
-        """
+        """Condense to cell counts and the sum of scores; distances lose at most the probability of a cell."""
         edges = np.arange(_CELLS) / _CELLS
 
         def sums(values: ArrayLike) -> tuple[NDArray[np.int64], float]:
@@ -132,7 +108,7 @@ class Uniform(Family):
             count = int(counts.sum())
             difference = np.cumsum(counts)[:-1] / count - edges
             half, summary = _band(count, 1.0 - CONFIDENCE), score_of_sum(total, count, self.allowance)
-            # Cells are too coarse for a picture of the tails.
+            # Cells are too coarse to plot the tails.
             return self._outcome(float(np.abs(difference).max()), count, half, None, summary)
 
         return CondensedData(sums, conclude).add(*data)
@@ -147,8 +123,7 @@ class Uniform(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `alternative`.
 
-        The bound looks only at the point where the two laws are farthest apart, and takes the worst
-        position of that point; see `attncheck.evidence.family.Family.power`.
+        The bound uses only the point of largest distance, at its worst position.
         """
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
@@ -161,30 +136,23 @@ class Uniform(Family):
 
 @dataclass(frozen=True)
 class TwoSample(Family):
-    """Two samples that the null draws from one law.
+    """Two samples from one law under the null.
 
-    The p-value is that of the two-sample Kolmogorov–Smirnov test with the limiting Kolmogorov law at the
-    effective size n·m/(n + m). Against the exact law, over 51 pairs of sizes from 20 to 3000, it is never too
-    small below 0.05 and by at most 3% above; SciPy's ``method="asymp"`` is up to 1.6 times too small at 50
-    against 50. Ties only make it larger.
+    The two-sample Kolmogorov–Smirnov test with the limiting law at the effective size n·m/(n + m). For sizes from
+    20 to 3000 p-values are never too small below 0.05, and at most 3% too small above; SciPy's ``method="asymp"``
+    is up to 1.6 times too small. Ties only enlarge them.
 
-    Numbers that single precision may have made of one number count as one: values are moved in favour of the null
-    by 4e-6 of themselves, of the size that a tenth exceeds or of `unit`, whichever is largest. That makes no
-    p-value smaller, and hides no more of a law than it holds between numbers so close.
+    Values move in favour of the null by single-precision rounding: 4e-6 of their size, the size that a tenth of
+    them exceeds, or `unit`, whichever is largest.
 
     Parameters
     ----------
     ratio : float
-        Size of the reference sample divided by the size of the sample; for planning.
+        Size of the reference divided by that of the sample; for planning.
     per_draw : int
         Independent values in one draw of the sample.
-    item : float
-        Size of numbers whose rounding the values have, where that is not their own, as with logarithms: 1.
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
+    unit : float
+        Size of the numbers that were rounded: 1 for logarithms.
 
     Examples
     --------
@@ -200,7 +168,7 @@ class TwoSample(Family):
     ratio: float = 1.0
     per_draw: int = 1
     unit: float = 0.0
-    #: Below this the limiting law wastes most of the level.
+    #: With fewer values, the limiting law wastes most of the level.
     minimum_count: ClassVar[int] = 20
 
     def __post_init__(self) -> None:
@@ -210,32 +178,16 @@ class TwoSample(Family):
 
     @property
     def null_effect(self) -> float:
-        """Zero: one law has no distance from itself."""
+        """Zero."""
         return 0.0
 
     @property
     def continuous(self) -> bool:
-        """No: the distance takes few values, and p-values are conservative."""
+        """False: the distance is discrete, and p-values are conservative."""
         return False
 
     def test(self, sample: ArrayLike, reference: ArrayLike) -> Outcome:
-        """Return the outcome for a sample and an independent reference.
-
-        Parameters
-        ----------
-        sample, reference : array_like, any shape
-            Independent values; the shapes may differ.
-
-        Returns
-        -------
-        Outcome
-            `effect` is the distance D; `count` is the number of values in `sample`.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN or infinite, or either sample has fewer than `minimum_count` values.
-        """
+        """Return the outcome for a sample and an independent reference, of any shapes; `effect` is the distance."""
         ours = np.sort(finite_array("sample", sample), axis=None)
         theirs = np.sort(finite_array("reference", reference), axis=None)
         check_count("sample", ours.size, self.minimum_count)
@@ -247,17 +199,16 @@ class TwoSample(Family):
         return _outcome_of_two(distance, ours.size, theirs.size, plot, summary)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return how many values of each sample lie up to points that divide both of the first ones together.
+        """Condense to counts of both samples up to points that divide the first data evenly.
 
-        On these points alone the distance is never larger than over all values, nor smaller by more than the
-        probability between two points. What single precision may make of a number is that of the first samples.
+        Distances lose at most the probability between two points.
         """
         ours, theirs = (finite_array("values", part).ravel() for part in data)
         points = np.unique(cells_of(np.concatenate([ours, theirs])))
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[NDArray[np.int64], ...]:
-            """Return the values of each sample up to the points, (2, points), and up to their rounding; the sizes."""
+            """Return counts up to the points, (2, points), counts up to their rounding, and the sizes."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
@@ -276,11 +227,7 @@ class TwoSample(Family):
         return CondensedData(counts, conclude).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return a lower bound of the chance of detecting two laws at distance `alternative`.
-
-        As for `Uniform`, at the effective size: there the bound is an approximation, not a guarantee.
-        Zero where `test` would refuse the sample as too small.
-        """
+        """Return an approximate lower bound of the power, as for `Uniform` at the effective size."""
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
         check_level(level)
@@ -295,7 +242,7 @@ class TwoSample(Family):
         return 1.0
 
 
-# Kept, as plans of other allowances and other caps try the same sizes.
+# Cached: plans with other allowances and caps try the same sizes.
 @functools.lru_cache(maxsize=4096)
 def _critical(level: float, count: int) -> float:
     """Return the distance that `count` values exceed with chance `level`."""
@@ -305,7 +252,8 @@ def _critical(level: float, count: int) -> float:
 def one_sample_tail(distance: float, count: int) -> float:
     """Return P(D > distance) for the one-sample Kolmogorov–Smirnov statistic D of `count` values.
 
-    Below 0.2/√count it is 1 to twelve digits; there SciPy's ``kstwo.sf`` overflows to 0 for some counts (65,000).
+    SciPy's ``kstwo.sf`` overflows below 0.2/√count for some counts (65,000), where the chance is 1 to twelve
+    digits.
 
     Examples
     --------
@@ -318,26 +266,10 @@ def one_sample_tail(distance: float, count: int) -> float:
 
 
 def least_power(margin: float, count: float) -> float:
-    """Return the chance, at worst, that a relative frequency is less than `margin` below its mean.
+    """Return the minimum over q of P(Binomial(count, q) > count·(q − margin)), for any real `count`.
 
-    Parameters
-    ----------
-    margin : float
-        Distance between the true probability and the critical frequency.
-    count : float
-        Number of trials; a real number where it is an effective size.
-
-    Returns
-    -------
-    float
-        The least value over the true probability q of P(Binomial(count, q) > count·(q − margin));
-        0 if `margin` is not positive.
-
-    Notes
-    -----
-    The binomial distribution function is continued between whole numbers by the incomplete beta function,
-    which lies above its steps: the bound stays a bound, and becomes smooth in q, so that a grid finds its
-    worst place (near q = (1 + margin)/2, the middle of the grid).
+    The incomplete beta function continues the binomial law from above: the bound stays valid and is smooth in q,
+    with its minimum near q = (1 + margin)/2, the middle of the grid.
 
     Examples
     --------
@@ -355,13 +287,13 @@ def least_power(margin: float, count: float) -> float:
 
 
 def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[FloatArray], FloatArray]:
-    """Return what single precision may add to numbers of two arrays, as a function of them."""
+    """Return the single-precision rounding of numbers of two arrays, as a function."""
     size = max(unit, float(np.quantile(np.abs(np.concatenate([ours, theirs])), 0.9)))
     return lambda values: _ROUNDING * np.maximum(np.abs(values), size)
 
 
 def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> float:
-    """Return the largest F(x) − G(x + δ) or G(x) − F(x + δ) of two sorted arrays, δ what rounding may make of x."""
+    """Return the largest F(x) − G(x + δ) or G(x) − F(x + δ) of two sorted arrays; δ is the rounding of x."""
 
     def above(one: FloatArray, other: FloatArray) -> float:
         ranks = np.arange(1, one.size + 1) / one.size
@@ -371,12 +303,12 @@ def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callabl
 
 
 def _band(count: int, error: float) -> float:
-    """Return the half width that the whole empirical distribution function keeps with chance 1 − error."""
+    """Return the half width of a band that holds the whole distribution function with chance 1 − error."""
     return math.sqrt(math.log(2.0 / error) / (2.0 * count))
 
 
 def _band_of_two(ours: int, theirs: int) -> float:
-    """Return the half width of the band of a difference: each law lies in its own band with half the error."""
+    """Return the half width of the band of a difference: each law gets half the error."""
     return _band(ours, 0.5 - 0.5 * CONFIDENCE) + _band(theirs, 0.5 - 0.5 * CONFIDENCE)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of draws that should be independent of each other: repeats, and calls that differ."""
+"""Independence between draws: exact repeats, and differences between calls."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 
 _DRAWS = "pass a number of draws, e.g. size=1000"
 _TAIL = 0.5 * (1.0 - CONFIDENCE)
-# Marks that are remembered of any number of draws.
+# Most marks kept.
 _REMEMBERED = 2**17
 
 
 @dataclass(frozen=True)
 class Repeats(Family):
-    """Marks of draws that must all differ: the effect is the share of those that came before.
+    """Repeats among draws that must all differ; the effect is the share of repeated draws.
 
     Examples
     --------
@@ -46,29 +46,28 @@ class Repeats(Family):
 
     @property
     def null_effect(self) -> float:
-        """No repeats."""
+        """Zero."""
         return 0.0
 
     @property
     def continuous(self) -> bool:
-        """No: the p-value is 0 or 1."""
+        """False: the p-value is 0 or 1."""
         return False
 
     def test(self, marks: NDArray[np.uint64]) -> Outcome:
-        """Return the outcome for marks of all draws, (draws,): whole numbers, equal for equal draws only."""
+        """Return the outcome for integer marks, (draws,), equal for equal draws only."""
         return Count(0.0).test(len(marks) - len(np.unique(marks)), len(marks))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return how many marks came before, and a share of the different ones.
+        """Condense to the number of repeats and at most 2^17 distinct marks, selected by hash.
 
-        Only all marks tell all repeats. Of more than 2^17 every second one is forgotten, as often as it takes, by
-        what the mark is. A repeat is seen if its mark is remembered, and the effect is a lower bound.
+        Only repeats of kept marks count, so that the effect is a lower bound.
         """
         conclude = Count(0.0).test
         return CondensedData(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance that any of `size` draws came before, if each did with chance `alternative`."""
+        """Return the chance of any repeat among `size` draws, each with chance `alternative`."""
         return Count(0.0).power(alternative, size, level)
 
     @property
@@ -78,14 +77,9 @@ class Repeats(Family):
 
 @dataclass(frozen=True)
 class Calls(Family):
-    """Do calls of a subject differ by more than the draws of one call? The rank test of Kruskal and Wallis.
+    """Kruskal–Wallis rank test for differences between calls; `calls` is the number per look, for planning.
 
-    The effect is the share of the variance of the ranks that lies between calls, less what chance puts there.
-
-    Parameters
-    ----------
-    calls : int
-        How many calls a look makes; for planning.
+    The effect is the share of the variance of the ranks between calls, minus its expectation under the null.
 
     Examples
     --------
@@ -103,7 +97,7 @@ class Calls(Family):
 
     @property
     def null_effect(self) -> float:
-        """Nothing between calls."""
+        """Zero."""
         return 0.0
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
@@ -115,7 +109,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums over calls, of ranks among the first draws."""
+        """Condense to sums over calls of ranks among the first draws."""
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -131,11 +125,11 @@ class Calls(Family):
         return CondensedData(sums, conclude).add(*data)
 
     def _outcome(self, count: int, freedom: int, between: float, total: float) -> Outcome:
-        """Return the outcome for the sums of squares between calls, and of all, about the mean."""
+        """Return the outcome for the sums of squares between calls and in total."""
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
-            return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # a single call, or values that are all the same
+            return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # a single call, or constant values
         statistic = (count - 1) * between / total
-        # Between over within, rather than over the total: about a noncentral chi-square where calls do differ.
+        # Between over within: about noncentral chi-square if calls differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
         effect = self._share(odds - freedom, count)
@@ -144,7 +138,7 @@ class Calls(Family):
         return Outcome(p_value, effect, min(low, effect), max(high, effect), 0.0, count, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detection when a share `alternative` of the variance lies between calls."""
+        """Return the power if a share `alternative` of the variance lies between calls."""
         remedy = "pass a share of the variance in [0, 1]"
         share = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1
@@ -163,7 +157,7 @@ class Calls(Family):
 
     @staticmethod
     def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
-        """Return the noncentrality at which `statistic` is exceeded with chance `tail`; 0 if none is small enough."""
+        """Return the noncentrality at which `statistic` is exceeded with chance `tail`, or 0."""
         if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
         bound = smallest_real(
@@ -173,13 +167,13 @@ class Calls(Family):
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
-    """Return how many marks came before, their number, the different ones, and how often these were halved."""
+    """Return the number of repeats and of marks, the distinct marks, and how often they were halved."""
     different = np.unique(marks)
     return len(marks) - len(different), len(marks), different, 0
 
 
 def _merged(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what is remembered of two sets of draws."""
+    """Merge the condensed marks of two sets of draws."""
     halved = max(one[3], other[3])
     first, second = _halved(one[2], halved), _halved(other[2], halved)
     marks = np.union1d(first, second)
@@ -191,6 +185,6 @@ def _merged(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
-    """Return one mark in ``2**times``, whatever else there is: the leading bits of a product decide."""
+    """Select one mark in ``2**times`` by the leading bits of a product."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks

@@ -1,4 +1,4 @@
-"""Ties at the extreme: what a bound makes of draws of a continuous law."""
+"""Ties at the extremes of draws, as clipping makes them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from attncheck.evidence.families import Count
 from attncheck.evidence.family import CondensedData, Family, FloatArray, Outcome, check_level, finite_array
 from attncheck.evidence.summaries import Events
 
-#: Bound on the chance that the largest number of a sample comes twice. In single precision it is the step between
-#: numbers, at most 2^-23 of their size, times the hazard of the law there, x f(x)/(1 - F(x)). A normal law has x² or
-#: so: 18 for the largest of 10⁴ numbers, 28 for the largest of 10⁶; heavier tails have less.
+#: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
+#: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
+#: heavier tails have less.
 TIE = 2.0**-23 * 32
-# Calls that sizes are planned for: with fewer a tie is rarer.
+# Calls assumed in planning: fewer make ties rarer.
 _CALLS = 100
 
 
 @dataclass(frozen=True)
 class Extremes(Family):
-    """Ties at the largest number of each call, and of all calls: none where the law is continuous.
+    """Ties at the largest number of each call, and of all calls: none for a continuous law.
 
-    The effect is the share of draws that tie. Its null allows one tie in a quarter of a million extremes, by
-    rounding, and the p-value is the chance of as many or more, a Poisson tail. It is too large by far.
+    The effect is the share of draws that tie. The null allows one tie by rounding per quarter of a million
+    extremes; the Poisson p-value is very conservative.
 
     Examples
     --------
@@ -43,31 +43,27 @@ class Extremes(Family):
 
     @property
     def null_effect(self) -> float:
-        """No ties."""
+        """Zero."""
         return 0.0
 
     @property
     def continuous(self) -> bool:
-        """No: without a tie the p-value is 1."""
+        """False: without a tie the p-value is 1."""
         return False
 
     def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for how far each draw reaches to every side, and the draws of each call.
+        """Return the outcome for the reach of each draw, (draws, sides), and the draws of each call, (calls,).
 
-        Parameters
-        ----------
-        sides : array_like, shape (draws, sides)
-            Equal numbers must be of different draws. A side at which the largest number is 0 has no ties.
-        counts : array_like, shape (calls,)
+        Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
         """
         return self._outcome(*_reached(sides, counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the ties within calls, the largest number of all at each side, and how many calls reach it."""
+        """Condense to ties within calls, the largest number at each side, and how many calls reach it."""
         return CondensedData(_reached, self._outcome, _higher).add(*data)
 
     def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: NDArray[np.int64]) -> Outcome:
-        """Return the outcome for what `_reached` gives."""
+        """Return the outcome for `_reached`."""
         ties = within + int(np.maximum(reached - 1, 0).sum())
         outcome = Count(0.0).test(min(ties, draws), draws)
         rate = _rate(calls, len(largest))
@@ -76,7 +72,7 @@ class Extremes(Family):
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of enough ties if each of `size` draws lies at one bound with chance `alternative`."""
+        """Return the power if each draw lies at one bound with chance `alternative`."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
         draws = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         rate = _rate(_CALLS, 2)
@@ -89,14 +85,14 @@ class Extremes(Family):
 
 
 def _rate(calls: int, sides: int) -> float:
-    """Return how many ties rounding makes on average: at each side of each call, and of all."""
+    """Return the expected number of ties by rounding."""
     return TIE * sides * (calls + 1)
 
 
 def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, NDArray[np.int64]]:
     """Return draws, calls, ties within calls, the largest number at each side, and how many calls reach it.
 
-    A tie is a number beyond the first that equals the largest of its call, unless that is 0.
+    A tie is a further number equal to the nonzero largest of its call.
     """
     reach, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
     tops = np.maximum.reduceat(reach, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
@@ -107,7 +103,7 @@ def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatA
 
 
 def _higher(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what `_reached` gives of two sets of calls together."""
+    """Merge the results of `_reached` for two sets of calls."""
     largest = np.maximum(one[3], other[3])
     reached = sum(np.where(each[3] == largest, each[4], 0) for each in (one, other))
     return *(first + second for first, second in zip(one[:3], other[:3], strict=True)), largest, reached

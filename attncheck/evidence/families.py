@@ -1,8 +1,7 @@
-"""The few statistical families that every check is made of.
+"""Statistical families of all checks.
 
-Each family is one frozen object whose `test`, `power`, `mde` and `size` speak of the same statistic at the
-same level (see `attncheck.evidence.family.Family`). `Scale`, `Association`, `Uniform` and `Count` are exact;
-`Smooth` and `TwoSample` are approximations whose tails were measured.
+`Scale`, `Association`, `Uniform` and `Count` are exact; `Smooth` and `TwoSample` are approximations with measured
+tails. See `attncheck.evidence.family.Family`.
 """
 
 from __future__ import annotations
@@ -29,19 +28,14 @@ _DRAWS = "pass a number of draws, e.g. size=1000"
 
 @dataclass(frozen=True)
 class Scale(Family):
-    """Sums of squares that the null makes a chi-square: is the variance what was declared?
+    """Sums of squares with a chi-square law under the null: an exact two-sided test, with equal tails.
 
-    The test is exact and two-sided with equal tails; the effect is observed over declared variance.
+    The effect is observed over declared variance.
 
     Parameters
     ----------
     dof : float
         Degrees of freedom of one draw; for planning, and the default of `test`.
-
-    Raises
-    ------
-    InputError
-        If `dof` is not positive.
 
     Examples
     --------
@@ -60,35 +54,20 @@ class Scale(Family):
 
     @property
     def null_effect(self) -> float:
-        """One: the variance is the declared one."""
+        """One."""
         return 1.0
 
     def test(self, squares: ArrayLike, dof: ArrayLike | None = None) -> Outcome:
-        """Return the outcome for sums of squares in units of the declared variance.
+        """Return the outcome for independent sums of squares in units of the declared variance, of any shape.
 
-        Parameters
-        ----------
-        squares : array_like, any shape
-            Independent sums of squares.
-        dof : array_like, broadcastable to `squares`, optional
-            Degrees of freedom of each entry; `dof` by default.
-
-        Returns
-        -------
-        Outcome
-            `effect` is the variance ratio with its exact interval; `count` the total degrees of freedom.
-
-        Raises
-        ------
-        InputError
-            If an entry is negative, NaN or infinite, or the shapes do not fit.
+        `dof` broadcasts to `squares`; `count` is the total of degrees of freedom.
         """
         total, total_dof = self._sums(squares, dof)
         check_count("dof", int(total_dof), 1)
         return self._outcome(total, total_dof)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums of squares and of degrees of freedom."""
+        """Condense to the sums of squares and of degrees of freedom."""
         return CondensedData(self._sums, self._outcome).add(*data)
 
     def _sums(self, squares: ArrayLike, dof: ArrayLike | None = None) -> tuple[float, float]:
@@ -111,13 +90,13 @@ class Scale(Family):
         below, above = float(special.chdtr(total_dof, total)), float(special.chdtrc(total_dof, total))
         low = total / _chi_square_above(total_dof, _TAIL)
         high = total / _chi_square_below(total_dof, _TAIL)
-        # The logarithm of the ratio has a variance of about 2/dof.
+        # The log ratio has variance of about 2/dof.
         summary = NormalScore(normal_score(below, above), 0.5 * total_dof, "ratio")
         p_value = _two_sided(below, above)
         return Outcome(p_value, total / total_dof, low, high, 1.0, round(total_dof), summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the exact chance of detection when the variance is `alternative` times the declared one."""
+        """Return the exact chance of detecting `alternative` times the declared variance."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
         total = check_whole("size", size, 1, _DRAWS) * self.dof
         half = 0.5 * check_level(level)
@@ -137,23 +116,18 @@ class Scale(Family):
 
 @dataclass(frozen=True)
 class Count(Family):
-    """Events of known probability, such as exceedances of a threshold or exact repeats.
+    """Events of known probability, such as threshold exceedances: an exact binomial test.
 
-    The test is the exact binomial one; the effect is the observed frequency, in the unit of `probability`.
+    The effect is the observed frequency.
 
     Parameters
     ----------
     probability : float
-        Chance of the event in one trial under the null, in [0, 1]; 0 if it must never happen.
+        Chance per trial under the null, in [0, 1]; 0 for events that must never happen.
     per_draw : int
-        Independent trials in one draw; for planning.
+        Independent trials in one draw.
     tail : {"upper", "two-sided"}
-        Whether only too many events are suspicious, or too few as well (equal tails).
-
-    Raises
-    ------
-    InputError
-        If a parameter lies outside its range.
+        Whether too few events are suspicious as well.
 
     Examples
     --------
@@ -182,29 +156,11 @@ class Count(Family):
 
     @property
     def continuous(self) -> bool:
-        """No: counts are discrete, and p-values are conservative."""
+        """False: counts are discrete, and p-values are conservative."""
         return False
 
     def test(self, events: int, trials: int) -> Outcome:
-        """Return the outcome for a number of events.
-
-        Parameters
-        ----------
-        events : int
-            How often the event happened.
-        trials : int
-            How often it could have happened; independent trials.
-
-        Returns
-        -------
-        Outcome
-            `effect` is the frequency, with the Clopper–Pearson interval; `count` the number of trials.
-
-        Raises
-        ------
-        InputError
-            If a number is not whole, negative, or there are more events than trials.
-        """
+        """Return the outcome for events in independent trials, with the Clopper–Pearson interval."""
         hits = check_whole("events", events, 0, "pass a number of events")
         total = check_whole("trials", trials, 1, "pass the number of independent trials")
         if hits > total:
@@ -220,13 +176,13 @@ class Count(Family):
         return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most, summary=summary)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums of events and trials."""
+        """Condense to the sums of events and trials."""
         return CondensedData(
             lambda *counts: counts, lambda hits, of: self.test(hits, of) if of else self.nothing()
         ).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the exact chance of detection when the true probability is `alternative`."""
+        """Return the exact chance of detecting a true probability of `alternative`."""
         remedy = "pass the true chance of the event in one trial"
         truth = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         trials = check_whole("size", size, 1, _DRAWS) * self.per_draw
@@ -244,15 +200,15 @@ class Count(Family):
 
 
 def _two_sided(below: float, above: float) -> float:
-    """Return twice the smaller of the two tail chances."""
+    """Return twice the smaller tail."""
     return min(1.0, 2.0 * min(below, above))
 
 
 def _chi_square_above(dof: float, tail: float) -> float:
-    """Return the point above which a chi-square lies with chance `tail`."""
+    """Return the upper `tail` quantile of a chi-square."""
     return float(special.chdtri(dof, tail))
 
 
 def _chi_square_below(dof: float, tail: float) -> float:
-    """Return the point below which a chi-square lies with chance `tail`; 1 − tail would lose digits."""
+    """Return the lower `tail` quantile of a chi-square; 1 − tail would lose digits."""
     return 2.0 * float(special.gammaincinv(0.5 * dof, tail))

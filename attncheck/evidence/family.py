@@ -1,8 +1,4 @@
-"""What every statistical family shares: its outcome, and gap and size as inversions of its power.
-
-A family states one thing exactly, the power of its test, and this module turns that one statement round
-twice. So the assertion, the detectable gap and the sample size cannot drift apart.
-"""
+"""Base class of statistical families: minimum detectable effect and sample size by inversion of the power."""
 
 from __future__ import annotations
 
@@ -22,39 +18,32 @@ from attncheck.evidence.summaries import Summary
 
 FloatArray = NDArray[np.float64]
 
-#: Coverage of the interval that goes with every effect.
+#: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
-#: Draws above which `Family.size` says that no affordable sample exists, unless told otherwise.
+#: Default cap of `Family.size`.
 DRAWS_CAP = 10_000_000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one test found on one sample, in plain Python numbers.
+    """Result of one test on one sample, in plain Python numbers.
 
     Parameters
     ----------
     p_value : float
-        Chance under the null of a statistic at least as extreme; in [0, 1].
-    effect : float
-        Size of what was seen, in the family's own unit.
-    low, high : float
-        A 99% interval for the true effect.
+        Chance under the null of a statistic at least as extreme.
+    effect, low, high : float
+        Observed effect and its 99% interval, in the family's unit.
     null_effect : float
-        The effect that the null expects; the largest that it allows if `at_most`.
+        Effect under the null, or the largest allowed if `at_most`.
     count : int
-        Independent units that the test used.
+        Independent values used.
     plot : mapping or None
-        What the sample looked like, for reports; see `attncheck.evidence.plot_data`.
+        See `attncheck.evidence.plot_data`.
     at_most : bool
-        Whether the null allows everything up to `null_effect`, rather than expecting it.
+        Whether the null allows everything up to `null_effect`.
     summary : Summary or None
-        What is left of the sample to add up with others; None where there is nothing to add.
-
-    Raises
-    ------
-    InputError
-        If a number is not finite, `p_value` lies outside [0, 1] or `count` is negative.
+        Summary for pooling.
 
     Examples
     --------
@@ -76,27 +65,27 @@ class Outcome:
         remedy = "build outcomes from finite statistics"
         check_number("p_value", self.p_value, remedy, minimum=0.0, maximum=1.0)
         for name in ("p_value", "effect", "low", "high", "null_effect"):
-            # NumPy scalars abort an xdist session when results travel, so none is kept.
+            # pytest-xdist cannot transfer NumPy scalars.
             object.__setattr__(self, name, check_number(name, getattr(self, name), remedy))
-        object.__setattr__(self, "count", check_whole("count", self.count, 0, "count independent units"))
+        object.__setattr__(self, "count", check_whole("count", self.count, 0, "count independent values"))
 
 
 def added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the sums of numbers that stand for two sets of draws."""
+    """Return the elementwise sums of two tuples."""
     return tuple(first + second for first, second in zip(one, other, strict=True))
 
 
 class CondensedData:
-    """What stands for the data of any number of draws: no more numbers for many of them than for few.
+    """Data of any number of draws, condensed to a fixed number of values.
 
     Parameters
     ----------
     reduce : callable
-        Returns the numbers that stand for data, which it takes as ``Family.test`` does.
+        Maps arguments of ``Family.test`` to these values.
     conclude : callable
-        Returns the outcome that these numbers make.
+        Maps them to the outcome.
     merge : callable
-        Returns the numbers that stand for two sets of draws together, the earlier ones first.
+        Combines those of two sets of draws, in order.
 
     Examples
     --------
@@ -116,36 +105,35 @@ class CondensedData:
         self._numbers: tuple[Any, ...] = ()
 
     def add(self, *data: Any) -> Self:
-        """Take in the data of more draws, none of them empty."""
+        """Add the data of more draws, none of them empty."""
         new = self._reduce(*data)
         self._numbers = self._merge(self._numbers, new) if self._numbers else new
         return self
 
     def outcome(self) -> Outcome:
-        """Return what a test of all data comes to."""
+        """Return the outcome for all data."""
         return self._conclude(*self._numbers)
 
 
 class Family(ABC):
-    """A statistic with a known null law: assertion, detectable gap and sample size in one object.
+    """Statistic with a known null law: test, minimum detectable effect and sample size.
 
-    `size` counts draws; a family knows how many independent units one draw holds. A departure has the unit
-    of ``Outcome.effect`` and is the true value, so the null itself is `null_effect`. In `mde` and `size` a
-    departure stands for itself and, where the family has one, its mirror image on the other side of the
-    null (1/r for a ratio r, −m for a component m): both must be detected.
+    Sizes count draws, each of which may hold several values. Alternatives are true effects, in the unit of
+    ``Outcome.effect``. In `mde` and `size` an alternative and its mirror image beyond the null, if any (1/r for a
+    ratio r, −m for a component m), must both be detected.
     """
 
-    #: Fewest independent units for which `test` gives a p-value.
+    #: Fewest independent values for a p-value.
     minimum_count: ClassVar[int] = 1
 
     @property
     @abstractmethod
     def null_effect(self) -> float:
-        """The effect that the null expects."""
+        """Effect under the null."""
 
     @property
     def continuous(self) -> bool:
-        """Whether p-values are uniform under the null, as the ledger's test of uniformity requires."""
+        """Whether p-values are uniform under the null, as the ledger's uniformity test requires."""
         return True
 
     @abstractmethod
@@ -153,108 +141,47 @@ class Family(ABC):
         """Return the outcome for one sample."""
 
     def effect(self, *data: Any) -> float:
-        """Return the effect that `test` finds, also of less data than its p-value takes."""
+        """Return the effect that `test` finds, also for data too small for a p-value."""
         return self.test(*data).effect
 
     @abstractmethod
     def condensed(self, *data: Any) -> CondensedData:
-        """Return what stands for the data of many draws, as `test` takes them, and takes in those of more.
+        """Return condensed data of many draws, given as for `test`; more can be added.
 
-        Sums stand for them where the statistic is made of sums; it is the same then, but for rounding. Where it is a
-        distance, p-values are never smaller than those of `test`. Ranks are among these first data, in cells of equal
-        size: so pass many draws, and whole calls.
+        Sums are exact but for rounding, and distances never give smaller p-values. Ranks refer to cells of these
+        first data: pass many draws, and whole calls.
         """
 
     def nothing(self) -> Outcome:
-        """Return the outcome of data that hold too little for a test."""
+        """Return the outcome of data too small for a test."""
         return Outcome(1.0, self.null_effect, self.null_effect, self.null_effect, self.null_effect, 0)
 
     @abstractmethod
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance that ``p_value < level`` when the true effect is `alternative`.
-
-        Parameters
-        ----------
-        alternative : float
-            True effect.
-        size : int
-            Number of draws.
-        level : float
-            Level of one look, in (0, 1).
-
-        Returns
-        -------
-        float
-            In [0, 1].
-
-        Raises
-        ------
-        InputError
-            If an argument lies outside its range.
-        """
+        """Return the chance that ``p_value < level`` in `size` draws when the true effect is `alternative`."""
 
     def mde(self, size: int, level: float, power: float) -> float:
-        """Return the smallest departure above the null that `size` draws detect with chance `power`.
-
-        Parameters
-        ----------
-        size : int
-            Number of draws.
-        level : float
-            Level of one look, in (0, 1).
-        power : float
-            Chance of detection, above `level` and below 1.
-
-        Returns
-        -------
-        float
-            ``math.inf`` if no departure is detected with that chance.
-
-        Raises
-        ------
-        InputError
-            If an argument lies outside its range.
-        """
+        """Return the smallest effect above the null detected with chance `power` (above `level`), or ``math.inf``."""
         count = check_whole("size", size, 1, "pass a number of draws")
         return _smallest_mde(self, count, level, check_power(power, level))
 
     def size(self, alternative: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
-        """Return the smallest number of draws that detects `alternative` with chance `power`.
+        """Return the smallest number of draws that detects `alternative` with chance `power`; None if above `cap`.
 
-        Parameters
-        ----------
-        alternative : float
-            True effect.
-        level : float
-            Level of one look, in (0, 1).
-        power : float
-            Chance of detection, above `level` and below 1.
-        cap : int
-            Most draws that may be planned.
-
-        Returns
-        -------
-        int or None
-            None if more than `cap` draws are needed. The power at the returned size is at least `power`;
-            where a discrete statistic makes power a sawtooth in size, a smaller size may reach it too.
-
-        Raises
-        ------
-        InputError
-            If an argument lies outside its range.
+        For discrete statistics, whose power is not monotone in size, fewer draws may suffice.
         """
         target = check_power(power, level)
         check_whole("cap", cap, 1, "pass the most draws that may be planned")
-        self.power(alternative, 1, level)  # refuses a bad departure before the search
+        self.power(alternative, 1, level)  # validates `alternative`
         return _smallest_size(self, alternative, level, target, cap)
 
     @property
     @abstractmethod
     def _farthest(self) -> float:
-        """The largest departure there is, or one beyond all that matter."""
+        """Largest alternative considered."""
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
-        """Return the departures that count as equally large."""
+        """Return the alternatives that count as equally large."""
         return (alternative,)
 
     def _detects(self, size: int, level: float, target: float) -> Callable[[float], bool]:
@@ -264,7 +191,7 @@ class Family(ABC):
         return detects
 
 
-# Kept, as checks of many layers ask for the same.
+# Cached: checks of many layers repeat these searches.
 @functools.lru_cache(maxsize=4096)
 def _smallest_mde(family: Family, size: int, level: float, target: float) -> float:
     return smallest_real(family._detects(size, level, target), family.null_effect, family._farthest)
@@ -276,7 +203,7 @@ def _smallest_size(family: Family, alternative: float, level: float, target: flo
 
 
 def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the smallest passing number in (low, high] of a monotone `passes`, or ``math.inf``.
+    """Return the smallest number in (low, high] that passes a monotone predicate, or ``math.inf``.
 
     Examples
     --------
@@ -295,7 +222,7 @@ def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> f
 
 
 def smallest_whole(passes: Callable[[int], bool], cap: int) -> int | None:
-    """Return the smallest passing number in 1..cap of a monotone `passes`, or None.
+    """Return the smallest number in 1..cap that passes a monotone predicate, or None.
 
     Examples
     --------
@@ -334,7 +261,7 @@ def _inside_unit(field: str, value: Any, remedy: str) -> float:
 
 
 def finite_array(field: str, value: ArrayLike) -> FloatArray:
-    """Return `value` as a float64 array, or raise `InputError` if it is not real, finite and non-empty.
+    """Return `value` as a float64 array; raise `InputError` unless it is real, finite and non-empty.
 
     Examples
     --------
@@ -349,12 +276,12 @@ def finite_array(field: str, value: ArrayLike) -> FloatArray:
     array = raw.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         bad = array[~np.isfinite(array)].flat[0]
-        refuse(field, float(bad), "must be finite", "mend the simulator that gave NaN or infinity")
+        refuse(field, float(bad), "must be finite", "fix the simulator that returned NaN or infinity")
     return array
 
 
 def unit_array(field: str, value: ArrayLike) -> FloatArray:
-    """Return `value` as a flat float64 array in [0, 1]; rounding of up to 1e-9 outside is clipped."""
+    """Return `value` as a flat float64 array in [0, 1]; up to 1e-9 outside is clipped."""
     array = finite_array(field, value).ravel()
     outside = array[(array < -1e-9) | (array > 1.0 + 1e-9)]
     if outside.size:
@@ -363,7 +290,7 @@ def unit_array(field: str, value: ArrayLike) -> FloatArray:
 
 
 def check_count(field: str, count: int, minimum: int) -> int:
-    """Return `count`, or raise `InputError` if it is below what the family needs."""
+    """Return `count`, or raise `InputError` if it is below `minimum`."""
     if count < minimum:
-        refuse(field, count, f"needs at least {minimum} independent units", "draw more, as `size` plans")
+        refuse(field, count, f"must be at least {minimum} independent values", "pass more draws; `size` plans how many")
     return count

@@ -1,4 +1,4 @@
-"""Groups that should be alike: scales of each, and association that scales of their own do not make."""
+"""Comparisons of groups: equal variances, and association within groups."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ _TAIL = 0.5 * (1.0 - CONFIDENCE)
 
 @dataclass(frozen=True)
 class EqualVariances(Family):
-    """Sums of squares of several groups, each a chi-square: has one group another variance than the others?
+    """F test of whether one of several groups differs in variance from the others.
 
-    A group's variance over that of all others has an F law, whatever scale they share. The group that is farthest out
-    counts, and its p-value is multiplied by the number of groups. Of two groups both say the same, and the larger
-    one counts.
+    The most extreme group counts, and its p-value is multiplied by the number of groups. Two groups make one
+    comparison, reported by the larger ratio.
 
     Parameters
     ----------
     groups : int
-        Two or more.
+        Number of groups, two or more.
     dof : float
-        Degrees of freedom of one group in one draw; for planning.
+        Degrees of freedom of one group in one draw.
 
     Examples
     --------
@@ -51,12 +50,12 @@ class EqualVariances(Family):
 
     @property
     def null_effect(self) -> float:
-        """One: all groups have one variance."""
+        """One."""
         return 1.0
 
     @property
     def continuous(self) -> bool:
-        """Only where there is one comparison: of more the smallest p-value is multiplied."""
+        """True for two groups only: p-values of more are Bonferroni bounds."""
         return self.groups == 2
 
     @property
@@ -68,7 +67,7 @@ class EqualVariances(Family):
         return self._outcome(*self._sums(squares, dof))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums of squares and of degrees of freedom of each group."""
+        """Condense to the sums of squares and degrees of freedom of each group."""
         return CondensedData(self._sums, self._outcome).add(*data)
 
     def _sums(self, squares: ArrayLike, dof: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -80,14 +79,14 @@ class EqualVariances(Family):
     def _outcome(self, ours: FloatArray, ours_dof: FloatArray) -> Outcome:
         others, others_dof = ours.sum() - ours, ours_dof.sum() - ours_dof
         if ours_dof.min() < 1.0 or ours.max() == 0.0:
-            return Outcome(1.0, 1.0, 1.0, 1.0, 1.0, 0)  # a group that holds nothing has no variance
+            return Outcome(1.0, 1.0, 1.0, 1.0, 1.0, 0)  # an empty group has no variance
         ratios = (ours / ours_dof) / np.maximum(others / others_dof, ours.max() / self._farthest)
         ratios = np.clip(ratios, 1.0 / self._farthest, self._farthest)
         below, above = special.fdtr(ours_dof, others_dof, ratios), special.fdtrc(ours_dof, others_dof, ratios)
         tails = np.minimum(below, above)
         if self.groups == 2:
             tails = np.where(ratios == ratios.max(), tails, 1.0)
-        # Where p-values are too small to be written down, the farthest ratio is told.
+        # If p-values underflow, the most extreme ratio counts.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
         low, high = ratio / _above(one, rest, _TAIL), ratio * _above(rest, one, _TAIL)
@@ -96,7 +95,7 @@ class EqualVariances(Family):
         return Outcome(p_value, ratio, low, high, 1.0, round(one + rest), summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance that a group is seen whose variance is `alternative` times that of the others."""
+        """Return the chance of detecting a group with `alternative` times the others' variance."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
         ours = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000") * self.dof
         others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
@@ -113,13 +112,13 @@ class EqualVariances(Family):
 
 
 def _above(one: float, other: float, tail: float) -> float:
-    """Return the point above which an F variable lies with chance `tail`, from its mirror image as tails are small."""
+    """Return the upper `tail` quantile of an F law, by its mirror image as tails are small."""
     return 1.0 / float(special.fdtri(other, one, tail))
 
 
 @dataclass(frozen=True)
 class WithinGroups(Association):
-    """Association within groups: the weight is centred over all draws of a group, so that no group's scale counts.
+    """Association within groups: weights are centred in each group, so that no group's scale counts.
 
     Examples
     --------
@@ -129,14 +128,14 @@ class WithinGroups(Association):
     """
 
     def test(self, noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> Outcome:
-        """Return the outcome for noise and weight, each of the group with this number, from 0."""
+        """Return the outcome for noise, weight and group number (from 0) of each pair."""
         weights = finite_array("weight", weight)
         numbers = np.zeros(weights.shape, dtype=np.int64) if group is None else np.asarray(group, dtype=np.int64)
         means = np.bincount(numbers, weights) / np.maximum(np.bincount(numbers), 1)
         return super().test(noise, weights - means[numbers])
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums that `Association` takes, of weights whose group means are not known yet."""
+        """Condense to the sums that determine those of centred weights."""
         groups = 1 if len(data) < 3 else max(self.per_draw, int(np.max(data[2])) + 1)
 
         def sums(noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> tuple[Any, ...]:
@@ -148,16 +147,16 @@ class WithinGroups(Association):
         return CondensedData(sums, _of_centred).add(*data)
 
 
-# Powers of noise and weight whose sums those of centred weights are made of.
+# Powers of noise and weight whose sums determine those of centred weights.
 _POWERS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2))
 
 
 def _of_centred(*sums: FloatArray) -> Outcome:
-    """Return the outcome for sums by group of ``noise**k * weight**m``, each (groups,), in the order of `_POWERS`."""
+    """Return the outcome for sums by group of ``noise**k * weight**m``, each (groups,), ordered as `_POWERS`."""
     s = dict(zip(_POWERS, sums, strict=True))
     mean = s[0, 1] / np.maximum(s[0, 0], 1.0)
     weights = np.maximum(s[0, 2] - mean * s[0, 1], 0.0)
-    # A group of one weight is centred to 0: the rest is rounding.
+    # A group of constant weight is centred to 0, up to rounding.
     told = weights > 1e-12 * s[0, 2]
     parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
     return outcome_of_sums(*(part[told].sum() for part in parts))

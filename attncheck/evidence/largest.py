@@ -1,4 +1,4 @@
-"""The largest of many associations: one of them may be a fault that a mean over all would dilute."""
+"""Largest of many associations, for a fault in one of them that a mean would dilute."""
 
 from __future__ import annotations
 
@@ -17,24 +17,18 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 
 @dataclass(frozen=True)
 class LargestAssociation(Association):
-    """Noise that the null makes standard normal given its weight, in several columns: is any of them tied?
+    """Noise that is standard normal given its weight under the null, in several columns.
 
-    ⟨noise, weight⟩/‖weight‖ of each column is exactly N(0, 1), however the columns depend on each other. The p-value
-    is the smallest of the columns' times their number: at most uniform, and nearly uniform where it is small. The
-    effect is that of the column with the smallest p-value, as `Association` has it, and its interval covers the effects
-    of all columns at once.
+    ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is the
+    smallest column's times their number, nearly uniform where small. The effect is that column's, its interval
+    simultaneous.
 
     Parameters
     ----------
     per_draw : int
-        Pairs of noise and weight of one draw in one column; for planning.
+        Pairs of noise and weight of one draw in one column.
     columns : int
-        Columns; for planning.
-
-    Raises
-    ------
-    InputError
-        If a parameter is not a positive whole number.
+        Number of columns.
 
     Examples
     --------
@@ -53,37 +47,24 @@ class LargestAssociation(Association):
 
     @property
     def continuous(self) -> bool:
-        """No: p-values are at most uniform, but for a single column."""
+        """True for a single column only: p-values of more are Bonferroni bounds."""
         return self.columns == 1
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
-        """Return the outcome for noise and weight.
-
-        Parameters
-        ----------
-        noise : array_like, shape (pairs, columns)
-            In each column independent and standard normal under the null, given `weight`.
-        weight : array_like, shape of `noise`
-            What the noise must not be tied to.
-
-        Returns
-        -------
-        Outcome
-            `count` is the number of pairs of the column with the smallest p-value whose weight is not zero.
-
-        Raises
-        ------
-        InputError
-            If an entry is NaN or infinite, or the shapes differ or are no table.
-        """
+        """Return the outcome for noise and weight, both (pairs, columns); `count` is of the column that decides."""
         values, weights = finite_array("noise", noise), finite_array("weight", weight)
         if values.ndim != 2 or values.shape != weights.shape:
-            refuse("noise", values.shape, "must be a table of the shape of weight", "pass arrays (pairs, columns)")
+            refuse(
+                "noise",
+                values.shape,
+                "must be two-dimensional and of the shape of weight",
+                "pass arrays (pairs, columns)",
+            )
         single = Association(self.per_draw)
         return self._outcome([single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])])
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums of each column."""
+        """Condense to the sums of each column."""
 
         def conclude(*sums: Any) -> Outcome:
             return self._outcome([outcome_of_sums(*column) for column in zip(*sums, strict=True)])
@@ -91,7 +72,7 @@ class LargestAssociation(Association):
         return CondensedData(pair_sums(data[1]), conclude).add(*data)
 
     def _outcome(self, found: Sequence[Outcome]) -> Outcome:
-        """Return the outcome for those of all columns."""
+        """Combine the outcomes of all columns."""
         least = min(found, key=lambda outcome: outcome.p_value)
         half = (least.high - least.effect) * _widened(len(found))
         p_value = min(1.0, len(found) * least.p_value)
@@ -100,11 +81,11 @@ class LargestAssociation(Association):
         return Outcome(p_value, *interval, 0.0, least.count, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a correlation of `alternative` in one column, all others being right."""
+        """Return the chance of detecting a correlation of `alternative` in a single column."""
         return super().power(alternative, size, check_level(level) / self.columns)
 
 
 def _widened(columns: int) -> float:
-    """Return how much wider an interval is that covers all of so many effects, with the same chance."""
+    """Return the widening of an interval to cover so many effects simultaneously."""
     alone, all_of_them = (float(special.ndtri(0.5 * (1.0 - CONFIDENCE) / count)) for count in (1, columns))
     return all_of_them / alone

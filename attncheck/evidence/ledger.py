@@ -1,4 +1,4 @@
-"""The ledger of a run: is everything accounted for, and what does it come to?"""
+"""Ledger of a run: completeness of its results, and the conclusion from them."""
 
 from __future__ import annotations
 
@@ -14,43 +14,37 @@ from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Verdict
 
-_REMEDY = "make one entry for each planned statistic"
-# Names that a sentence lists.
+_REMEDY = "make one entry per planned statistic"
+# Most names in a message.
 _NAMED = 5
-# The case at the end of an id, but not the name of a pool: a person reads the check.
+# Case at the end of an id, omitted in messages; names of pools stay.
 _CASE = re.compile("@[0-9a-f]{12}$")
-#: Verdicts that are no pass, the weightiest first.
+#: Verdicts that are not passes, the most serious first.
 BY_WEIGHT = ("violated", "refuted", "incomplete", "inconclusive")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One statistic of one unit of work, as the ledger needs it.
+    """Result of one statistic of one test item.
 
     Parameters
     ----------
     id : str
-        Names the planned statistic; unique in a run.
-    item : str
-        The case whose draws it was computed from.
+        Planned statistic; unique in a run.
+    unit : str
+        Test item whose draws it used.
     verdict : str
-        One of the values of `Verdict`.
+        A value of `Verdict`.
     p_values : tuple of float
-        One for each look taken; empty if the statistic was not examined.
+        One per look; empty if not examined.
     combined : float
-        The trail's q.
+        ``Trail.combined``.
     continuous : bool
-        Whether the first p-value is uniform on a right subject. Discrete or conservative ones are not, and
-        are kept out of the uniformity test.
+        Whether the first p-value enters the uniformity test.
     key : str
-        What the statistic is known by, whatever it is called; by default its id.
+        Identity of the statistic; the id by default.
     looks : bool
-        Whether looks at the subject decided. A statement of attncheck's own theory has none, and no p-values.
-
-    Raises
-    ------
-    InputError
-        If a value is missing or out of range, or a verdict other than "not examined" has no p-value.
+        False for statements of attncheck's own theory, which have no p-values.
 
     Examples
     --------
@@ -81,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Completeness:
-    """Ids that were planned and not reported, reported more than once, and reported without a plan.
+    """Missing, duplicated and unplanned ids.
 
     Examples
     --------
@@ -101,17 +95,7 @@ class Completeness:
 
 @dataclass(frozen=True)
 class Finding:
-    """One reason why a run is no pass.
-
-    Attributes
-    ----------
-    part : {"completeness", "verdicts", "uniformity", "theory", "drift", "power"}
-        What was looked at; the last two only where a run is compared with another one.
-    verdict : {"violated", "refuted", "incomplete", "inconclusive"}
-        What it makes of the run; "refuted" is a statement of attncheck's own theory, and says nothing of the subject.
-    text : str
-        A sentence.
-    """
+    """One reason why a run is not a pass; "refuted" is about attncheck's own theory, not the subject."""
 
     part: str
     verdict: str
@@ -123,18 +107,17 @@ _NOTHING = [Finding("verdicts", "inconclusive", "nothing was examined")]
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a whole run comes to.
+    """Conclusion of a whole run.
 
     Parameters
     ----------
     findings : tuple of Finding
-        Why it is no pass, the weightiest first; empty if it is one.
+        Most serious first; empty for a pass.
     completeness : Completeness
-        Planned against reported.
     uniformity : Outcome or None
-        Test of the keyed first-look p-values; None if no unit has an eligible one.
+        Test of `p_values`, if any.
     p_values : tuple of float
-        These p-values, in the order of their units.
+        ``Ledger.keyed_p_values``, in their order.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -144,21 +127,21 @@ class Conclusion:
 
     @property
     def verdict(self) -> str:
-        """The verdict that weighs most; only "consistent" is a pass."""
+        """The most serious verdict; only "consistent" is a pass."""
         return weightiest(self.findings)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is no pass, each a sentence."""
+        """Messages of the findings."""
         return tuple(finding.text for finding in self.findings)
 
     @property
     def of_subject(self) -> Conclusion:
-        """Return the same without the statements of attncheck's own theory."""
+        """Conclusion without findings on attncheck's own theory."""
         return replace(self, findings=tuple(each for each in self.findings if each.part != "theory"))
 
     def unless(self, doubt: str) -> Conclusion:
-        """Return the same, inconclusive where it would be consistent and there is a doubt.
+        """Return a copy that a non-empty `doubt` turns from consistent to inconclusive.
 
         Examples
         --------
@@ -170,7 +153,7 @@ class Conclusion:
         return replace(self, findings=(Finding("verdicts", "inconclusive", doubt),))
 
     def of_part(self) -> Conclusion:
-        """Return the same for part of a run: violated and missing results. All else is told of the whole run only.
+        """Return the conclusion for part of a run: violated and missing results only.
 
         Examples
         --------
@@ -181,7 +164,7 @@ class Conclusion:
         return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return the same, with the verdict that the run itself ended with where that is none of its findings'.
+        """Return a copy with a finding on the verdict that the run itself ended with, unless it has one.
 
         Examples
         --------
@@ -196,7 +179,7 @@ class Conclusion:
 
 
 def weightiest(findings: Iterable[Finding]) -> str:
-    """Return the verdict of findings: a violation stands whatever else happened.
+    """Return the most serious verdict of findings, or "consistent".
 
     Examples
     --------
@@ -208,16 +191,7 @@ def weightiest(findings: Iterable[Finding]) -> str:
 
 
 class Ledger:
-    """Takes what a run reports as it comes, in any order, and says what it comes to.
-
-    Of each result it keeps the id; of those that are violated or inconclusive how suspicious they are.
-
-    Parameters
-    ----------
-    planned : iterable of str
-        Ids of all planned statistics, those ruled out by exposure or support included.
-    run_seed : int
-        Keys which p-value of a unit is entered in the uniformity test.
+    """Collector of a run's results, in any order; `run_seed` keys the selection of p-values.
 
     Examples
     --------
@@ -240,7 +214,7 @@ class Ledger:
         self._looked = self._examined = False
 
     def take(self, entry: Entry, planned: bool = False) -> None:
-        """Take one result; `planned` where what it is follows from others, as for pools."""
+        """Add one result, and its id to the planned ones if `planned`, as for pools."""
         if planned:
             self._planned.add(entry.id)
         self._reported[entry.id] += 1
@@ -257,23 +231,15 @@ class Ledger:
 
     @property
     def keyed_p_values(self) -> dict[str, float]:
-        """One first-look p-value of each unit of work, chosen by key and never by value.
+        """One first-look p-value per test item, selected by key and never by value.
 
-        Statistics of one unit share its draws, so that more than one p-value of a unit would be dependent and
-        the test of uniformity would fail right subjects. Units without an eligible entry are left out.
+        Statistics of one item share draws, and dependent p-values would make the uniformity test fail right
+        subjects.
         """
         return {unit: self._best[unit][1] for unit in sorted(self._best)}
 
     def conclude(self, budget: Budget, ended: bool = True) -> Conclusion:
-        """Return what the run comes to.
-
-        Parameters
-        ----------
-        budget : Budget
-            Gives the level of the uniformity test.
-        ended : bool
-            Whether the run ended by itself.
-        """
+        """Return the conclusion of a run; `ended` says whether it ended by itself."""
         completeness = compare(self._planned, self._reported.elements())
         if not self._reported and self._planned:
             found = [*_gaps(Completeness(), ended), Finding("completeness", "incomplete", "nothing was examined")]
@@ -284,7 +250,7 @@ class Ledger:
             *self._having(Verdict.VIOLATED),
             *_uneven(uniformity, budget.ledger_level),
             *_theory(self._own[Verdict.VIOLATED], "refuted", "failed"),
-            *_theory(self._own[Verdict.INCONCLUSIVE], "inconclusive", "told nothing apart"),
+            *_theory(self._own[Verdict.INCONCLUSIVE], "inconclusive", "remained inconclusive"),
             *_gaps(completeness, ended),
             *(self._having(Verdict.INCONCLUSIVE) if self._examined or not self._owes_looks else _NOTHING),
         ]
@@ -292,27 +258,18 @@ class Ledger:
 
     @property
     def _owes_looks(self) -> bool:
-        """Whether looks were to decide anything: statements of attncheck's own theory have none."""
+        """Whether any look was due; statements of attncheck's own theory need none."""
         return self._looked or not self._reported
 
     def _having(self, verdict: str) -> list[Finding]:
-        """Return a finding on the results with a verdict, the most suspicious first, by what was examined."""
+        """Return a finding on the results with a verdict, the most suspicious first."""
         told = sorted(self._told[verdict])
         names = _names(name for _, name in told)
         return _listed("verdicts", verdict, len(told), [told[0][1]] if len(told) == 1 else names, verdict)
 
 
 def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
-    """Return what differs between the planned and the reported ids, each in sorted order.
-
-    Parameters
-    ----------
-    planned, reported : iterable of str
-        Ids; a planned one that comes twice is one event.
-
-    Returns
-    -------
-    Completeness
+    """Return the difference between planned and reported ids, sorted; repeated planned ids count once.
 
     Examples
     --------
@@ -331,14 +288,14 @@ def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
     if uniformity is None or uniformity.p_value >= level:
         return []
     text = (
-        f"the first-look p-values of {uniformity.count} units are not uniform: distance "
+        f"the first-look p-values of {uniformity.count} test items are not uniform: distance "
         f"{uniformity.effect:.3g}, p = {uniformity.p_value:.2g} below {level:.2g}"
     )
     return [Finding("uniformity", "violated", text)]
 
 
 def _names(ids: Iterable[str]) -> list[str]:
-    """Return what ids name, each once and without its case."""
+    """Return the distinct names of ids, without cases."""
     return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
 
 
@@ -353,11 +310,11 @@ def _theory(ids: Sequence[str], verdict: str, what: str) -> list[Finding]:
 
 
 def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
-    killed = "the record has no closing line: the run was killed before it ended, or is still going on"
+    killed = "the record has no closing line: the run was killed before it ended, or is still running"
     about = [
         (completeness.missing, "missing", "planned result"),
         (completeness.duplicated, "reported more than once", "result"),
-        (completeness.unplanned, "reported without a plan", "result"),
+        (completeness.unplanned, "reported but not planned", "result"),
     ]
     return [
         *([] if ended else [Finding("completeness", "incomplete", killed)]),
@@ -372,7 +329,7 @@ def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
 def _listed(
     part: str, verdict: str, count: int, names: Sequence[str], what: str, noun: str = "result"
 ) -> list[Finding]:
-    """Return one finding on what `names` name, or none; long lists are cut."""
+    """Return a finding that lists `names`, or none; long lists are cut."""
     shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
     are = f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
     return [Finding(part, str(verdict), f"{are} {what}: {shown}")] if count else []

@@ -1,9 +1,8 @@
-"""The protocol of looks: a suspicious result must come back on fresh draws before it is a violation.
+"""Protocol of looks: a suspicious result must recur on fresh draws before it is a violation.
 
-Look 1 unsuspicious: consistent. Else look 2 on fresh draws; unsuspicious: consistent. Else look 3:
-suspicious, violated; unsuspicious, a fourth look of eight times the size decides. Looks are independent, so
-a statistic whose null is true is called violated with chance at most ℓ³ + ℓ³(1 − ℓ) ≤ 2ℓ³ at level ℓ, and no
-test has to be valid further out than ℓ.
+A statistic is consistent if look 1 or 2 is unsuspicious, and violated if looks 1 to 3 are suspicious; otherwise a
+fourth look of eight times the size decides. Looks are independent: a true null is called violated with chance at
+most ℓ³ + ℓ³(1 − ℓ) ≤ 2ℓ³ at level ℓ, and p-values need be valid only down to ℓ.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from attncheck._lib.errors import check_number, refuse
 from attncheck.evidence.family import Outcome, check_level, smallest_real
 from attncheck.evidence.verdicts import Trail, Verdict
 
-#: Size of the fourth look in units of the first.
+#: Size of the fourth look relative to the first.
 FOURTH_FACTOR = 8
 
 
 class Evaluator(Protocol):
-    """Draws one sample and evaluates statistics on it; all of one look share the sample."""
+    """Callable that draws one sample per look and evaluates statistics on it."""
 
     def __call__(self, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
         """Return the outcomes of `names` on the stream of `look`, with `factor` times the planned size."""
@@ -28,27 +27,16 @@ class Evaluator(Protocol):
 
 
 def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Take as many looks as the statistics of one unit of work need.
+    """Take as many looks as the statistics of one test item need.
 
     Parameters
     ----------
     evaluate : callable (look, factor, names) -> mapping of name to Outcome
-        Called once for each look that any statistic needs: look 1 with all names, later ones with those
-        still undecided. `look` keys the stream; `factor` is 1, and 8 at look 4.
+        Called once per look, with the names still undecided; `factor` is 8 at look 4, otherwise 1.
     statistics : iterable of str
-        Names of the planned statistics.
+        Their names.
     level : float
-        Level ℓ of one look, in (0, 1); a p-value below it is suspicious.
-
-    Returns
-    -------
-    dict of str to Trail
-        In the order of `statistics`; each verdict is consistent or violated.
-
-    Raises
-    ------
-    InputError
-        If a name is repeated, `level` is out of range, or `evaluate` does not return what it was asked for.
+        Level of one look.
 
     Examples
     --------
@@ -65,29 +53,10 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
 
 
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Take three disjoint blocks of a fixed sample as looks, where no fresh draws can be had.
+    """Take three disjoint blocks of a fixed sample as looks, as in `examine`.
 
-    The protocol is that of `examine` without the fourth look: a statistic that is suspicious in the first
-    two blocks and not in the third is inconclusive (on a right simulator with chance at most ℓ²).
-
-    Parameters
-    ----------
-    evaluate : callable (look, factor, names) -> mapping of name to Outcome
-        As for `examine`; `look` is the number of the block, 1 to 3, and `factor` is 1.
-    statistics : iterable of str
-        Names of the planned statistics.
-    level : float
-        Level ℓ of one block, in (0, 1).
-
-    Returns
-    -------
-    dict of str to Trail
-        In the order of `statistics`; each verdict is consistent, violated or inconclusive.
-
-    Raises
-    ------
-    InputError
-        As for `examine`.
+    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive (for a right
+    simulator, with chance at most ℓ²).
 
     Examples
     --------
@@ -101,22 +70,7 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
 
 
 def false_violation(level: float) -> float:
-    """Return the chance that `examine` calls a true null violated, for exactly uniform p-values.
-
-    Parameters
-    ----------
-    level : float
-        Level ℓ of one look, in (0, 1).
-
-    Returns
-    -------
-    float
-        2ℓ³ − ℓ⁴, below the 2ℓ³ that `attncheck.evidence.budget.Budget.level` allows for.
-
-    Raises
-    ------
-    InputError
-        If `level` lies outside (0, 1).
+    """Return the chance 2ℓ³ − ℓ⁴ that `examine` calls a true null violated, for uniform p-values.
 
     Examples
     --------
@@ -127,25 +81,9 @@ def false_violation(level: float) -> float:
 
 
 def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
-    """Return the chance that `examine` calls a departure violated.
+    """Return the chance π³ + π²(1 − π)·power_fourth that `examine` calls an alternative violated.
 
-    Parameters
-    ----------
-    power_per_look : float
-        Chance π that one look of the planned size is suspicious, in [0, 1].
-    power_fourth : float
-        The same for the fourth look, of eight times the size. It is 1 for all practical purposes wherever
-        π is at least 0.9.
-
-    Returns
-    -------
-    float
-        π³ + π²(1 − π)·power_fourth.
-
-    Raises
-    ------
-    InputError
-        If a chance lies outside [0, 1].
+    The power π is that of one look; `power_fourth` is practically 1 if π is at least 0.9.
 
     Examples
     --------
@@ -159,24 +97,7 @@ def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
 
 
 def per_look_power(target: float, power_fourth: float = 1.0) -> float:
-    """Return the power that one look must have for `examine` to detect with chance `target`.
-
-    Parameters
-    ----------
-    target : float
-        Chance of a violated verdict, in (0, 1).
-    power_fourth : float
-        Power of the fourth look, in [0, 1].
-
-    Returns
-    -------
-    float
-        The inverse of `detection` in its first argument.
-
-    Raises
-    ------
-    InputError
-        If an argument lies outside its range.
+    """Return the power per look at which `detection` gives `target`.
 
     Examples
     --------
@@ -193,7 +114,7 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
 def _names(statistics: Iterable[str]) -> tuple[str, ...]:
     names = tuple(statistics)
     if len(set(names)) < len(names):
-        refuse("statistics", names, "names must differ", "name each statistic of the unit once")
+        refuse("statistics", names, "names must differ", "name each statistic once")
     return names
 
 
@@ -209,8 +130,8 @@ def _first_three(evaluate: Evaluator, names: tuple[str, ...], level: float) -> d
 def _ask(evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
     answers = evaluate(look, factor, names)
     if set(answers) != set(names):
-        problem = f"was asked for {sorted(names)}"
-        refuse("evaluate", sorted(answers), problem, "return one outcome for each name asked for")
+        problem = f"must be the names {sorted(names)}"
+        refuse("evaluate", sorted(answers), problem, "return one outcome per name")
     return answers
 
 
@@ -220,14 +141,14 @@ def _append(seen: dict[str, list[Outcome]], answers: Mapping[str, Outcome]) -> N
 
 
 def _disputed(outcomes: Sequence[Outcome], level: float) -> bool:
-    """Return whether three looks were taken and the third did not confirm the first two."""
+    """Return whether the third of three looks did not confirm the first two."""
     return len(outcomes) == 3 and outcomes[-1].p_value >= level
 
 
 def _trail(outcomes: Sequence[Outcome], level: float, after_three: Verdict) -> Trail:
-    """Return the trail; `after_three` is the verdict where the third and last look is unsuspicious."""
+    """Return the trail; `after_three` is the verdict if the third and last look is unsuspicious."""
     if outcomes[-1].p_value < level:
-        verdict = Verdict.VIOLATED  # no look before the third ends suspicious: it is followed by another
+        verdict = Verdict.VIOLATED  # a suspicious first or second look is never the last
     else:
         verdict = after_three if len(outcomes) == 3 else Verdict.CONSISTENT
     return Trail(tuple(outcomes), verdict, level)

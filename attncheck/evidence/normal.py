@@ -1,4 +1,4 @@
-"""Families whose statistic is normal under the null: exactly, or by a limit with measured tails."""
+"""Families with a normal statistic under the null, exactly or in the limit."""
 
 from __future__ import annotations
 
@@ -31,23 +31,16 @@ _DRAWS = "pass a number of draws, e.g. size=1000"
 
 @dataclass(frozen=True)
 class Association(Family):
-    """Noise that the null makes standard normal given everything else: is it tied to anything?
+    """Noise that is standard normal under the null, given everything else.
 
-    For any weight that the null keeps independent of the noise, ⟨noise, weight⟩/‖weight‖ is exactly
-    standard normal, whatever the law of the weight and however its entries depend on each other. The
-    effect is that number over the root of the count: their covariance, the noise standardised as the null says and
-    the weight by its own size. It is a correlation where the noise has the declared variance, and may exceed 1 where
-    it has a larger one. Its interval uses the larger of the null's and the sample's spread.
+    For any weight independent of the noise under the null, z = ⟨noise, weight⟩/‖weight‖ is exactly standard normal.
+    The effect is z/√count: a correlation if the noise has the declared variance, possibly above 1 otherwise. Its
+    interval uses the larger of the null's and the sample's spread.
 
     Parameters
     ----------
     per_draw : int
         Pairs of noise and weight in one draw; for planning.
-
-    Raises
-    ------
-    InputError
-        If `per_draw` is not a positive whole number.
 
     Examples
     --------
@@ -66,29 +59,11 @@ class Association(Family):
 
     @property
     def null_effect(self) -> float:
-        """Zero: nothing is tied to the noise."""
+        """Zero."""
         return 0.0
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
-        """Return the outcome for noise and weight.
-
-        Parameters
-        ----------
-        noise : array_like, any shape
-            Independent and standard normal under the null, given `weight`.
-        weight : array_like, shape of `noise`
-            What the noise must not be tied to.
-
-        Returns
-        -------
-        Outcome
-            `count` is the number of pairs whose weight is not zero; if there is none, the p-value is 1.
-
-        Raises
-        ------
-        InputError
-            If an entry is NaN or infinite, or the shapes differ.
-        """
+        """Return the outcome for noise and weight of one shape; `count` is the number of nonzero weights."""
         values, weights = finite_array("noise", noise), finite_array("weight", weight)
         if values.shape != weights.shape:
             remedy = f"pass weights of the shape {values.shape} of noise"
@@ -99,7 +74,7 @@ class Association(Family):
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
         weights = weights / largest  # so that squares neither overflow nor vanish
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
-            # Sums and not BLAS, whose rounding depends on its number of threads: digits must not.
+            # Not BLAS, whose rounding depends on the number of threads.
             size = np.sqrt(np.sum(weights * weights))
             z = float(finite_array("noise", np.sum(values * weights) / size))
             parts = (values * weights / size)[weights != 0.0]
@@ -107,15 +82,12 @@ class Association(Family):
         return _normal_outcome(z, count, spread=max(1.0, spread))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums that statistic and interval are made of."""
+        """Condense to the sums that determine statistic and interval."""
         sums = pair_sums(data[1])
         return CondensedData(lambda noise, weight: sums(np.ravel(noise), np.ravel(weight)), outcome_of_sums).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a correlation of `alternative` between noise and weight.
-
-        The variance of the statistic is taken as 1; a linear tie makes it smaller, which helps detection.
-        """
+        """Return the power for a correlation of `alternative`: a lower bound if the dependence is linear."""
         remedy = "pass a correlation, e.g. 0.05"
         mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
         count = check_whole("size", size, 1, _DRAWS) * self.per_draw
@@ -133,22 +105,16 @@ class Association(Family):
 class Smooth(Family):
     """One component of Neyman's smooth test: a shift, scale, skew or tail weight in uniform values.
 
-    The effect is the mean of √(2k + 1) P_k(2u − 1), which has mean 0 and variance 1 under the null. Its
-    p-value rests on the normal limit, so `minimum_count` values are required. At that count false alarms
-    were 0.94 to 1.04 of the level at 1e-3 and 0.8 to 0.95 at 1e-4 (500,000 replications; the error of the
-    latter is 0.14).
+    The effect is the mean of √(2k + 1) P_k(2u − 1), of mean 0 and variance 1 under the null. P-values use the
+    normal limit: at `minimum_count` values, false alarms were 0.94 to 1.04 of the level at 1e-3, and 0.8 to 0.95 at
+    1e-4.
 
     Parameters
     ----------
     order : int
-        k: 1 for a shift, 2 for scale, 3 for skew, 4 for the weight of the tails.
+        k: 1 for a shift, 2 for scale, 3 for skew, 4 for tail weight.
     per_draw : int
-        Independent values in one draw; for planning.
-
-    Raises
-    ------
-    InputError
-        If `order` is not one of 1, 2, 3, 4 or `per_draw` is not a positive whole number.
+        Independent values in one draw.
 
     Examples
     --------
@@ -161,7 +127,7 @@ class Smooth(Family):
 
     order: int
     per_draw: int = 1
-    #: Below this the normal limit is not trusted.
+    #: Fewest values for the normal limit.
     minimum_count: ClassVar[int] = 500
 
     def __post_init__(self) -> None:
@@ -171,28 +137,11 @@ class Smooth(Family):
 
     @property
     def null_effect(self) -> float:
-        """Zero: the component of a uniform law."""
+        """Zero."""
         return 0.0
 
     def test(self, values: ArrayLike) -> Outcome:
-        """Return the outcome for probability integral transforms.
-
-        Parameters
-        ----------
-        values : array_like, any shape
-            Independent values in [0, 1].
-
-        Returns
-        -------
-        Outcome
-            `effect` is the mean component; its interval uses the larger of the null's and the sample's
-            spread.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN, infinite or outside [0, 1], or there are fewer than `minimum_count`.
-        """
+        """Return the outcome for probability integral transforms in [0, 1], of any shape."""
         components = self._components(values)
         count = check_count("values", components.size, self.minimum_count)
         z = float(components.sum()) / math.sqrt(count)
@@ -203,7 +152,7 @@ class Smooth(Family):
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums of the components and of their squares."""
+        """Condense to the sums of the components and of their squares."""
 
         def sums(values: ArrayLike) -> tuple[int, float, float]:
             components = self._components(values)
@@ -222,10 +171,7 @@ class Smooth(Family):
         return np.asarray(math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, scaled))
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a mean component of `alternative`, by the normal limit.
-
-        Zero where `test` would refuse the sample as too small.
-        """
+        """Return the chance of detecting a mean component of `alternative`; 0 below `minimum_count` values."""
         mean = check_number(
             "alternative",
             alternative,
@@ -246,9 +192,9 @@ class Smooth(Family):
 
 
 def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
-    """Return a function of noise and weight, both (pairs, ...): counts and sums over pairs, for `outcome_of_sums`.
+    """Return a function that sums noise and weight, both (pairs, ...), for `outcome_of_sums`.
 
-    Weights are in units of the largest of some first ones, or about so, so that squares neither overflow nor vanish.
+    Weights are scaled by about the largest one, so that squares neither overflow nor vanish.
     """
     exponent = int(np.frexp(np.abs(finite_array("weight", weight)).max())[1])
 
@@ -281,6 +227,6 @@ def _normal_outcome(z: float, count: int, spread: float) -> Outcome:
 
 
 def _normal_power(mean: float, level: float) -> float:
-    """Return the chance that a normal statistic of mean `mean` and variance 1 is two-sided significant."""
+    """Return the two-sided power of a normal statistic of mean `mean` and variance 1."""
     critical = -float(special.ndtri(0.5 * check_level(level)))
     return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))

@@ -1,4 +1,4 @@
-"""Orders in the width: how fast something falls, with the next order taken off by extrapolation."""
+"""Orders of decay in the width, with the next order removed by extrapolation."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ from attncheck.evidence.plot_data import rate
 from attncheck.evidence.summaries import NormalScore
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-# The spread of log |N(0, 1)|.
+# Standard deviation of log |N(0, 1)|.
 _LOG_NORMAL = math.pi / 8**0.5
 
 
 @dataclass(frozen=True)
 class Order(Family):
-    """Deviations at three widths n, f n, f² n that the null makes fall as n^order.
+    """Deviations at widths n, f n, f² n that fall as n^order under the null.
 
-    The effect is the slope of the mean of log |deviation| against log n. Where the law of the scaled
-    deviation has a limit that it approaches as 1/n, slopes between neighbouring widths approach the order as
-    1/n too, and their combination (f s₂ - s₁)/(f - 1) approaches it as 1/n². The p-value is that of a mean
-    of independent values, whose tails are those of log |normal|.
+    The effect is (f s₂ - s₁)/(f - 1), where s₁ and s₂ are slopes of mean log |deviation| against log n between
+    neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the effect as
+    1/n². The p-value uses the normal limit.
 
     Parameters
     ----------
     order : float
-        What the null says, e.g. -0.5.
+        Order under the null.
     ratio : float
-        f, between neighbouring widths.
+        Ratio f of neighbouring widths.
 
     Examples
     --------
@@ -57,7 +56,7 @@ class Order(Family):
 
     order: float
     ratio: float = 4.0
-    #: Below this the normal limit of the mean is not trusted.
+    #: Fewest draws for the normal limit of the mean.
     minimum_count: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
@@ -71,31 +70,18 @@ class Order(Family):
 
     @property
     def _weights(self) -> tuple[float, float, float]:
-        """What the slope takes of the three mean logarithms."""
+        """Coefficients of the three mean logarithms in the slope."""
         f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
         return 1.0 / unit, -(f + 1.0) / unit, f / unit
 
     def test(self, logs: ArrayLike, widths: ArrayLike) -> Outcome:
-        """Return the outcome for the logarithms of absolute deviations.
-
-        Parameters
-        ----------
-        logs : array_like, shape (draws, 3)
-            Of independent draws at the three widths.
-        widths : array_like
-            The three widths, in any shape and repeated as often as may be.
-
-        Raises
-        ------
-        InputError
-            If the shapes differ, an entry is not finite, or widths are not in the declared ratio.
-        """
+        """Return the outcome for log |deviation| of independent draws, (draws, 3), and the widths in any shape."""
         values, sizes = self._checked(logs, widths)
         count = check_count("draws", len(values), 2)
         return self._outcome(sizes, count, values.mean(axis=0), values.std(axis=0, ddof=1))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums of the logarithms and of their squares, less their means over the first draws."""
+        """Condense to the sums of the centred logarithms and of their squares."""
         first, sizes = self._checked(*data)
         centre = first.mean(axis=0)
 
@@ -119,7 +105,7 @@ class Order(Family):
         return values, sizes
 
     def _outcome(self, sizes: FloatArray, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:
-        """Return the outcome for means and standard deviations of the logarithms at the three widths."""
+        """Return the outcome for means and standard deviations of the logarithms."""
         spreads = deviations / math.sqrt(count)
         weights = np.array(self._weights)
         slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
@@ -127,13 +113,13 @@ class Order(Family):
         half = _QUANTILE * error
         plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        # By the spread that is known beforehand: a weight that comes of the sample would follow its slope.
+        # By the known spread: a weight from the sample would depend on its slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, plot, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detection when the true order is `alternative`."""
+        """Return the chance of detecting a true order of `alternative`."""
         truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
         count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))

@@ -1,7 +1,6 @@
-"""Pictures of what a test saw: a named kind and a few dozen rounded numbers of built-in types.
+"""Plot data in records: a named kind and a few dozen rounded numbers of built-in types.
 
-Records carry them so that a report can draw what the draws looked like without the draws. No verdict and no
-digest depends on a picture.
+No verdict or digest depends on them.
 """
 
 from __future__ import annotations
@@ -19,19 +18,12 @@ FloatArray = NDArray[np.float64]
 # Residuals beyond this many standard deviations share the outermost bins.
 _WIDEST = 4.0
 _BINS = 32
-# Decimals of what lies between -1 and 1.
+# Decimals of numbers between -1 and 1.
 _DIGITS = 5
 
 
 def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
-    """Return how many of sorted values in [0, 1] lie up to each of `attncheck.evidence.bands.QUANTILES`.
-
-    Parameters
-    ----------
-    values : ndarray
-        Sorted.
-    allowance : float
-        Distance from the uniform law that the null itself may have.
+    """Return the number of sorted values up to each of `attncheck.evidence.bands.QUANTILES`.
 
     Examples
     --------
@@ -44,14 +36,7 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
-    """Return how many of one sample, and of both, lie up to quantiles of both together.
-
-    Parameters
-    ----------
-    ours, theirs : ndarray
-        Sorted.
-    rounding : callable ndarray -> ndarray
-        By how much numbers may differ and count as one.
+    """Return the numbers of values of one sorted sample and of both up to joint quantiles.
 
     Examples
     --------
@@ -68,7 +53,7 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
 
 
 def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
-    """Return the shares of whitened residuals in bins from -4 to 4; the outermost hold what lies beyond.
+    """Return the shares of whitened residuals in bins from -4 to 4; the outer bins include the tails.
 
     Examples
     --------
@@ -82,15 +67,7 @@ def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
 
 
 def density(values: FloatArray, std: float, cdf: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
-    """Return the shares of values in bins from -4 to 4 standard deviations, and those of a law that is no normal one.
-
-    Parameters
-    ----------
-    values : ndarray
-    std : float
-        The law's standard deviation.
-    cdf : callable ndarray -> ndarray
-        Its distribution function.
+    """Return shares of values in bins from -4 to 4 standard deviations, and those of a law with this `cdf`.
 
     Examples
     --------
@@ -111,17 +88,9 @@ def density(values: FloatArray, std: float, cdf: Callable[[FloatArray], FloatArr
 def matrix(
     observed: FloatArray, declared: FloatArray, error: FloatArray, of: str, what: str, count: int
 ) -> dict[str, Any]:
-    """Return the entries of a symmetric matrix up to its diagonal, row by row, with their standard errors.
+    """Return the lower triangle of a symmetric matrix, row by row, with standard errors.
 
-    Parameters
-    ----------
-    observed, declared, error : ndarray, shape (k, k)
-    of : str
-        What its rows are: heads, positions.
-    what : str
-        What its entries are.
-    count : int
-        Draws.
+    Rows are named by `of` (heads, positions), entries by `what`.
 
     Examples
     --------
@@ -135,13 +104,7 @@ def matrix(
 
 
 def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
-    """Return predicted and observed covariances with the standard errors of their differences.
-
-    Parameters
-    ----------
-    predicted, products : ndarray, shape (draws, pairs)
-        What each draw predicts, and what it shows.
-    """
+    """Return mean predictions and observations, each (draws, pairs), with errors of their differences."""
     size = max(1, len(products))
     errors = (products - predicted).std(axis=0) / size**0.5
     columns = {"predicted": predicted.mean(axis=0), "observed": products.mean(axis=0), "error": errors}
@@ -151,7 +114,7 @@ def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
 def rate(
     widths: FloatArray, distances: FloatArray, errors: FloatArray, slope: float, low: float, high: float
 ) -> dict[str, Any]:
-    """Return a distance at several widths with its standard errors, and the slope of its logarithm.
+    """Return a distance at several widths with standard errors, and its log-log slope.
 
     Examples
     --------
@@ -165,12 +128,7 @@ def rate(
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the picture of several samples together from the pictures of each: a mean of means, with its errors.
-
-    Parameters
-    ----------
-    parts : sequence of dict
-        One or more of a kind: residuals, density, matrix or covariances.
+    """Return the plot data of several samples of one kind together: means, with errors.
 
     Examples
     --------
@@ -191,15 +149,15 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _decimals(values: FloatArray) -> list[float]:
-    """Return rounded values without negative zeros."""
+    """Round values, without negative zeros."""
     numbers: list[float] = (np.round(values, _DIGITS) + 0.0).tolist()
     return numbers
 
 
 def _significant(values: FloatArray) -> list[float]:
-    """Return values with four significant digits."""
+    """Round values to four significant digits."""
     return [float(f"{value:.4g}") for value in values]
 
 
-# What pictures hold that is a mean over draws, and how it is rounded.
+# Fields that are means over draws, with their rounding.
 _MEANS = {"shares": _decimals, **dict.fromkeys(("predicted", "observed", "declared"), _significant)}

@@ -1,9 +1,7 @@
-"""Pools: what several samples say of one statistic together.
+"""Pools: joint evidence of several samples on one statistic.
 
-A look leaves a summary of each statistic (`attncheck.evidence.summaries`). In a pool of independent samples scores are
-standardised first and then weighed by their information; counts are compared with the exact law of their sum. Sums are
-rounded once (``math.fsum``): neither the order of the samples, nor the way in which they came together, shows in a
-digit.
+Scores are standardised, then weighted by their information; counts are compared with the exact law of their sum.
+Sums by ``math.fsum`` do not depend on the order or grouping of the samples.
 """
 
 from __future__ import annotations
@@ -23,26 +21,16 @@ from attncheck.evidence.families import Count
 from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
 from attncheck.evidence.summaries import Events, NormalScore, Summary
 
-#: Scores count up to here: no p-value was promised to be accurate further out.
+#: Scores are clipped here: p-values need not be accurate further out.
 CLIP = 4.5
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-# Chance on either side that the exact law of a sum of counts leaves out, for each sample.
+# Tail chance per side and sample left out of the law of a sum of counts.
 _LEFT_OUT = 1e-18
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Summaries of one statistic on independent samples, each known by a key.
-
-    Parameters
-    ----------
-    summaries : mapping of str to Summary
-        All scores or all events, and alike in what their effect is.
-
-    Raises
-    ------
-    InputError
-        If there are none, or they are not of one kind.
+    """Summaries of one statistic on independent samples, by key: all scores or all events, with one kind of effect.
 
     Examples
     --------
@@ -64,32 +52,18 @@ class Pool:
         object.__setattr__(self, "summaries", dict(sorted(self.summaries.items())))
 
     def merge(self, other: Pool) -> Pool:
-        """Return the pool of both.
-
-        Raises
-        ------
-        InputError
-            If a key is in both with different numbers, or the kinds differ.
-        """
+        """Return the pool of both; raise `InputError` if a key has different numbers or the kinds differ."""
         for key in self.summaries.keys() & other.summaries.keys():
             if self.summaries[key] != other.summaries[key]:
                 refuse("summaries", key, "is in both pools with different numbers", "merge pools of one run")
         return Pool({**self.summaries, **other.summaries})
 
     def outcome(self) -> Outcome:
-        """Return the outcome of all samples together; `count` is their number."""
+        """Return the joint outcome; `count` is the number of samples."""
         return _outcome_of_events(self._events) if self._events else _outcome_of_scores(self._scores)
 
     def mde(self, level: float, power: float) -> float:
-        """Return the smallest common effect that these samples show with chance `power`.
-
-        It has the unit of the outcome's effect; ``math.inf`` where no effect does.
-
-        Raises
-        ------
-        InputError
-            If `level` or `power` lies outside its range.
-        """
+        """Return the smallest common effect detected with chance `power`, in the outcome's unit, or ``math.inf``."""
         target = check_power(power, level)
         if self._events:
             trials, mean = _expected(self._events)
@@ -112,7 +86,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What scores come to: the first one for their kind, the normal score, information, bias and common effect."""
+    """Pooled scores: one of them for their kind, the normal score, information, bias and common effect."""
 
     kind: NormalScore
     z: float
@@ -133,7 +107,7 @@ def _sums(scores: Sequence[NormalScore]) -> _Sums:
     root = math.sqrt(information)
     z = weighed([min(max(each.z, -CLIP), CLIP) for each in scores]) / root
     bias = weighed([each.bias for each in scores]) / root
-    # A p-value of 1 has a score of -37, which says no more than a small one that there is no excess.
+    # Negative scores, down to -37 for a p-value of 1, only mean no excess.
     effect = max(z, 0.0) / root if scores[0].one_sided else weighed([each.z for each in scores]) / information
     return _Sums(scores[0], z, information, bias, effect)
 
@@ -165,12 +139,12 @@ def _outcome_of_events(events: Sequence[Events]) -> Outcome:
 
 
 def _expected(events: Sequence[Events]) -> tuple[int, float]:
-    """Return all trials, and how many events the null expects of them."""
+    """Return the total trials and the events expected under the null."""
     return sum(each.trials for each in events), math.fsum(each.trials * each.probability for each in events)
 
 
 def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
-    """Return the exact chances of at least and of at most `hits` events: a Poisson binomial law, by convolution."""
+    """Return the exact (Poisson binomial) chances of at least and at most `hits` events, by convolution."""
     start, law = 0, np.ones(1)
     for each in sorted(events, key=lambda one: one.trials * one.probability):
         least = int(scipy.stats.binom.ppf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
@@ -187,14 +161,14 @@ def _sum(chances: NDArray[np.float64]) -> float:
 
 
 def _kind(summary: Summary) -> tuple[Any, ...]:
-    """Return what summaries of one pool have in common."""
+    """Return the kind shared by the summaries of a pool."""
     if isinstance(summary, Events):
         return "events", summary.one_sided
     return "score", summary.unit
 
 
 def _shown(kind: NormalScore, effect: float) -> float:
-    """Return an effect in the unit that people read: a ratio in place of its logarithm."""
+    """Return an effect in its displayed unit: a ratio instead of its logarithm."""
     if kind.unit not in ("ratio", "size"):
         return effect
     return math.exp(min(effect, 700.0))

@@ -1,8 +1,7 @@
-"""Scores of samples that are compared as wholes: is one shifted against the other, or against the uniform law?
+"""Scores for a shift between two samples, or from the uniform law.
 
-A distance between distribution functions is never negative, so that distances of several samples add up badly. These
-scores have a sign, and under the null a standard normal law: exactly for values of a uniform law, and by permutations
-for two samples, whatever their common law is.
+Distances are never negative and pool badly. These scores are signed and standard normal under the null: exactly for
+uniform values, by permutation for two samples of any law.
 """
 
 from __future__ import annotations
@@ -19,30 +18,23 @@ from attncheck.evidence.summaries import NormalScore
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Cells that stand for values of an unknown law: each holds a share of it that no look at 10⁷ draws could tell from 0.
+# Cells of an unknown law: too many for the share of one to be detectable in 10⁷ draws.
 _CELLS = 2**14
-# Joint ranks are told apart by this many bins: normal scores lose less than a hundredth of their power.
+# Bins of joint ranks: normal scores lose less than 1% of their power.
 _BINS = 256
-# Chances at which a normal law has its standard deviation.
+# Normal probability up to one standard deviation.
 _ONE_SIGMA = float(special.ndtr(1.0))
-# Logarithms that spread by less than this count as if they spread so much: no sample outweighs all others.
+# Lower bound of the spread of logarithms, so that no sample outweighs all others.
 _LEAST_SPREAD = 0.02
-# The smallest uniform value.
+# Smallest uniform value.
 _LEAST = 1e-300
 
 
 def shift_score(values: FloatArray, allowance: float = 0.0) -> NormalScore:
-    """Return the score of a shift of probability integral transforms; its effect is in standard deviations.
+    """Return the score of a shift of probability integral transforms, (count,), in standard deviations.
 
-    Without an allowance it is the sum of the values' normal scores, exactly normal under the null. With one it is
-    their mean, which a law at Kolmogorov distance a from the uniform one moves by at most a.
-
-    Parameters
-    ----------
-    values : ndarray, shape (count,)
-        In [0, 1].
-    allowance : float
-        Kolmogorov distance from uniform that the null allows.
+    Without an allowance it uses normal scores; with one, the mean of the values, which a law at Kolmogorov distance
+    a from uniform moves by at most a.
 
     Examples
     --------
@@ -54,10 +46,10 @@ def shift_score(values: FloatArray, allowance: float = 0.0) -> NormalScore:
 
 
 def shifts(values: FloatArray, allowance: float) -> FloatArray:
-    """Return what each value adds to the score: of mean 0 and variance 1 under the null."""
+    """Return each value's contribution to the score, of mean 0 and variance 1 under the null."""
     if allowance > 0.0:
         return math.sqrt(12.0) * (values - 0.5)
-    # From the nearer end, where digits are.
+    # From the nearer end, for precision.
     near = np.clip(np.minimum(values, 1.0 - values), _LEAST, 0.5)
     return np.asarray(np.copysign(special.ndtri(near), values - 0.5))
 
@@ -71,19 +63,17 @@ def score_of_sum(total: float, count: int, allowance: float) -> NormalScore:
 def rank_score(
     ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray], logarithms: bool
 ) -> NormalScore:
-    """Return the score of a shift of one sample against another: normal scores of joint ranks (van der Waerden).
+    """Return the van der Waerden score of a shift between two sorted samples.
 
-    Given all values of both samples, every way to share them out is as likely under the null: the mean and variance
-    of the sum are known, whatever the common law is. The weight of the sample depends on those values only.
+    Mean and variance are over all assignments of the joint values to the samples; the information depends on these
+    only.
 
     Parameters
     ----------
-    ours, theirs : ndarray, shapes (count,), (others,)
-        Sorted.
     rounding : callable
-        How much larger a value may be and still count as the same.
+        Difference up to which larger values count as equal.
     logarithms : bool
-        Whether values are logarithms, whose shift has a unit of its own; else the effect is in standard deviations.
+        Whether values are logarithms, whose shift is the effect; otherwise it is in standard deviations.
     """
     count, others = ours.size, theirs.size
     total = count + others
@@ -98,17 +88,10 @@ def rank_score(
 
 
 def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> NormalScore:
-    """Return the score of a sample by how many of its values, and of both samples', lie in each cell.
+    """Return the score of a sample from its counts and those of both samples, in each cell in order.
 
-    Values of one cell share its middle rank. Whatever the cells are, as long as they do not know which value is of
-    which sample, mean and variance are those over all ways to share out the values.
-
-    Parameters
-    ----------
-    mine, both : ndarray, shape (cells,)
-        By order of the cells.
-    spread : float or None
-        Standard deviation of values that are logarithms, or about so.
+    Values in a cell share its middle rank; cells must not depend on which sample a value belongs to. `spread` is
+    the standard deviation of values that are logarithms.
     """
     count, total = int(mine.sum()), int(both.sum())
     others = total - count
@@ -127,24 +110,18 @@ def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> Norm
 
 
 def spread_of_cells(points: FloatArray, ranks: FloatArray) -> float:
-    """Return half the distance between the points at which a law has the ranks that a normal one has at ±1.
-
-    Parameters
-    ----------
-    points, ranks : ndarray, shape (points,)
-        Sorted, and the share of the law at or below each.
-    """
+    """Return half the distance between the sorted points whose ranks are those of a normal law at ±1."""
     low, high = np.searchsorted(ranks, (1.0 - _ONE_SIGMA, _ONE_SIGMA)).clip(max=len(points) - 1)
     return 0.5 * float(points[high] - points[low])
 
 
 def cells_of(values: FloatArray) -> FloatArray:
-    """Return points, sorted, that divide values and others of their law into many cells of one size, but for ties."""
+    """Return sorted points that divide the law of values into many equal cells, but for ties."""
     return np.sort(values)[np.linspace(0, len(values) - 1, min(_CELLS, len(values))).astype(np.int64)]
 
 
 def ranker(values: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return what ranks numbers, in (0, 1), among the cells of values: the same for equal numbers, and in their order.
+    """Return a function that ranks numbers in (0, 1) among the cells of values, equally for equal numbers.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A few numbers that stand for a sample and add up with those of others; `attncheck.evidence.pools` does so."""
+"""Summaries of samples for pooling; see `attncheck.evidence.pools`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,25 @@ from scipy import special
 
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 
-#: What the effect of a score may be.
+#: Kinds of effect of a score.
 UNITS = ("ratio", "size", "deviation", "shift", "excess")
 
 
 @dataclass(frozen=True)
 class NormalScore:
-    """A statistic as a standard normal number.
+    """Statistic as a standard normal score.
 
     Parameters
     ----------
     z : float
-        N(0, 1) where the null holds, or stochastically smaller where `one_sided`.
+        N(0, 1) under the null, or stochastically smaller if `one_sided`.
     information : float
-        Inverse of the squared error of the effect that it estimates: that effect is z/√information.
-    item : {"ratio", "size", "deviation", "shift", "excess"}
-        What the effect is: the logarithm of a ratio that the statistic estimates, or of the sizes of what is compared;
-        a deviation in the statistic's own unit; a shift in standard deviations; or, of a statistic that is never
-        negative, the score itself, of which only large values speak against the null.
+        Inverse squared error of the estimated effect z/√information.
+    unit : {"ratio", "size", "deviation", "shift", "excess"}
+        Effect: logarithm of an estimated ratio, or of the compared sizes; deviation in the statistic's unit; shift
+        in standard deviations; or a score of which only large values are suspicious.
     bias : float
-        What the null may move the mean of z by at most.
-
-    Raises
-    ------
-    InputError
-        If a number is not finite, or negative where it cannot be, or the unit is another one.
+        Largest absolute mean of z under the null.
 
     Examples
     --------
@@ -56,31 +50,18 @@ class NormalScore:
 
     @property
     def one_sided(self) -> bool:
-        """Whether only large values speak against the null."""
+        """Whether only large values are evidence against the null."""
         return self.unit == "excess"
 
     @property
     def effect(self) -> float:
-        """The effect that it estimates; 0 where it holds no information."""
+        """Estimated effect; 0 without information."""
         return self.z / self.information**0.5 if self.information else 0.0
 
 
 @dataclass(frozen=True)
 class Events:
-    """How often something of known chance happened.
-
-    Parameters
-    ----------
-    events, trials : int
-    probability : float
-        Chance in one trial where the null holds.
-    one_sided : bool
-        Whether only too many speak against the null.
-
-    Raises
-    ------
-    InputError
-        If a number lies outside its range.
+    """Number of events in trials of known probability under the null; if `one_sided`, only too many are suspicious.
 
     Examples
     --------
@@ -103,20 +84,15 @@ class Events:
         check_number("probability", self.probability, remedy, minimum=0.0, maximum=1.0)
 
 
-#: What a look leaves of a statistic.
+#: Summary of a statistic after a look.
 Summary = NormalScore | Events
 
-# The smallest chance that a normal score is made of.
+# Smallest chance converted to a normal score.
 _LEAST = 1e-300
 
 
 def normal_score(below: float, above: float) -> float:
-    """Return the normal number that has these chances on its two sides.
-
-    Parameters
-    ----------
-    below, above : float
-        Chances of a smaller and of a larger value; each exact where it is small.
+    """Return the normal score with chances `below` and `above` on its two sides, each exact if small.
 
     Examples
     --------
@@ -151,4 +127,4 @@ def from_record(fields: Mapping[str, Any]) -> Summary:
     try:
         return kind(**fields)
     except TypeError:
-        refuse("summary", dict(fields), "is not one that this version writes", "make the record again")
+        refuse("summary", dict(fields), "has missing or unknown fields", "make the record again")

@@ -1,4 +1,4 @@
-"""Trends: whether a number of each draw goes with the place of the draw in its call."""
+"""Trend of a number over the draws of a call."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import NormalScore, normal_score
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-# Draws, less one for each call, below which the p-value is not trusted.
+# Fewest draws, less one per call, for a p-value.
 _FEWEST = 30
 
 
 @dataclass(frozen=True)
 class Trend(Family):
-    """Do numbers rise or fall from the first draw of a call to its last? A permutation test, whatever their law.
+    """Permutation test for numbers that rise or fall from the first draw of a call to the last.
 
-    Where draws are exchangeable, each call's normal scores of the ranks come in any order with the same chance. So
-    their product with the place in the call has mean 0 and a variance that is known, and both add up over calls. The
-    p-value is that of a correlation of normal numbers, which has the same variance and, nearly, the same tails. The
-    effect is the correlation of scores and place, above 0 where numbers rise.
+    For exchangeable draws, the product of normal scores and position has mean 0 and known variance; both add up
+    over calls. The p-value is that of a correlation of normal numbers, whose tails are nearly the same. The effect
+    is the correlation of score and position.
 
     Examples
     --------
@@ -41,7 +40,7 @@ class Trend(Family):
 
     @property
     def null_effect(self) -> float:
-        """No correlation."""
+        """Zero."""
         return 0.0
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
@@ -50,7 +49,7 @@ class Trend(Family):
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return the sums over calls, of scores among the first draws: these know nothing of the order in a call."""
+        """Condense to sums over calls, with scores from ranks among the first draws."""
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
@@ -60,11 +59,11 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return the sum of scores times places, its variance, and the numbers of draws less calls and of calls."""
+        """Return the sum of score times position, its variance, draws less calls, and calls."""
         sizes = np.asarray(counts, dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         index = np.arange(len(scores)) - np.repeat(starts, sizes)
-        # From -1 at the first to 1 at the last, so that calls of any length have one slope.
+        # From -1 to 1, in calls of any length.
         place = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
         spread = scores - np.repeat(np.add.reduceat(scores, starts) / sizes, sizes)
         products, places, squares = (
@@ -76,7 +75,7 @@ class Trend(Family):
     @staticmethod
     def _outcome(product: float, variance: float, freedom: int, calls: int) -> Outcome:
         if variance <= 0.0 or freedom < _FEWEST:
-            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or values that are all the same
+            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or constant values
         z, root = product / math.sqrt(variance), math.sqrt(freedom)
         p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
         interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root

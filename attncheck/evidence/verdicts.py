@@ -1,4 +1,4 @@
-"""What can be said of one claim on one layer, and the trail of looks that led there."""
+"""Verdict on one claim about one layer, and the looks behind it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from attncheck.evidence.family import Outcome
 
 
 class Verdict(StrEnum):
-    """The verdicts; only `CONSISTENT` is a pass.
+    """Verdict on a claim; only `CONSISTENT` is a pass.
 
     ``consistent``
-        No departure was seen, down to the gap that the check could have seen.
+        No deviation detected, down to the minimum detectable effect.
     ``violated``
-        The departure was confirmed on fresh draws; the run's false-alarm budget covers this verdict.
+        Deviation confirmed on fresh draws, within the run's false-alarm budget.
     ``not examined``
-        The subject does not expose what it takes, does not support the layer, or the plan holds too little
-        power at an affordable size.
+        Data not exposed, layer not supported, or too little power at an affordable size.
     ``inconclusive``
-        No fresh draws could be had and the blocks disagree.
+        No fresh draws available, and the blocks disagree.
     ``explained``
-        A pool is suspicious, and cases in it are violated by themselves: no further look was taken.
+        Suspicious pool with cases that are themselves violated; no further look was taken.
 
     Examples
     --------
@@ -37,20 +36,19 @@ class Verdict(StrEnum):
 
     @property
     def passed(self) -> bool:
-        """Whether the claim was examined and no departure seen."""
+        """Whether the verdict is a pass."""
         return self is Verdict.CONSISTENT
 
 
 @dataclass(frozen=True)
 class Trail:
-    """The looks that one statistic needed, and what they came to.
+    """Looks at one statistic, and their verdict.
 
     Parameters
     ----------
     outcomes : tuple of Outcome
-        One for each look taken, in order; 1 to 4.
+        One per look, in order; 1 to 4.
     verdict : Verdict
-        What the looks decided.
     level : float
         Level of each look.
 
@@ -66,19 +64,19 @@ class Trail:
 
     @property
     def p_values(self) -> tuple[float, ...]:
-        """The p-value of each look taken."""
+        """p-value of each look."""
         return tuple(outcome.p_value for outcome in self.outcomes)
 
     @property
     def combined(self) -> float:
-        """The number max(p₁, p₂, p₃)³, or 1 where the looks stopped earlier.
+        """max(p₁, p₂, p₃)³, or 1 after fewer looks.
 
-        A valid p-value: independent looks are all below t with chance at most t³. It ranks statistics; the
-        verdict is not made from it, and where the fourth look decided it may be large.
+        A valid p-value, as independent looks are all below t with chance at most t³. It ranks statistics but does
+        not decide the verdict, and may be large where the fourth look did.
         """
         return max(self.p_values[:3]) ** 3 if len(self.outcomes) >= 3 else 1.0
 
     @property
     def last(self) -> Outcome:
-        """The outcome of the look that decided."""
+        """Outcome of the deciding look."""
         return self.outcomes[-1]

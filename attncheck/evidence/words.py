@@ -1,4 +1,4 @@
-"""What a null expects, as a reader wants it."""
+"""Text for the effect that a null expects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from attncheck._lib.words import number
 
 
 class OutcomeLike(Protocol):
-    """An outcome, or a result of a record."""
+    """Outcome, or result of a record."""
 
     @property
     def null_effect(self) -> float | None:
-        """What the null expects, or the largest that it allows."""
+        """Effect under the null, or the largest allowed."""
         ...
 
     @property
@@ -22,7 +22,7 @@ class OutcomeLike(Protocol):
 
 
 def allowed(seen: OutcomeLike) -> str:
-    """Return the effect that the null expects, or the largest that it allows.
+    """Return the effect under the null, or the largest allowed, as text.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def allowed(seen: OutcomeLike) -> str:
 
 
 def expected(seen: OutcomeLike) -> str:
-    """Return the same with its verb.
+    """Return the text of `allowed` with its verb.
 
     Examples
     --------

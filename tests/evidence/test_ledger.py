@@ -126,7 +126,7 @@ GOOD = entry("a/1", "consistent", 0.4)
 CONCLUSIONS: list[tuple[list[str], list[Entry], str, str]] = [
     (["a/1", "b/1"], [GOOD], "incomplete", "1 planned result is missing: b/1"),
     (["a/1"], [GOOD, GOOD], "incomplete", "1 result is reported more than once: a/1"),
-    (["a/1"], [GOOD, entry("b/1", "consistent", 0.5)], "incomplete", "1 result is reported without a plan: b/1"),
+    (["a/1"], [GOOD, entry("b/1", "consistent", 0.5)], "incomplete", "1 result is reported but not planned: b/1"),
     (["a/1", "b/1"], [GOOD, entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 result is violated: b/1"),
     (["a/1", "b/1"], [entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 planned result is missing: a/1"),
     (

@@ -215,7 +215,7 @@ SITUATIONS = {
     "violated": Situation(1, "verdicts: 8 results are violated: scores.scale", violated),
     "violated and crashed": Situation(1, "completeness: 2 planned results are missing", violated_and_crashed),
     "drifted effect": Situation(1, "drift: scores.scale: the effect moved from 0.99 to 1.01", drifted),
-    "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 8 units", not_uniform),
+    "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 8 test items", not_uniform),
     "truncated in its first line": Situation(
         2, "is cut in its first line", damage=lambda run, base: run.write_bytes(b'{"ty')
     ),
@@ -241,7 +241,7 @@ SITUATIONS = {
     "deselected": Situation(4, "property outputs: not planned; the baseline examined 8 layers", deselected),
     "fewer examples": Situation(4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),
     "fewer stand-ins": Situation(0, "CONSISTENT", fewer_substitutes),
-    "unplanned result": Situation(4, "1 result is reported without a plan", unplanned),
+    "unplanned result": Situation(4, "1 result is reported but not planned", unplanned),
     "duplicated result": Situation(4, "1 result is reported more than once", duplicated),
     "killed between lines": Situation(4, "the record has no closing line", killed),
     "truncated in its last line": Situation(4, "the record has no closing line", damage=cut(9)),

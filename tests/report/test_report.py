@@ -294,7 +294,7 @@ def test_inconclusive_and_not_uniform_runs_are_not_passes(tmp_path: Path) -> Non
     ]
     text = render(write_record(tmp_path / "skew.jsonl", skewed)).text
     assert "departs from the theorem" in text
-    assert "40 units are not uniform" in text
+    assert "40 test items are not uniform" in text
 
 
 def test_verdict_is_never_better_than_the_closing_line(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_duplicated_and_unplanned_results_are_told(tmp_path: Path) -> None:
     planned = [PlannedResult(result.id, result.item, result.check)]
     text = render(write_record(tmp_path / "odd.jsonl", [result, result, other], planned=planned)).text
     assert "1 result is reported more than once" in text
-    assert f"1 result is reported without a plan: {other.check}" in text
+    assert f"1 result is reported but not planned: {other.check}" in text
 
 
 def test_broken_and_edited_records_are_refused(tmp_path: Path, clean_record: Path) -> None:
