@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import os
 import signal
@@ -26,6 +27,12 @@ settings.register_profile("tests", deadline=None, database=None)
 settings.load_profile("tests")
 
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
+
+
+def pytest_collection_finish() -> None:
+    """Exempt collected objects from garbage collection, which `multipletests` of statsmodels triggers at each call."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
