@@ -1,4 +1,4 @@
-"""What is claimed: the statements that checks examine, and what examining them cannot show."""
+"""Claims: the statements that checks test, and what a pass does not show."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, or an exact statement at finite width that it rests on.
+    """A statement of the paper, or an exact finite-width statement that it rests on.
 
     Attributes
     ----------
     name : str
         Key in `CLAIMS`.
     statement : str
-        What is claimed, in words.
+        The claim.
     source : str
-        Where the paper states it.
+        Place in the paper.
     unseen : str
         What a consistent verdict does not show.
     variants : tuple of (str, object, str)
-        Fields and values of layers of which something else is claimed, and what; the first that fits counts.
+        Field, value and statement for layers with a different claim; the first match applies.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Claim:
     variants: tuple[tuple[str, object, str], ...] = ()
 
     def said_of(self, layer: Mapping[str, Any]) -> str:
-        """Return what is claimed of a layer, or a program, by its fields; those at their defaults may be left out.
+        """Return the statement for a layer or program, given its fields; defaults may be omitted.
 
         Examples
         --------
         >>> CLAIMS["assumption"].said_of({"width": 8, "tied_query_key": True})
-        'W_V is another matrix than W_K; W_Q is W_K in this layer.'
+        'W_V differs from W_K; W_Q is W_K in this layer.'
         """
         for field, value, statement in self.variants:
             given = layer.get(field)
@@ -46,14 +46,14 @@ class Claim:
         return self.statement
 
 
-#: How a reason starts where a subject does not expose what a check takes.
+#: Prefix of the reason for a check whose arrays are not exposed.
 NOT_EXPOSED = "the subject does not expose "
-#: Why nothing is said of two neurons.
+#: Reason for checks that need two neurons.
 ONE_NEURON = "the subject returns one neuron only"
-#: How a reason ends where a profile affords too few draws.
+#: Suffix of the reason for a check with too few draws.
 LARGER = "a larger profile affords more"
 
-#: In the order in which a simulator computes: a fault shows in its own claim and in those that follow.
+#: Claims in order of computation: a fault shows in its own claim and in later ones.
 CLAIMS = {
     claim.name: claim
     for claim in (

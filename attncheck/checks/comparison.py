@@ -1,4 +1,4 @@
-"""Exactness: the joint law of a draw, functional by functional, against the exact law at the same width."""
+"""Exactness: functionals of a draw compared with their exact law at the same width."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FloatArray = NDArray[np.float64]
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
-# What a cheap draw has at most, in entries of literal matrices and of scores.
+# Limits of a cheap draw: entries of literal matrices and of scores.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
-# Draws on which the distance between the exact law and the matched Gaussian is computed.
+# Draws for the distance between the exact law and the matched Gaussian.
 _DISTANCE_DRAWS = 10_000
 
 
 def _sides(functional: Functional) -> frozenset[str]:
-    """Return which of inputs, scores and outputs a functional takes."""
+    """Return which of inputs, scores and outputs a functional uses."""
     names = {"masked scores": "scores", "input_gram": "inputs"}
     return frozenset(names.get(need, need) for need in functional.needs)
 
 
 def _claim(functional: Functional) -> str:
     sides = _sides(functional)
-    # Inputs beside their Gram matrix: each may have its law, and not go with the other.
+    # Inputs and their Gram matrix may each have the right law but not match.
     return next(iter(sides)) if len(sides) == 1 and functional.needs != _INPUTS_AND_GRAM else "joint"
 
 
@@ -55,13 +55,13 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return what else may be wrong: inputs, where they are looked at, or not seen at all."""
+    """Return what may be wrong with the inputs, if they are used or not exposed."""
     seen = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not seen else ""
 
 
 def _distance(setting: Setting) -> float:
-    """Return a distance that takes some seconds' draws: small where a draw costs little."""
+    """Return the Kolmogorov distance to detect: smaller for cheap draws."""
     layer = setting.layer
     cheap = layer.weight_entries <= _CHEAP_WEIGHTS and layer.num_heads * layer.seq_len**2 <= _CHEAP_SCORES
     return 0.045 if cheap else 0.07
@@ -104,8 +104,7 @@ def _energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArra
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
     """Return the Kolmogorov distance of log Σ y² between the exact law and the matched Gaussian.
 
-    Computed on draws from a stream of its own; the sampling error, 0.85/√draws, is taken off so that a
-    plan never counts on a distance that is only noise.
+    It is estimated on separate draws, less the sampling error 0.85/√draws so that plans never rely on noise.
     """
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)

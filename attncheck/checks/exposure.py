@@ -1,4 +1,4 @@
-"""What may be exposed in place of something else: attention weights of scores, and keys of their Gram matrices."""
+"""Substitutes for exposed arrays: attention weights for scores, and keys for their Gram matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.layers.attention_map import attention_weights, visible
 
 FloatArray = NDArray[np.float64]
 
-# What half precision leaves of rows that add up to 1, and of weights that are computed once more.
+# Relative error of row sums and recomputed weights in half precision.
 _ROUNDING = 1e-2
 
 
@@ -32,7 +32,7 @@ class ExposedFields(Protocol):
 
 
 def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
-    """Return A, (draws, heads, s, s): what the map makes of the scores, or what is exposed where these are not."""
+    """Return A, (draws, heads, s, s), computed from the scores, or as exposed if there are none."""
     if arrays.scores is not None:
         return attention_weights(layer, arrays.scores)
     assert arrays.attention is not None
@@ -40,15 +40,15 @@ def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
 
 
 def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return arrays with the scores that weights determine: those of linear and sigmoid attention, but for the mask.
+    """Return arrays with scores in place of attention weights, for linear and sigmoid attention.
 
-    Softmax leaves scores open up to a constant for each row, and relu those below 0: there weights stay what they are.
+    Softmax determines scores only up to a constant per row, and relu only positive ones, so those weights stay.
 
     Raises
     ------
     InputError
-        For weights that are none of the layer: not 0 behind the mask, rows of softmax that do not add up to 1, or not
-        those of the scores that come with them.
+        For weights that do not fit the layer: nonzero behind the mask, softmax rows that do not add up to 1, or
+        weights that disagree with given scores.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
 
 
 def with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return arrays with the Gram matrices of keys among them, and the keys only where they are turned."""
+    """Return arrays with the key Grams computed from keys, keeping keys only for rotary layers."""
     if "keys" not in given:
         return given
     keys = given["keys"]

@@ -1,4 +1,4 @@
-"""Heads: scores, keys and values of each have the scale that those of the others have."""
+"""Heads: scores, keys and values have the same scale in every head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independence: residuals of outputs and scores from everything that they are conditioned on."""
+"""Independence of the residuals of outputs and scores from everything they are conditioned on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
 def _standard(values: FloatArray) -> FloatArray:
-    """Centre a weight and give it unit variance: the null holds for any weight, the power needs this."""
+    """Standardise a weight; the null holds for any weight, but power assumes unit variance."""
     if not values.size:
         return values
     spread = values.std()
@@ -44,10 +44,7 @@ def _energy(values: FloatArray) -> FloatArray:
 
 
 def _sizes(residual: Residual, other: FloatArray) -> Pair:
-    """Pair each draw's size of a residual with the standardised log of another size.
-
-    Draws whose residual is empty, as where all inputs are 0, say nothing: they must not count as noise.
-    """
+    """Pair each draw's residual size with the standardised log of another size, skipping empty residuals."""
     seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
     return residual.energy_scores(1)[seen], _standard(_log(other[seen]))
 
@@ -103,15 +100,15 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
 
 
 def _whole(energies: Pair) -> FloatArray:
-    """Return a draw's size over all heads, χ² given the inputs, as a standard normal; NaN where it is empty."""
+    """Return each draw's total energy over heads, χ² given the inputs, as a normal score; NaN if empty."""
     energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
 
 
 def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure of pairs of sizes over all heads: of the values, and of another matrix.
+    """Return the measure that pairs the total size of the values with that of another matrix.
 
-    Any head's values may go with any other head's keys or queries, so all of them are summed first.
+    Sizes are summed over heads because any head's values may depend on any other head's keys or queries.
     """
 
     def pair(sample: Sample, reference: Reference) -> Pair:
@@ -132,7 +129,7 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a standard normal residual is uncorrelated with what it must not depend on."""
+    """Return the check that a standard normal residual is uncorrelated with a variable it must not depend on."""
     noise, other = between
     return Check(
         name=f"independence.{name}",
